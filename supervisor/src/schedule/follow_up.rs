@@ -5,6 +5,7 @@ use super::domain_queue::Due;
 use super::lending::Place;
 use super::penalties::Draw;
 use super::quarantine::{Refusal, Use};
+use super::run_times::Kind;
 use super::scheduler::Scheduler;
 use super::turns::{Order, Turns};
 use super::types::{Action, CallId, Command, Domain, Ended, KillReason, Loss, Verdict, WhyGone};
@@ -68,7 +69,7 @@ impl<C: Clone> Scheduler<C> {
     pub(super) fn enqueue(&mut self, now_ns: u64, domain: Domain, id: CallId) {
         let held = !self.placing.knows(domain) && self.holds(now_ns, domain.caller);
         let Some(entry) = self.calls.get(id) else { return };
-        let takes_ns = self.run_times.at_least_ns(entry.function, entry.memory_bytes).unwrap_or(0);
+        let takes_ns = self.run_times.at_least_ns(Kind::of(entry.function, entry.memory_bytes)).unwrap_or(0);
         let (deadline_ns, late_ns) = (entry.deadline_ns, self.residency.late_ns(now_ns, entry.deadline_ns));
         self.placing.enqueue(domain, id, Due { deadline_ns, takes_ns, late_ns }, held);
         self.calls.count(id);

@@ -24,11 +24,14 @@ struct Seen {
 }
 
 /// Which calls take about as long: of which function, and how many bits the number of bytes has that they need.
-type Kind = (FunctionId, u32);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Kind(FunctionId, u32);
 
-/// The kind of calls of a function that need so many bytes of device memory.
-fn kind(function: FunctionId, memory_bytes: u64) -> Kind {
-    (function, u64::BITS - memory_bytes.leading_zeros())
+impl Kind {
+    /// The kind of calls of a function that need so many bytes of device memory.
+    pub(super) fn of(function: FunctionId, memory_bytes: u64) -> Self {
+        Self(function, u64::BITS - memory_bytes.leading_zeros())
+    }
 }
 
 /// What was seen of all functions that calls ended of.
@@ -36,37 +39,41 @@ fn kind(function: FunctionId, memory_bytes: u64) -> Kind {
 pub(super) struct RunTimes(IdMap<Kind, Seen>);
 
 impl RunTimes {
-    /// A call that needs so much memory was on the device for so long.
-    pub(super) fn ended(&mut self, function: FunctionId, memory_bytes: u64, device_ns: u64) {
-        let kind = kind(function, memory_bytes);
-        if let Some(seen) = self.0.get_mut(&kind) {
-            seen.calls = seen.calls.saturating_add(1);
-            seen.shortest_ns = (seen.shortest_ns + seen.shortest_ns / RISE).min(device_ns);
-            return;
-        }
-        if self.0.len() >= MOST {
+    /// A call was on the device for so long.
+    pub(super) fn ended(&mut self, kind: Kind, device_ns: u64) {
+        let seen = self.seen(kind, device_ns);
+        seen.calls = seen.calls.saturating_add(1);
+        seen.shortest_ns = (seen.shortest_ns + seen.shortest_ns / RISE).min(device_ns);
+    }
+
+    /// A call was there for so long while others had a part of the device: calls take no longer than that, but nothing is known
+    /// of how long they take at least.
+    pub(super) fn ended_beside_others(&mut self, kind: Kind, device_ns: u64) {
+        let seen = self.seen(kind, device_ns);
+        seen.shortest_ns = seen.shortest_ns.min(device_ns);
+    }
+
+    fn seen(&mut self, kind: Kind, device_ns: u64) -> &mut Seen {
+        if self.0.len() >= MOST && !self.0.contains_key(&kind) {
             self.0.clear();
         }
-        self.0.insert(kind, Seen { calls: 1, shortest_ns: device_ns });
+        self.0.entry(kind).or_insert(Seen { calls: 0, shortest_ns: device_ns })
     }
 
     /// How long a call takes at least; none if too few ended.
-    pub(super) fn at_least_ns(&self, function: FunctionId, memory_bytes: u64) -> Option<u64> {
-        self.0
-            .get(&kind(function, memory_bytes))
-            .filter(|seen| seen.calls >= ENOUGH)
-            .map(|seen| seen.shortest_ns)
+    pub(super) fn at_least_ns(&self, kind: Kind) -> Option<u64> {
+        self.0.get(&kind).filter(|seen| seen.calls >= ENOUGH).map(|seen| seen.shortest_ns)
     }
 
     /// The shortest of the calls that ended, of few ones, too.
-    pub(super) fn shortest_ns(&self, function: FunctionId, memory_bytes: u64) -> Option<u64> {
-        self.0.get(&kind(function, memory_bytes)).map(|seen| seen.shortest_ns)
+    pub(super) fn shortest_ns(&self, kind: Kind) -> Option<u64> {
+        self.0.get(&kind).map(|seen| seen.shortest_ns)
     }
 
     /// A function is gone for good.
     pub(super) fn forget(&mut self, function: FunctionId) {
         for bits in 0..=u64::BITS {
-            self.0.remove(&(function, bits));
+            self.0.remove(&Kind(function, bits));
         }
     }
 }
@@ -78,35 +85,39 @@ mod tests {
     const F: FunctionId = FunctionId::new(1);
     const B: u64 = 4096;
 
+    fn kind(function: FunctionId) -> Kind {
+        Kind::of(function, B)
+    }
+
     #[test]
     fn little_is_known_of_few_calls() {
         let mut times = RunTimes::default();
-        (1..ENOUGH).for_each(|_| times.ended(F, B, 70));
-        assert_eq!((times.at_least_ns(F, B), times.shortest_ns(F, B)), (None, Some(70)));
-        times.ended(F, B, 90);
-        assert!(times.at_least_ns(F, B).is_some_and(|ns| (70..=72).contains(&ns)));
+        (1..ENOUGH).for_each(|_| times.ended(kind(F), 70));
+        assert_eq!((times.at_least_ns(kind(F)), times.shortest_ns(kind(F))), (None, Some(70)));
+        times.ended(kind(F), 90);
+        assert!(times.at_least_ns(kind(F)).is_some_and(|ns| (70..=72).contains(&ns)));
         times.forget(F);
-        assert_eq!(times.shortest_ns(F, B), None);
+        assert_eq!(times.shortest_ns(kind(F)), None);
     }
 
     #[test]
     fn who_fills_it_keeps_others_out_for_a_moment_only() {
         let mut times = RunTimes::default();
-        (2..MOST as u64 + 2).for_each(|other| times.ended(FunctionId::new(other), B, 70));
-        (0..ENOUGH).for_each(|_| times.ended(F, B, 70));
-        assert!(times.at_least_ns(F, B).is_some() && times.0.len() == 1);
+        (2..MOST as u64 + 2).for_each(|other| times.ended(kind(FunctionId::new(other)), 70));
+        (0..ENOUGH).for_each(|_| times.ended(kind(F), 70));
+        assert!(times.at_least_ns(kind(F)).is_some() && times.0.len() == 1);
     }
 
     #[test]
     fn the_least_follows_short_calls_at_once_and_long_ones_slowly() {
         let mut times = RunTimes::default();
-        (0..100).for_each(|_| times.ended(F, B, 1_000_000));
-        times.ended(F, B, 1_000);
-        assert_eq!(times.at_least_ns(F, B), Some(1_000));
-        (0..10).for_each(|_| times.ended(F, B, 1_000_000));
-        assert!(times.at_least_ns(F, B).is_some_and(|ns| ns < 1_200));
-        (0..1000).for_each(|_| times.ended(F, B, 1_000_000));
-        assert_eq!(times.at_least_ns(F, B), Some(1_000_000));
+        (0..100).for_each(|_| times.ended(kind(F), 1_000_000));
+        times.ended(kind(F), 1_000);
+        assert_eq!(times.at_least_ns(kind(F)), Some(1_000));
+        (0..10).for_each(|_| times.ended(kind(F), 1_000_000));
+        assert!(times.at_least_ns(kind(F)).is_some_and(|ns| ns < 1_200));
+        (0..1000).for_each(|_| times.ended(kind(F), 1_000_000));
+        assert_eq!(times.at_least_ns(kind(F)), Some(1_000_000));
     }
 
     #[test]
@@ -114,14 +125,22 @@ mod tests {
         let mut times = RunTimes::default();
         let large = FunctionId::new(2);
         for (function, bytes, ns) in [(F, B, 10), (F, 8 * B, 80), (large, B, 5)] {
-            (0..ENOUGH).for_each(|_| times.ended(function, bytes, ns));
+            (0..ENOUGH).for_each(|_| times.ended(Kind::of(function, bytes), ns));
         }
-        let known = |bytes| times.at_least_ns(F, bytes);
+        let known = |bytes| times.at_least_ns(Kind::of(F, bytes));
         assert_eq!([B, B + 1, 8 * B, 64 * B].map(known), [Some(10), Some(10), Some(80), None]);
         times.forget(F);
         assert_eq!(
-            [(F, B), (F, 8 * B), (large, B)].map(|(f, b)| times.shortest_ns(f, b)),
+            [(F, B), (F, 8 * B), (large, B)].map(|(f, b)| times.shortest_ns(Kind::of(f, b))),
             [None, None, Some(5)]
         );
+    }
+
+    #[test]
+    fn calls_that_share_the_device_make_it_shorter_and_never_certain() {
+        let mut times = RunTimes::default();
+        [900, 70, 800].into_iter().for_each(|ns| times.ended_beside_others(kind(F), ns));
+        (0..ENOUGH).for_each(|_| times.ended_beside_others(kind(F), 500));
+        assert_eq!((times.shortest_ns(kind(F)), times.at_least_ns(kind(F))), (Some(70), None));
     }
 }

@@ -1,6 +1,7 @@
 //! What sharing a device takes from the events of calls: who is charged, what calls take, whether a new call can end in
 //! time, and whether the chip slices.
 
+use super::run_times::Kind;
 use super::scheduler::Scheduler;
 use super::turns::{Charge, Turns};
 use super::types::{Action, CallId, NotNow, TenantShare, Terms};
@@ -56,16 +57,16 @@ impl<C: Clone> Scheduler<C> {
             return;
         }
         let Some(entry) = self.calls.get(id) else { return };
-        let (function, bytes, tenant) = (entry.function, entry.memory_bytes, entry.domain.caller);
+        let (kind, tenant) = (Kind::of(entry.function, entry.memory_bytes), entry.domain.caller);
         let device_ns = device_ns.min(now_ns.saturating_sub(entry.started_ns));
-        let slices = self.slices();
         // Where the chip slices, calls take longer than the work that they are.
-        if !slices || self.run_times.shortest_ns(function, bytes).is_none() {
-            self.run_times.ended(function, bytes, device_ns);
+        match self.slices() {
+            true => self.run_times.ended_beside_others(kind, device_ns),
+            false => self.run_times.ended(kind, device_ns),
         }
-        let work_ns = self.run_times.shortest_ns(function, bytes).unwrap_or(device_ns);
+        let work_ns = self.run_times.shortest_ns(kind).unwrap_or(device_ns);
         if let Some(mode) = &mut self.mode {
-            mode.completed(tenant, work_ns);
+            mode.completed(tenant, kind);
         }
         let alone = self.workers[worker].calls().len() == 1;
         let charge =
@@ -76,7 +77,7 @@ impl<C: Clone> Scheduler<C> {
     /// Why a call that would have to wait cannot end before its deadline, if that is sure: by the least that the calls
     /// before it take, and it itself.
     pub(super) fn too_late(&self, now_ns: u64, terms: &Terms) -> Option<NotNow> {
-        let call_ns = self.run_times.at_least_ns(terms.function, terms.memory_bytes)?;
+        let call_ns = self.run_times.at_least_ns(Kind::of(terms.function, terms.memory_bytes))?;
         let queue_ns = self.placing.before_ns(terms.domain, terms.deadline_ns).filter(|ns| *ns > 0)?;
         let ends_ns = now_ns.saturating_add(queue_ns).saturating_add(call_ns);
         let [queue_ms, call_ms] = [queue_ns, call_ns].map(|ns| ns.div_ceil(1_000_000));
@@ -94,7 +95,7 @@ impl<C: Clone> Scheduler<C> {
         if !turns.none_is_in_the_way() {
             mode.postpone(clock_ns);
         }
-        let slicing = mode.look(clock_ns, turns.sight());
+        let slicing = mode.look(clock_ns, turns.sight(), &self.run_times);
         self.next_look_ns = Some(now_ns.saturating_add(mode.next_look_ns(clock_ns).max(1_000_000)));
         self.turn(actions, |turns, orders| turns.set_slicing(now_ns, slicing, orders));
     }

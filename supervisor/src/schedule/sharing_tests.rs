@@ -1,6 +1,7 @@
 //! A device that several tenants want: overruns, deadlines, shares, as the scheduler puts them together.
 
 use super::*;
+use crate::schedule::run_times::Kind;
 use crate::schedule::{Class, TenantShare, TurnRules};
 
 const S: u64 = 1000 * MS;
@@ -213,7 +214,7 @@ fn a_worker_that_says_too_much_is_believed_as_far_as_that_can_be() {
         b.scheduler.handle(b.now, Ran { worker: W0, id, device_ns: u64::MAX }, &mut b.actions);
         b.finish(W0, id);
     }
-    assert_eq!(b.scheduler.run_times.at_least_ns(FUNCTION, TERMS.memory_bytes), Some(MS));
+    assert_eq!(b.scheduler.run_times.at_least_ns(Kind::of(FUNCTION, TERMS.memory_bytes)), Some(MS));
 }
 
 /// Workers yield that were told to.

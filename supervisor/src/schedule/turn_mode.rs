@@ -25,6 +25,7 @@
 //!   While a call overruns its turn, or its tenant stands behind what that used, slicing is not tried.
 
 use super::mode_window::Window;
+use super::run_times::{Kind, RunTimes};
 use crate::ids::TenantId;
 
 /// How long a mode settles before its work counts.
@@ -62,8 +63,8 @@ pub(super) struct TurnMode {
     before: Window,
     /// What the probe completed.
     probed: Window,
-    /// Work and parties when the last probe began: thousandths of the device's time, tenants.
-    known: Option<(u64, u32)>,
+    /// What was watched last when the last probe began, and how many parties there were.
+    known: Option<(Window, u32)>,
 }
 
 /// What is seen of those who want the device.
@@ -116,9 +117,9 @@ impl TurnMode {
         self.slicing != matches!(self.phase, Phase::Settle | Phase::Measure)
     }
 
-    /// A tenant's call ended whose work is this.
-    pub(super) fn completed(&mut self, tenant: TenantId, work_ns: u64) {
-        self.work.add(tenant, work_ns);
+    /// A tenant's call of this kind ended.
+    pub(super) fn completed(&mut self, tenant: TenantId, kind: Kind) {
+        self.work.add(tenant, kind, 1);
     }
 
     /// A call overruns its turn, or its tenant stands behind what such a call used: slicing would let it in. It is not
@@ -134,8 +135,8 @@ impl TurnMode {
         }
     }
 
-    /// Looks at the contended clock. Whether the chip slices from now on.
-    pub(super) fn look(&mut self, clock_ns: u64, sight: Sight) -> bool {
+    /// Looks at the contended clock, where calls take so long. Whether the chip slices from now on.
+    pub(super) fn look(&mut self, clock_ns: u64, sight: Sight, times: &RunTimes) -> bool {
         if !sight.equal {
             self.reset(clock_ns, false);
             return false;
@@ -151,24 +152,25 @@ impl TurnMode {
         let passed_ns = clock_ns.saturating_sub(self.since_ns);
         self.work.lasts(passed_ns);
         match self.phase {
-            Phase::Watch if passed_ns >= self.window_ns => self.watched(clock_ns, sight.parties),
+            Phase::Watch if passed_ns >= self.window_ns => self.watched(clock_ns, sight.parties, times),
             Phase::Settle if passed_ns >= SETTLE_NS => self.enter(clock_ns, Phase::Measure),
-            Phase::Measure if passed_ns >= self.window_ns => self.measured(clock_ns),
-            Phase::Measure if passed_ns >= GLANCE_NS && self.work.is_much_less_than(&self.before) => {
-                self.give_up(clock_ns, passed_ns);
+            Phase::Measure if passed_ns >= self.window_ns => self.measured(clock_ns, times),
+            Phase::Measure if passed_ns >= GLANCE_NS && self.work.is_much_less_than(&self.before, times) => {
+                self.give_up(clock_ns, passed_ns, times);
             }
             Phase::Return if passed_ns >= SETTLE_NS => self.enter(clock_ns, Phase::Compare),
-            Phase::Compare if passed_ns >= self.window_ns => self.compared(clock_ns),
+            Phase::Compare if passed_ns >= self.window_ns => self.compared(clock_ns, times),
             _ => {}
         }
         self.slices()
     }
 
     /// A window of watching is over.
-    fn watched(&mut self, clock_ns: u64, parties: u32) {
+    fn watched(&mut self, clock_ns: u64, parties: u32, times: &RunTimes) {
         self.before.take(&mut self.work);
-        let rate = self.before.rate();
-        let changed = self.known.is_some_and(|(rate_before, parties_before)| {
+        let changed = self.known.as_ref().is_some_and(|(before, parties_before)| {
+            let (rate, rate_before, parties_before) =
+                (self.before.rate(times), before.rate(times), *parties_before);
             let doubles = |now: u64, before: u64| now > before.saturating_mul(2);
             doubles(rate, rate_before)
                 || doubles(rate_before, rate)
@@ -182,24 +184,24 @@ impl TurnMode {
         }
         let probe = clock_ns >= self.probe_at_ns.max(self.paid_ns);
         if probe {
-            self.known = Some((rate, parties));
+            self.known = Some((self.before.clone(), parties));
         }
         self.enter(clock_ns, if probe { Phase::Settle } else { Phase::Watch });
     }
 
     /// The probe is over.
-    fn measured(&mut self, clock_ns: u64) {
-        if self.is_better(&self.work, &self.before) {
+    fn measured(&mut self, clock_ns: u64, times: &RunTimes) {
+        if self.is_better(&self.work, &self.before, times) {
             self.probed.take(&mut self.work);
             self.enter(clock_ns, Phase::Return);
         } else {
-            self.give_up(clock_ns, self.window_ns);
+            self.give_up(clock_ns, self.window_ns, times);
         }
     }
 
     /// The mode in force was measured again.
-    fn compared(&mut self, clock_ns: u64) {
-        if self.is_better(&self.probed, &self.work) {
+    fn compared(&mut self, clock_ns: u64, times: &RunTimes) {
+        if self.is_better(&self.probed, &self.work, times) {
             return self.reset(clock_ns, !self.slicing);
         }
         self.before.take(&mut self.work);
@@ -207,19 +209,19 @@ impl TurnMode {
     }
 
     /// Whether the other mode was better.
-    fn is_better(&self, other: &Window, in_force: &Window) -> bool {
+    fn is_better(&self, other: &Window, in_force: &Window, times: &RunTimes) -> bool {
         match self.slicing {
             // Slicing is better if more is done by it, and tenants gain by it on average, not only some of them.
-            false => other.gains(in_force) && other.tenants_gain(in_force) != Some(false),
-            true => other.gains(in_force) || in_force.tenants_gain(other) == Some(false),
+            false => other.gains(in_force, times) && other.tenants_gain(in_force, times) != Some(false),
+            true => other.gains(in_force, times) || in_force.tenants_gain(other, times) == Some(false),
         }
     }
 
     /// The other mode, which was probed for so long, is not better.
-    fn give_up(&mut self, clock_ns: u64, measured_ns: u64) {
-        let lost = self.before.rate().saturating_sub(self.work.rate());
-        let lost_ns =
-            (SETTLE_NS + measured_ns).saturating_mul(lost).checked_div(self.before.rate()).unwrap_or(0);
+    fn give_up(&mut self, clock_ns: u64, measured_ns: u64, times: &RunTimes) {
+        let rate = self.before.rate(times);
+        let lost = rate.saturating_sub(self.work.rate(times));
+        let lost_ns = (SETTLE_NS + measured_ns).saturating_mul(lost).checked_div(rate).unwrap_or(0);
         self.wait_for_next(clock_ns, lost_ns);
     }
 

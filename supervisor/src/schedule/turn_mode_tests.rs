@@ -1,15 +1,24 @@
 //! Loads whose rates by turns and by slicing are known: which mode is in force, and what finding that out costs.
 
 use super::*;
+use crate::ids::FunctionId;
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
+/// How long a call takes, at least.
+const CALL_NS: u64 = 1_000;
+
+/// All calls are of one kind.
+fn kind() -> Kind {
+    Kind::of(FunctionId::new(1), 1)
+}
 
 const SIGHT: Sight = Sight { parties: 2, equal: true, settled: true, round_ns: 10 * MS };
 
 /// A mode, and two tenants that complete so many thousandths of the device's time by turns and where the chip slices.
 struct Load {
     mode: TurnMode,
+    times: RunTimes,
     clock_ns: u64,
     turns: [u64; 2],
     slicing: [u64; 2],
@@ -22,9 +31,10 @@ struct Load {
 
 impl Load {
     fn new(turns: u64, slicing: u64) -> Self {
-        let mode = TurnMode::new();
+        let (mode, mut times) = (TurnMode::new(), RunTimes::default());
+        times.ended(kind(), CALL_NS);
         let (turns, slicing) = ([turns / 2; 2], [slicing / 2; 2]);
-        Self { mode, clock_ns: 0, turns, slicing, work_ns: 0, yields_ns: 0, yielding_ns: 0 }
+        Self { mode, times, clock_ns: 0, turns, slicing, work_ns: 0, yields_ns: 0, yielding_ns: 0 }
     }
 
     fn is(&mut self, turns: u64, slicing: u64) {
@@ -42,10 +52,10 @@ impl Load {
             let settled = slices || self.yielding_ns == 0;
             let rates = if slices { self.slicing } else { self.turns };
             for (tenant, rate) in (0..).zip(rates.map(|rate| if settled { rate } else { 0 })) {
-                self.mode.completed(TenantId::new(tenant), MS * rate / 1000);
+                self.mode.work.add(TenantId::new(tenant), kind(), MS * rate / 1000 / CALL_NS);
                 self.work_ns += MS * rate / 1000;
             }
-            self.mode.look(self.clock_ns, Sight { settled, ..SIGHT });
+            self.mode.look(self.clock_ns, Sight { settled, ..SIGHT }, &self.times);
         }
         sliced * 1000 / for_ns
     }
@@ -120,12 +130,27 @@ fn what_workers_take_to_yield_says_nothing_about_turns() {
 }
 
 #[test]
+fn functions_that_were_first_called_while_the_chip_sliced_do_not_keep_it_slicing() {
+    // By turns twice as much is done; but calls seemed to take ten times as long before there were any.
+    let mut load = Load::new(900, 450);
+    load.times = RunTimes::default();
+    load.times.ended_beside_others(kind(), 10 * CALL_NS);
+    load.mode.reset(0, true);
+    while load.mode.slices() {
+        load.run(MS);
+    }
+    load.times.ended(kind(), CALL_NS);
+    load.run(2_000 * MS);
+    assert!(load.run(10_000 * MS) < 50);
+}
+
+#[test]
 fn work_is_counted_for_a_round_of_turns() {
-    let mut mode = TurnMode::new();
+    let (mut mode, times) = (TurnMode::new(), RunTimes::default());
     let sight = Sight { round_ns: 320 * MS, ..SIGHT };
-    mode.look(MS, sight);
+    mode.look(MS, sight, &times);
     assert_eq!(mode.next_look_ns(MS), 319 * MS);
-    mode.look(300 * MS, SIGHT);
+    mode.look(300 * MS, SIGHT, &times);
     assert_eq!(mode.next_look_ns(300 * MS), WINDOW_NS, "a shorter one ended that window");
 }
 
@@ -134,10 +159,10 @@ fn different_shares_are_kept_by_turns() {
     let mut load = Load::new(400, 900);
     load.run(2_000 * MS);
     assert!(load.mode.slices());
-    assert!(!load.mode.look(load.clock_ns, Sight { equal: false, ..SIGHT }));
+    assert!(!load.mode.look(load.clock_ns, Sight { equal: false, ..SIGHT }, &load.times));
     for _ in 0..5_000 {
         load.clock_ns += MS;
-        assert!(!load.mode.look(load.clock_ns, Sight { equal: false, ..SIGHT }));
+        assert!(!load.mode.look(load.clock_ns, Sight { equal: false, ..SIGHT }, &load.times));
     }
 }
 
