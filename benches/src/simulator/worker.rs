@@ -252,6 +252,7 @@ impl Worker {
         let Some(lane) = self.lanes.iter().position(is_it) else { return };
         self.lanes[lane] = None;
         self.call_ns = if self.call_ns == 0 { device_ns } else { (self.call_ns * 3 + device_ns) / 4 };
+        self.wait.call_over();
         does.push(Does::Answer { id, device_ns });
         self.look(now_ns, does);
     }

@@ -114,6 +114,7 @@ impl Turn {
 
     /// A call took so long on the device.
     pub(super) fn took(&mut self, call: Duration) {
+        self.wait.call_over();
         self.call = if self.call.is_zero() { call } else { (self.call * 3 + call) / 4 };
     }
 
