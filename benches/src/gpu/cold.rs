@@ -14,7 +14,8 @@ use crate::report::{Report, Unit};
 const FUNCTIONS: usize = 100;
 /// Hot calls before each first call.
 const HOT: usize = 9;
-const TARGET_NS: f64 = 500e3;
+const P50_NS: f64 = 500e3;
+const P99_NS: f64 = 1e6;
 
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     let running = bed.start("workers=1,lanes=8,memory=16GiB")?;
@@ -54,7 +55,7 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     }
     let at = |histogram: &Histogram<u64>, quantile| histogram.value_at_quantile(quantile) as f64;
     report.info("hot call, p50", at(&hot_calls, 0.5), Unit::Nanoseconds);
-    report.info("added by being the first call, p50", at(&added, 0.5), Unit::Nanoseconds);
-    report.at_most(TARGET_NS, "added by being the first call, p99", at(&added, 0.99), Unit::Nanoseconds);
+    report.at_most(P50_NS, "added by being the first call, p50", at(&added, 0.5), Unit::Nanoseconds);
+    report.at_most(P99_NS, "added by being the first call, p99", at(&added, 0.99), Unit::Nanoseconds);
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! turns switched off, with other quanta, and with nine tenants on eight workers.
 
 use super::bed::{Bed, Running};
-use super::load::{self, Load, Reached, USUAL_ROUNDS, jain};
+use super::load::{self, Calls, Load, Reached, USUAL_ROUNDS, jain};
 use crate::Result;
 use crate::bare::work::Work;
 use crate::report::{Report, Unit};
@@ -102,6 +102,9 @@ fn wide(bed: &Bed, report: &mut Report) -> Result<()> {
     let running = bed.start("")?;
     let most = WIDE.into_iter().fold(WORKERS, usize::max);
     register(bed, &running, 1..most + 1)?;
+    for tenant in 1..most + 1 {
+        have_process(bed, &running, tenant)?;
+    }
     for (work, name) in works(bed) {
         let eight = load::run(&running, tenants(bed, work, WORKERS), 1)?.all.per_second;
         report.info(format!("{name}, 8 tenants, default settings"), eight, Unit::PerSecond);
@@ -120,6 +123,15 @@ fn wide(bed: &Bed, report: &mut Report) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A tenant's first call brings it a process. Thirty of them, one after the other, take the driver a quarter of a minute, and beside
+/// busy tenants half a minute and more: that is measured elsewhere (`newcomers`, `many`).
+fn have_process(bed: &Bed, running: &Running, tenant: usize) -> Result<()> {
+    let (mut client, work) = (load::connect(running, tenant)?, bed.inference());
+    let one = Calls::new(&mut client, work.function(), work, 1)?;
+    load::call(&mut client, &one.calls[0])?;
+    one.check()
 }
 
 fn nine_with(bed: &Bed, eight: &[f64], switch: &str, target: f64, report: &mut Report) -> Result<()> {
