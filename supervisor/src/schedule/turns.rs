@@ -26,6 +26,7 @@ use super::turn_cost::ChangeCost;
 use super::turn_fines::Fines;
 use super::turn_holder::Holder;
 use super::turn_mode::Sight;
+use super::turn_parts::Parts;
 use super::types::{TenantShare, TurnRules};
 use crate::ids::{TenantId, TurnId, WorkerId};
 use crate::limits::{OVERRUN_QUANTA, YIELD_NS};
@@ -92,6 +93,8 @@ pub struct Turns {
     in_the_way_ns: (u64, u64),
     /// How much slower it is.
     long_calls: u64,
+    /// What each holder had of the device.
+    parts: Parts,
     /// How long turns last lately.
     turn_ns: u64,
     /// Workers and the supervisor's threads poll.
@@ -119,6 +122,7 @@ impl Turns {
             contended_since_ns: None,
             in_the_way_ns: (0, 0),
             long_calls: 1,
+            parts: Parts::new(),
             turn_ns: u64::from(quantum_us) * 1000,
             polls: false,
             barred: Vec::new(),
@@ -348,14 +352,16 @@ impl Turns {
         let turn = TurnId::new(self.next_turn);
         self.next_turn += 1;
         let clock_ns = self.in_the_way_ns(now_ns);
-        self.holders.push(Holder::new(worker, tenant, turn, now_ns, clock_ns));
+        let part_ns = self.parts.ns(now_ns);
+        self.holders.push(Holder::new(worker, tenant, turn, now_ns, clock_ns, part_ns));
+        self.parts.set_holders(now_ns, self.holders.len());
         orders.push(Order::Grant { worker, turn });
     }
 
     fn revoke(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
         let mut announce = false;
         for holder in self.holders.iter_mut().filter(|holder| holder.revoked_ns.is_none()) {
-            holder.revoked_ns = Some(now_ns);
+            (holder.revoked_ns, holder.revoked_part_ns) = (Some(now_ns), self.parts.ns(now_ns));
             orders.push(Order::Revoke { worker: holder.worker, turn: holder.turn });
             announce |= holder.idle_ns.is_some();
         }
@@ -431,8 +437,9 @@ impl Turns {
             self.slicing = slicing;
             self.cost.disturbed();
             // What they have while the chip slices is no turn that they could overrun.
+            let part_ns = self.parts.ns(now_ns);
             for holder in &mut self.holders {
-                (holder.granted_ns, holder.overran) = (now_ns, false);
+                (holder.granted_ns, holder.granted_part_ns, holder.overran) = (now_ns, part_ns, false);
             }
             self.proceed(now_ns, orders);
         }
@@ -460,10 +467,10 @@ impl Turns {
         if self.slicing || holder.overran || holder.idle_ns.is_some() || self.line.is_empty() {
             return None;
         }
-        // Where several have the chip, each has as much less of it.
-        let quantum_ns = self.quantum_ns().saturating_mul(self.holders.len() as u64);
-        let by_turn_ns = holder.granted_ns.saturating_add(OVERRUN_QUANTA * quantum_ns);
-        Some(by_turn_ns.max(holder.revoked_ns?.saturating_add(quantum_ns)))
+        holder.revoked_ns?;
+        let by_turn_ns = holder.granted_part_ns.saturating_add(OVERRUN_QUANTA * self.quantum_ns());
+        let part_ns = by_turn_ns.max(holder.revoked_part_ns.saturating_add(self.quantum_ns()));
+        Some(self.parts.shows_at_ns(part_ns))
     }
 
     /// When a holder that has no reason to keep its turn is to be killed.

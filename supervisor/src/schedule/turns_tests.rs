@@ -255,6 +255,35 @@ fn who_waits_for_the_end_of_a_fine_is_next_once_it_stands_behind_nobody() {
 }
 
 #[test]
+fn who_had_a_part_of_the_device_has_not_overrun_its_turn() {
+    // The chip sliced between eight; now they yield, the last of them after 60 ms, of which it had 13.
+    let (mut turns, mut orders) = (turns(9), Vec::new());
+    turns.set_slicing(0, true, &mut orders);
+    (0..8).for_each(|worker| has_work(&mut turns, 0, WorkerId::new(worker), &mut orders));
+    turns.set_slicing(0, false, &mut orders);
+    has_work(&mut turns, 0, WorkerId::new(8), &mut orders);
+    orders.clear();
+    let mut now_ns = 40 * MS;
+    for worker in (0..7).map(WorkerId::new) {
+        turns.overrun(now_ns, &mut orders);
+        let turn = turns.holders[0].turn;
+        turns.yielded(now_ns, worker, turn, 0, true, &mut orders);
+        now_ns += 3 * MS;
+    }
+    let last = turns.next_deadline_ns();
+    assert_eq!(std::mem::take(&mut orders), [], "no other has a grant before all yielded");
+    // A part of 5 ms, of sevenths to a half of 3 ms each, and then all.
+    let part_ns = 5 * MS + (2..8).map(|of| 3 * MS / of).sum::<u64>();
+    assert!(
+        last.is_some_and(|at_ns| at_ns.abs_diff(now_ns - 3 * MS + 15 * MS - part_ns) < MS / 100),
+        "{last:?}"
+    );
+    // It overruns as any other does.
+    turns.overrun(last.unwrap(), &mut orders);
+    assert!(orders.iter().filter(|order| matches!(order, Order::Grant { .. })).count() == 8, "{orders:?}");
+}
+
+#[test]
 fn who_overran_is_not_granted_beside_another_that_overruns() {
     let (mut turns, mut orders, now) = overrun();
     turns.yielded(now, W0, TurnId::new(1), 0, true, &mut orders);
