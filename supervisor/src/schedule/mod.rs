@@ -8,7 +8,7 @@
 //!
 //! Policies, each with its own state:
 //! - `placing`: which call gets which worker (`view`: what it looks at).
-//! - [`turns`]: who may submit to the device (`turn_holder`: who does; `turn_parts`: what each of several had); `turn_cost`: what a change costs; `turn_fines`: who
+//! - [`turns`]: who may submit to the device (`turn_holder`: who does; `slowed_clock`: what each of several had); `turn_cost`: what a change costs; `turn_fines`: who
 //!   has to stand behind others; `share_line`: who is next, by classes and weights (`fair_line`: start-time fair queueing).
 //! - `lane_shares`: how many lanes a tenant may use where several have the device at once.
 //! - `turn_mode`: whether slicing is better; `mode_window`: what that is judged by.
@@ -51,11 +51,11 @@ mod run_times;
 pub mod scheduler;
 mod share_line;
 mod sharing;
+mod slowed_clock;
 mod turn_cost;
 mod turn_fines;
 mod turn_holder;
 mod turn_mode;
-mod turn_parts;
 pub mod turns;
 pub mod types;
 mod unproven;

@@ -29,6 +29,12 @@ impl Window {
         self.calls += calls;
     }
 
+    /// How many calls ended.
+    #[cfg(test)]
+    pub(super) fn calls(&self) -> u64 {
+        self.calls
+    }
+
     /// It lasts for so long now.
     pub(super) fn lasts(&mut self, passed_ns: u64) {
         self.passed_ns = passed_ns;

@@ -39,18 +39,20 @@ impl Kind {
 pub(super) struct RunTimes(IdMap<Kind, Seen>);
 
 impl RunTimes {
-    /// A call was on the device for so long.
-    pub(super) fn ended(&mut self, kind: Kind, device_ns: u64) {
+    /// A call was on the device for so long; how long the shortest was.
+    pub(super) fn ended(&mut self, kind: Kind, device_ns: u64) -> u64 {
         let seen = self.seen(kind, device_ns);
         seen.calls = seen.calls.saturating_add(1);
         seen.shortest_ns = (seen.shortest_ns + seen.shortest_ns / RISE).min(device_ns);
+        seen.shortest_ns
     }
 
     /// A call was there for so long while others had a part of the device: calls take no longer than that, but nothing is known
-    /// of how long they take at least.
-    pub(super) fn ended_beside_others(&mut self, kind: Kind, device_ns: u64) {
+    /// of how long they take at least. How long the shortest was.
+    pub(super) fn ended_beside_others(&mut self, kind: Kind, device_ns: u64) -> u64 {
         let seen = self.seen(kind, device_ns);
         seen.shortest_ns = seen.shortest_ns.min(device_ns);
+        seen.shortest_ns
     }
 
     fn seen(&mut self, kind: Kind, device_ns: u64) -> &mut Seen {
@@ -92,7 +94,9 @@ mod tests {
     #[test]
     fn little_is_known_of_few_calls() {
         let mut times = RunTimes::default();
-        (1..ENOUGH).for_each(|_| times.ended(kind(F), 70));
+        (1..ENOUGH).for_each(|_| {
+            times.ended(kind(F), 70);
+        });
         assert_eq!((times.at_least_ns(kind(F)), times.shortest_ns(kind(F))), (None, Some(70)));
         times.ended(kind(F), 90);
         assert!(times.at_least_ns(kind(F)).is_some_and(|ns| (70..=72).contains(&ns)));
@@ -103,20 +107,30 @@ mod tests {
     #[test]
     fn who_fills_it_keeps_others_out_for_a_moment_only() {
         let mut times = RunTimes::default();
-        (2..MOST as u64 + 2).for_each(|other| times.ended(kind(FunctionId::new(other)), 70));
-        (0..ENOUGH).for_each(|_| times.ended(kind(F), 70));
+        (2..MOST as u64 + 2).for_each(|other| {
+            times.ended(kind(FunctionId::new(other)), 70);
+        });
+        (0..ENOUGH).for_each(|_| {
+            times.ended(kind(F), 70);
+        });
         assert!(times.at_least_ns(kind(F)).is_some() && times.0.len() == 1);
     }
 
     #[test]
     fn the_least_follows_short_calls_at_once_and_long_ones_slowly() {
         let mut times = RunTimes::default();
-        (0..100).for_each(|_| times.ended(kind(F), 1_000_000));
+        (0..100).for_each(|_| {
+            times.ended(kind(F), 1_000_000);
+        });
         times.ended(kind(F), 1_000);
         assert_eq!(times.at_least_ns(kind(F)), Some(1_000));
-        (0..10).for_each(|_| times.ended(kind(F), 1_000_000));
+        (0..10).for_each(|_| {
+            times.ended(kind(F), 1_000_000);
+        });
         assert!(times.at_least_ns(kind(F)).is_some_and(|ns| ns < 1_200));
-        (0..1000).for_each(|_| times.ended(kind(F), 1_000_000));
+        (0..1000).for_each(|_| {
+            times.ended(kind(F), 1_000_000);
+        });
         assert_eq!(times.at_least_ns(kind(F)), Some(1_000_000));
     }
 
@@ -125,7 +139,9 @@ mod tests {
         let mut times = RunTimes::default();
         let large = FunctionId::new(2);
         for (function, bytes, ns) in [(F, B, 10), (F, 8 * B, 80), (large, B, 5)] {
-            (0..ENOUGH).for_each(|_| times.ended(Kind::of(function, bytes), ns));
+            (0..ENOUGH).for_each(|_| {
+                times.ended(Kind::of(function, bytes), ns);
+            });
         }
         let known = |bytes| times.at_least_ns(Kind::of(F, bytes));
         assert_eq!([B, B + 1, 8 * B, 64 * B].map(known), [Some(10), Some(10), Some(80), None]);
@@ -139,8 +155,12 @@ mod tests {
     #[test]
     fn calls_that_share_the_device_make_it_shorter_and_never_certain() {
         let mut times = RunTimes::default();
-        [900, 70, 800].into_iter().for_each(|ns| times.ended_beside_others(kind(F), ns));
-        (0..ENOUGH).for_each(|_| times.ended_beside_others(kind(F), 500));
+        [900, 70, 800].into_iter().for_each(|ns| {
+            times.ended_beside_others(kind(F), ns);
+        });
+        (0..ENOUGH).for_each(|_| {
+            times.ended_beside_others(kind(F), 500);
+        });
         assert_eq!((times.shortest_ns(kind(F)), times.at_least_ns(kind(F))), (Some(70), None));
     }
 }

@@ -60,13 +60,13 @@ impl<C: Clone> Scheduler<C> {
         let (kind, tenant) = (Kind::of(entry.function, entry.memory_bytes), entry.domain.caller);
         let device_ns = device_ns.min(now_ns.saturating_sub(entry.started_ns));
         // Where the chip slices, calls take longer than the work that they are.
-        match self.slices() {
+        let work_ns = match self.slices() {
             true => self.run_times.ended_beside_others(kind, device_ns),
             false => self.run_times.ended(kind, device_ns),
-        }
-        let work_ns = self.run_times.shortest_ns(kind).unwrap_or(device_ns);
-        if let Some(mode) = &mut self.mode {
-            mode.completed(tenant, kind);
+        };
+        // Modes are compared by what is done while several want the device: only then windows begin anew, too.
+        if self.turns.as_ref().is_some_and(Turns::is_contended) {
+            self.mode.iter_mut().for_each(|mode| mode.completed(tenant, kind));
         }
         let alone = self.workers[worker].calls().len() == 1;
         let charge =

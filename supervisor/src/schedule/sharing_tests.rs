@@ -217,6 +217,26 @@ fn a_worker_that_says_too_much_is_believed_as_far_as_that_can_be() {
     assert_eq!(b.scheduler.run_times.at_least_ns(Kind::of(FUNCTION, TERMS.memory_bytes)), Some(MS));
 }
 
+#[test]
+fn what_a_tenant_does_alone_is_not_kept_for_comparisons() {
+    let turn_rules = TurnRules { may_slice: true, ..TurnRules::default() };
+    let mut b = Bench::of(Shape { turn_rules, ..by_turns(2, 1) });
+    let counted = |b: &Bench| b.scheduler.mode.as_ref().map(|mode| mode.counted());
+    let mut call = 0;
+    let mut ends = |b: &mut Bench| {
+        call += 1;
+        let id = submit_due(b, call, ALICE, u64::MAX).unwrap();
+        b.now += MS;
+        b.scheduler.handle(b.now, Ran { worker: W0, id, device_ns: MS }, &mut b.actions);
+        b.finish(W0, id);
+    };
+    (0..10).for_each(|_| ends(&mut b));
+    assert_eq!(counted(&b), Some(0));
+    submit_due(&mut b, 100, BOB, u64::MAX).unwrap();
+    ends(&mut b);
+    assert_eq!(counted(&b), Some(1));
+}
+
 /// Workers yield that were told to.
 fn yield_revoked(b: &mut Bench) {
     for action in std::mem::take(&mut b.actions) {

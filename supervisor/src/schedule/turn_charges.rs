@@ -61,7 +61,7 @@ impl Turns {
         }
         let contended_ns = self.settle(now_ns, at);
         let holder = self.holders.remove(at);
-        self.parts.set_holders(now_ns, self.holders.len());
+        self.parts.set_sharers(now_ns, self.holders.len());
         let had_ns = now_ns.saturating_sub(holder.granted_ns);
         self.turn_ns = (self.turn_ns.saturating_mul(7)).saturating_add(had_ns) / 8;
         // Besides, it may have had the device while none waited.

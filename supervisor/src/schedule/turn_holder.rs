@@ -11,10 +11,11 @@ pub(super) struct Holder {
     pub(super) granted_ns: u64,
     /// The clock by which calls are in the way of others at that time.
     pub(super) granted_clock_ns: u64,
-    /// The clock of what each holder had (`turn_parts`) at that time, and when the turn was revoked.
+    /// The clock of what each holder had at that time.
     pub(super) granted_part_ns: u64,
-    pub(super) revoked_part_ns: u64,
     pub(super) revoked_ns: Option<u64>,
+    /// What that clock showed then.
+    pub(super) revoked_part_ns: Option<u64>,
     /// From when on it is still to be charged: since then others want the device, too.
     pub(super) charged_from_ns: Option<u64>,
     /// How much of its time is accounted for: others waited meanwhile, or it is known to have used it.
@@ -36,25 +37,17 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    /// A worker gets its grant. The clock by which calls are in the way of others shows `clock_ns`, that of what each holder
-    /// had `part_ns`.
-    pub(super) fn new(
-        worker: WorkerId,
-        tenant: TenantId,
-        turn: TurnId,
-        now_ns: u64,
-        clock_ns: u64,
-        part_ns: u64,
-    ) -> Self {
+    /// A worker gets its grant, while both clocks show nothing.
+    pub(super) fn new(worker: WorkerId, tenant: TenantId, turn: TurnId, now_ns: u64) -> Self {
         Self {
             worker,
             tenant,
             turn,
             granted_ns: now_ns,
-            granted_clock_ns: clock_ns,
-            granted_part_ns: part_ns,
-            revoked_part_ns: part_ns,
+            granted_clock_ns: 0,
+            granted_part_ns: 0,
             revoked_ns: None,
+            revoked_part_ns: None,
             charged_from_ns: None,
             accounted_ns: 0,
             worked_ns: 0,

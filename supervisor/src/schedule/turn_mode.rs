@@ -117,7 +117,7 @@ impl TurnMode {
         self.slicing != matches!(self.phase, Phase::Settle | Phase::Measure)
     }
 
-    /// A tenant's call of this kind ended.
+    /// A tenant's call of this kind ended while several wanted the device.
     pub(super) fn completed(&mut self, tenant: TenantId, kind: Kind) {
         self.work.add(tenant, kind, 1);
     }

@@ -15,6 +15,13 @@ fn kind() -> Kind {
 
 const SIGHT: Sight = Sight { parties: 2, equal: true, settled: true, round_ns: 10 * MS };
 
+impl TurnMode {
+    /// How many calls are counted.
+    pub(in crate::schedule) fn counted(&self) -> u64 {
+        self.work.calls()
+    }
+}
+
 /// A mode, and two tenants that complete so many thousandths of the device's time by turns and where the chip slices.
 struct Load {
     mode: TurnMode,

@@ -22,11 +22,11 @@
 
 pub use self::charges::Charge;
 use super::share_line::ShareLine;
+use super::slowed_clock::SlowedClock;
 use super::turn_cost::ChangeCost;
 use super::turn_fines::Fines;
 use super::turn_holder::Holder;
 use super::turn_mode::Sight;
-use super::turn_parts::Parts;
 use super::types::{TenantShare, TurnRules};
 use crate::ids::{TenantId, TurnId, WorkerId};
 use crate::limits::{OVERRUN_QUANTA, YIELD_NS};
@@ -89,12 +89,10 @@ pub struct Turns {
     /// The contended clock, and since when it runs.
     contended_ns: u64,
     contended_since_ns: Option<u64>,
-    /// The clock by which calls are in the way of others: what it showed when the contended clock showed the second number.
-    in_the_way_ns: (u64, u64),
-    /// How much slower it is.
-    long_calls: u64,
+    /// The clock by which calls are in the way of others follows the contended one.
+    in_the_way: SlowedClock,
     /// What each holder had of the device.
-    parts: Parts,
+    parts: SlowedClock,
     /// How long turns last lately.
     turn_ns: u64,
     /// Workers and the supervisor's threads poll.
@@ -120,9 +118,8 @@ impl Turns {
             outside: false,
             contended_ns: 0,
             contended_since_ns: None,
-            in_the_way_ns: (0, 0),
-            long_calls: 1,
-            parts: Parts::new(),
+            in_the_way: SlowedClock::new(),
+            parts: SlowedClock::new(),
             turn_ns: u64::from(quantum_us) * 1000,
             polls: false,
             barred: Vec::new(),
@@ -216,14 +213,12 @@ impl Turns {
     /// The clock by which calls are in the way of others: contended time, divided among the long calls that shared the chip
     /// then. Each of them had no more than its part of it.
     pub fn in_the_way_ns(&self, now_ns: u64) -> u64 {
-        let (shown_ns, at_ns) = self.in_the_way_ns;
-        shown_ns + self.contended_ns(now_ns).saturating_sub(at_ns) / self.long_calls
+        self.in_the_way.ns(self.contended_ns(now_ns))
     }
 
     /// So many workers with a grant have calls from now on that take long.
     pub fn set_long_calls(&mut self, now_ns: u64, workers: usize) {
-        self.in_the_way_ns = (self.in_the_way_ns(now_ns), self.contended_ns(now_ns));
-        self.long_calls = (workers as u64).max(1);
+        self.in_the_way.set_sharers(self.contended_ns(now_ns), workers);
     }
 
     /// Whether at least two parties want the device.
@@ -351,17 +346,19 @@ impl Turns {
         let Some(tenant) = self.leave_line(worker) else { return };
         let turn = TurnId::new(self.next_turn);
         self.next_turn += 1;
-        let clock_ns = self.in_the_way_ns(now_ns);
-        let part_ns = self.parts.ns(now_ns);
-        self.holders.push(Holder::new(worker, tenant, turn, now_ns, clock_ns, part_ns));
-        self.parts.set_holders(now_ns, self.holders.len());
+        self.holders.push(Holder {
+            granted_clock_ns: self.in_the_way_ns(now_ns),
+            granted_part_ns: self.parts.ns(now_ns),
+            ..Holder::new(worker, tenant, turn, now_ns)
+        });
+        self.parts.set_sharers(now_ns, self.holders.len());
         orders.push(Order::Grant { worker, turn });
     }
 
     fn revoke(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
         let mut announce = false;
         for holder in self.holders.iter_mut().filter(|holder| holder.revoked_ns.is_none()) {
-            (holder.revoked_ns, holder.revoked_part_ns) = (Some(now_ns), self.parts.ns(now_ns));
+            (holder.revoked_ns, holder.revoked_part_ns) = (Some(now_ns), Some(self.parts.ns(now_ns)));
             orders.push(Order::Revoke { worker: holder.worker, turn: holder.turn });
             announce |= holder.idle_ns.is_some();
         }
@@ -467,9 +464,8 @@ impl Turns {
         if self.slicing || holder.overran || holder.idle_ns.is_some() || self.line.is_empty() {
             return None;
         }
-        holder.revoked_ns?;
         let by_turn_ns = holder.granted_part_ns.saturating_add(OVERRUN_QUANTA * self.quantum_ns());
-        let part_ns = by_turn_ns.max(holder.revoked_part_ns.saturating_add(self.quantum_ns()));
+        let part_ns = by_turn_ns.max(holder.revoked_part_ns?.saturating_add(self.quantum_ns()));
         Some(self.parts.shows_at_ns(part_ns))
     }
 

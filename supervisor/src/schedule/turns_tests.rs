@@ -256,7 +256,8 @@ fn who_waits_for_the_end_of_a_fine_is_next_once_it_stands_behind_nobody() {
 
 #[test]
 fn who_had_a_part_of_the_device_has_not_overrun_its_turn() {
-    // The chip sliced between eight; now they yield, the last of them after 60 ms, of which it had 13.
+    // The chip sliced between eight, which yield one after the other now: the last one has the device for 58 ms by then, 10 of them
+    // its own.
     let (mut turns, mut orders) = (turns(9), Vec::new());
     turns.set_slicing(0, true, &mut orders);
     (0..8).for_each(|worker| has_work(&mut turns, 0, WorkerId::new(worker), &mut orders));
@@ -272,7 +273,7 @@ fn who_had_a_part_of_the_device_has_not_overrun_its_turn() {
     }
     let last = turns.next_deadline_ns();
     assert_eq!(std::mem::take(&mut orders), [], "no other has a grant before all yielded");
-    // A part of 5 ms, of sevenths to a half of 3 ms each, and then all.
+    // It had an eighth of 40 ms, a seventh of three, a sixth of three and so on; then it is alone.
     let part_ns = 5 * MS + (2..8).map(|of| 3 * MS / of).sum::<u64>();
     assert!(
         last.is_some_and(|at_ns| at_ns.abs_diff(now_ns - 3 * MS + 15 * MS - part_ns) < MS / 100),
