@@ -125,8 +125,8 @@ fn wide(bed: &Bed, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A tenant's first call brings it a process. Thirty of them, one after the other, take the driver a quarter of a minute, and beside
-/// busy tenants half a minute and more: that is measured elsewhere (`newcomers`, `many`).
+/// A tenant's first call brings it a process. To make two dozen of them beside busy tenants took the driver more than 20 s on an H200,
+/// which is not what is measured here.
 fn have_process(bed: &Bed, running: &Running, tenant: usize) -> Result<()> {
     let (mut client, work) = (load::connect(running, tenant)?, bed.inference());
     let one = Calls::new(&mut client, work.function(), work, 1)?;

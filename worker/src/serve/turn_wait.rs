@@ -14,12 +14,11 @@
 //! until its answers came, and for later times. The rule:
 //!
 //! - **Later times**: it waits if a call is expected sooner than a change costs, and never longer than that.
-//! - **The first time** is worth more: the calls that follow in the same turn need no change either. A turn that had given
-//!   up would have ended after the calls before it: with `n` times as many behind it lately, it is worth `n` changes, less
-//!   the waits between them. It waits if a call is expected sooner than that, twice as long as expected (and no less than a
-//!   change), and never longer than an eighth of the quantum. (Once all lanes are busy again there may be no further time
-//!   without a call: to count those, as was done before, made 32 tenants with 16 calls in flight give turns back after
-//!   0.3 ms of five on an H200.)
+//! - **The first time** is worth more: the calls that follow in the same turn need no change either. If it is followed by
+//!   `n` times as many calls as came before it, `n` turns more would have been needed for them: the wait is worth `n` changes,
+//!   less the later waits of the turn. `n` is what it was lately. It waits if a call is expected sooner than that, twice as
+//!   long as expected (and no less than a change), and never longer than an eighth of the quantum. Calls are counted, not
+//!   times without one: once all lanes are busy there may be no such time for the rest of the turn.
 //! - A turn that does not wait learns nothing of `n`, nor of later times: each 32nd waits all the same, every time. A later
 //!   time in which the worker did not wait counts for nothing: its client may have slept because the turn was over.
 //!
@@ -134,7 +133,7 @@ impl TurnWait {
     pub fn over(&mut self) {
         if self.waited {
             let ended = u64::from(self.ended);
-            // Those behind the first time without a call, in turns that end where it begins.
+            // How many turns the calls behind the first time without one would have needed, each as long as up to that.
             let turns = (self.calls - self.first_calls).saturating_mul(16) / self.first_calls.max(1);
             let hoped = |known: Option<u64>| Some(known.unwrap_or(HOPED * 16));
             self.gained = Some(follow(hoped(self.gained), turns.max(ended * 16)));
