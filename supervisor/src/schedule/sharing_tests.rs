@@ -275,6 +275,28 @@ fn a_probe_lets_the_chip_slice_and_ends() {
 }
 
 #[test]
+fn what_calls_take_while_the_chip_slices_refuses_none() {
+    let turn_rules = TurnRules { may_slice: true, ..TurnRules::default() };
+    let mut b = Bench::of(Shape { turn_rules, ..by_turns(2, 1) });
+    b.scheduler.overrun_ns = 0;
+    let mut id = submit_due(&mut b, 1, ALICE, u64::MAX).unwrap();
+    submit_due(&mut b, 2, BOB, u64::MAX).unwrap();
+    while !b.scheduler.slices() {
+        let until_ns = b.now + MS;
+        wait_until(&mut b, until_ns);
+        yield_revoked(&mut b);
+    }
+    for call in 3..23 {
+        b.scheduler.handle(b.now, Ran { worker: W0, id, device_ns: MS }, &mut b.actions);
+        b.finish(W0, id);
+        id = submit_due(&mut b, call, ALICE, u64::MAX).unwrap();
+    }
+    assert!(b.scheduler.slices());
+    let (times, kind) = (&b.scheduler.run_times, Kind::of(FUNCTION, TERMS.memory_bytes));
+    assert_eq!((times.at_least_ns(kind), times.shortest_ns(kind).is_some()), (None, true));
+}
+
+#[test]
 fn where_several_have_the_device_at_once_shares_decide_how_many_lanes_each_uses() {
     let mut b = Bench::of(Shape { workers_per_domain: 1, ..Shape::new(2, 8) });
     let share = |weight| TenantShare { weight, ..TenantShare::default() };
