@@ -13,12 +13,16 @@
 //! The worker keeps in mind how long it had no call lately: apart for the first time in a turn, when clients were asleep
 //! until its answers came, and for later times. The rule:
 //!
-//! - **Later times**: it waits if a call is expected sooner than a change costs, and never longer than that.
-//! - **The first time** is worth more: the calls that follow in the same turn need no change either. If it is followed by
-//!   `n` times as many calls as came before it, `n` turns more would have been needed for them: the wait is worth `n` changes,
-//!   less the later waits of the turn. `n` is what it was lately. It waits if a call is expected sooner than that, twice as
-//!   long as expected (and no less than a change), and never longer than an eighth of the quantum. Calls are counted, not
-//!   times without one: once all lanes are busy there may be no such time for the rest of the turn.
+//! - **The first time** saves more than one change: the calls that follow in the same turn need none either. If it is
+//!   followed by `n` times as many calls as came before it, `n` turns more would have been needed for them: the wait is worth `n`
+//!   changes, less the later waits of the turn. `n` is what it was lately, nothing where no call came. It waits if that is
+//!   more than such waits take, twice as long as a call is expected to take (and no less than a change), and never longer than an
+//!   eighth of the quantum. Calls are counted, not times without one: once all lanes are busy there may be no such time for
+//!   the rest of the turn.
+//! - **Later times**: whoever yields pays a change, and in the next turn the first wait again, if that is waited. It waits for
+//!   so long at most, if that is expected to cost less than to yield at once.
+//! - A call that comes much later than anybody would wait counts as one that came just too late: a processor that was busy for
+//!   some milliseconds says nothing of the next call, and to wait for none costs no more than the longest wait, and the change.
 //! - A turn that does not wait learns nothing of `n`, nor of later times: each 32nd waits all the same, every time. A later
 //!   time in which the worker did not wait counts for nothing: its client may have slept because the turn was over.
 //!
@@ -30,15 +34,19 @@ const EXPLORE: u32 = 32;
 const HOPED: u64 = 16;
 /// The part of a quantum that a wait takes at most.
 const QUANTUM_SHARE: u64 = 8;
-/// Calls that come later than this after the last answer are no part of a row.
-const LONGEST_IDLE_NS: u64 = 1_000_000_000;
-
+/// So many turns, and so many later times without a call, count for what is expected. There are many of the latter in a
+/// turn, and one of them that was long must not end the next turns.
+const LAST_TURNS: u64 = 4;
+/// See [`LAST_TURNS`].
+const LAST_TIMES: u64 = 16;
 /// What is known of the times without calls.
 #[derive(Debug, Default)]
 pub struct TurnWait {
-    /// Expected length of the first time without a call in a turn, and of later ones.
+    /// How long it waits the first time without a call in a turn, and later times.
     first_ns: Option<u64>,
     later_ns: Option<u64>,
+    /// What later times cost: what it waits, and what it costs to yield if no call came.
+    later_cost_ns: Option<u64>,
     /// Changes that waits saved in a turn, and later times without a call between; in sixteenths.
     gained: Option<u64>,
     between: Option<u64>,
@@ -55,6 +63,8 @@ pub struct TurnWait {
     unexplored: u32,
     /// This turn waits all the same.
     explores: bool,
+    /// What waiting was weighed by last.
+    prices: Option<Prices>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -85,14 +95,19 @@ impl Prices {
         };
         rounds_ns.saturating_sub(self.call_ns / 2).max(self.quantum_ns / 2)
     }
+
+    /// No wait takes longer.
+    fn longest_wait_ns(&self) -> u64 {
+        self.quantum_ns / QUANTUM_SHARE
+    }
 }
 
-/// A moving average: the last few values count.
-fn follow(known: Option<u64>, value: u64) -> u64 {
-    match known {
+/// A moving average: about so many of the last values count.
+fn follow(known: Option<u64>, value: u64, last: u64) -> Option<u64> {
+    Some(match known {
         None => value,
-        Some(known) => (known.saturating_mul(3)).saturating_add(value) / 4,
-    }
+        Some(known) => known.saturating_mul(last - 1).saturating_add(value) / last,
+    })
 }
 
 impl TurnWait {
@@ -120,11 +135,16 @@ impl TurnWait {
     /// A call came; `in_turn` says that the worker has the device.
     pub fn arrived(&mut self, now_ns: u64, in_turn: bool) {
         let Some(Idle { since_ns, first, waited }) = self.idle.take() else { return };
-        let length_ns = now_ns.saturating_sub(since_ns).min(LONGEST_IDLE_NS);
-        if first {
-            self.first_ns = Some(follow(self.first_ns, length_ns));
-        } else if waited || in_turn {
-            self.later_ns = Some(follow(self.later_ns, length_ns));
+        let length_ns = now_ns.saturating_sub(since_ns);
+        if let Some(prices) = self.prices {
+            if first {
+                self.first_ns = follow(self.first_ns, length_ns.min(prices.longest_wait_ns()), LAST_TURNS);
+            } else if waited || in_turn {
+                let restart_ns = self.restart_ns(prices);
+                let cost_ns = if length_ns <= restart_ns { length_ns } else { 2 * restart_ns };
+                self.later_ns = follow(self.later_ns, length_ns.min(restart_ns), LAST_TIMES);
+                self.later_cost_ns = follow(self.later_cost_ns, cost_ns, LAST_TIMES);
+            }
         }
         self.ended += u32::from(in_turn);
     }
@@ -136,8 +156,8 @@ impl TurnWait {
             // How many turns the calls behind the first time without one would have needed, each as long as up to that.
             let turns = (self.calls - self.first_calls).saturating_mul(16) / self.first_calls.max(1);
             let hoped = |known: Option<u64>| Some(known.unwrap_or(HOPED * 16));
-            self.gained = Some(follow(hoped(self.gained), turns.max(ended * 16)));
-            self.between = Some(follow(hoped(self.between), ended.saturating_sub(1) * 16));
+            self.gained = follow(hoped(self.gained), turns.max(ended * 16), LAST_TURNS);
+            self.between = follow(hoped(self.between), ended.saturating_sub(1) * 16, LAST_TURNS);
             self.unexplored = 0;
         } else {
             self.unexplored += 1;
@@ -147,35 +167,50 @@ impl TurnWait {
 
     /// How much longer to wait now, if at all. A time without a call has begun.
     pub fn left_ns(&mut self, now_ns: u64, prices: Prices) -> u64 {
+        self.prices = Some(prices);
         let Some(Idle { since_ns, first, .. }) = self.idle else { return 0 };
-        let budget_ns = self.budget_ns(first, prices).min(prices.quantum_ns / QUANTUM_SHARE);
+        let budget_ns = match first {
+            true => self.first_budget_ns(prices),
+            false => self.later_budget_ns(prices),
+        };
+        let budget_ns = budget_ns.min(prices.longest_wait_ns());
         if let Some(idle) = self.idle.as_mut().filter(|_| budget_ns > 0) {
             (idle.waited, self.waited) = (true, true);
         }
         budget_ns.saturating_sub(now_ns.saturating_sub(since_ns))
     }
 
-    fn budget_ns(&self, first: bool, Prices { change_ns, quantum_ns, call_ns }: Prices) -> u64 {
+    /// What it is worth to wait the first time in a turn.
+    fn first_worth_ns(&self, Prices { change_ns, quantum_ns, call_ns }: Prices) -> u64 {
         let later_ns = self.later_ns.unwrap_or(0);
-        if !first {
-            return if later_ns <= change_ns || self.explores { change_ns } else { 0 };
-        }
-        let expected_ns = self.first_ns.unwrap_or(0);
-        let longest_ns = change_ns.max(expected_ns.saturating_mul(2));
         // No more than fit.
         let fits = quantum_ns / call_ns.saturating_add(later_ns).max(1);
         let gained = self.gained.unwrap_or(HOPED * 16).min(fits.saturating_mul(16));
         let saved_ns = gained.saturating_mul(change_ns) / 16;
         let between = self.between.unwrap_or(HOPED * 16).min(gained.saturating_sub(16));
-        let between_ns = between.saturating_mul(later_ns) / 16;
-        let worth_ns = saved_ns.saturating_sub(between_ns);
-        if expected_ns <= worth_ns {
-            longest_ns.min(worth_ns)
-        } else if self.explores {
-            longest_ns
-        } else {
-            0
+        saved_ns.saturating_sub(between.saturating_mul(later_ns) / 16)
+    }
+
+    fn first_budget_ns(&self, prices: Prices) -> u64 {
+        let expected_ns = self.first_ns.unwrap_or(0);
+        let longest_ns = prices.change_ns.max(expected_ns.saturating_mul(2));
+        match self.first_worth_ns(prices) {
+            worth_ns if expected_ns <= worth_ns => longest_ns.min(worth_ns),
+            _ if self.explores => longest_ns,
+            _ => 0,
         }
+    }
+
+    /// What it costs to yield while the tenant's calls go on.
+    fn restart_ns(&self, prices: Prices) -> u64 {
+        let first_ns = self.first_ns.unwrap_or(0);
+        let waits = first_ns <= self.first_worth_ns(prices);
+        prices.change_ns.saturating_add(if waits { first_ns } else { 0 })
+    }
+
+    fn later_budget_ns(&self, prices: Prices) -> u64 {
+        let restart_ns = self.restart_ns(prices);
+        if self.later_cost_ns.unwrap_or(0) <= restart_ns || self.explores { restart_ns } else { 0 }
     }
 }
 
@@ -291,13 +326,29 @@ mod tests {
     }
 
     #[test]
+    fn a_call_that_comes_very_late_now_and_then_stops_no_waiting() {
+        // The host of a virtual machine takes a processor away for a while.
+        let (mut wait, mut now) = (TurnWait::default(), 0);
+        let gap = |nth: usize| if nth % 9 == 0 { 4_000 * US } else { 20 * US };
+        let mut calls = 0;
+        let turns = 1000;
+        for _ in 0..turns {
+            let mut gaps = vec![200 * US];
+            gaps.extend((calls + 1..calls + 100).map(gap));
+            calls += turn(&mut wait, &mut now, &gaps).0 + 1;
+        }
+        // All up to the one that is late: none waits for that.
+        assert!(calls > 7 * turns, "{calls}");
+    }
+
+    #[test]
     fn a_later_time_in_which_none_was_waited_for_counts_for_nothing() {
         let (mut wait, mut now) = (TurnWait::default(), 0);
         for gap in [30 * US, 300 * US] {
             wait.begin();
             wait.arrived(now, true);
             wait.ended = 1;
-            wait.later_ns = Some(gap);
+            (wait.later_ns, wait.later_cost_ns) = (Some(gap), Some(gap));
             wait.idle(now);
             let waits = wait.left_ns(now, PRICES) > 0;
             wait.over();
@@ -321,7 +372,7 @@ mod tests {
             wait.over();
             wait.arrived(now, false);
         }
-        // A later time in a turn waits no longer than a change takes.
+        // Where no first wait is worth it, a later one takes no longer than a change.
         wait.begin();
         wait.arrived(now, true);
         wait.ended = 1;
