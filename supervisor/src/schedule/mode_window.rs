@@ -30,7 +30,6 @@ impl Window {
     }
 
     /// How many calls ended.
-    #[cfg(test)]
     pub(super) fn calls(&self) -> u64 {
         self.calls
     }
@@ -71,9 +70,16 @@ impl Window {
         self.passed_ns > 0 && other.passed_ns > 0 && self.rate(times) > rate.saturating_add(rate / 10)
     }
 
-    /// Whether so much less was done that no later part of it makes up for that.
-    pub(super) fn is_much_less_than(&self, other: &Self, times: &RunTimes) -> bool {
-        self.rate(times).saturating_mul(4) < other.rate(times).saturating_mul(3)
+    /// Whether so much less was done that no later part of it makes up for that, so many more calls included as are about to
+    /// end.
+    pub(super) fn is_much_less_than(&self, other: &Self, more: u64, times: &RunTimes) -> bool {
+        let expected = other.calls.saturating_mul(self.passed_ns) / other.passed_ns.max(1);
+        let with_more = match self.calls {
+            // What they are is not known: of the other one's kinds.
+            0 => other.rate(times).saturating_mul(more) / expected.max(1),
+            calls => self.rate(times).saturating_mul(calls.saturating_add(more)) / calls,
+        };
+        with_more.saturating_mul(4) < other.rate(times).saturating_mul(3)
     }
 
     /// Whether tenants got more than in the other one, on average: by the geometric mean of what each gained, so that
@@ -125,8 +131,10 @@ mod tests {
         assert!(window(&[400, 200]).gains(&window(&[300, 200]), times));
         assert!(!window(&[340, 200]).gains(&window(&[300, 200]), times));
         assert!(!window(&[1]).gains(&Window::default(), times), "nothing was watched");
-        assert!(window(&[300]).is_much_less_than(&window(&[500]), times));
-        assert!(!window(&[400]).is_much_less_than(&window(&[500]), times));
+        let much_less = |calls: &[u64], more| window(calls).is_much_less_than(&window(&[500]), more, times);
+        assert!(much_less(&[300], 0) && !much_less(&[400], 0));
+        assert!(much_less(&[300], 70) && !much_less(&[300], 80), "more are about to end");
+        assert!(much_less(&[], 370) && !much_less(&[], 380));
     }
 
     #[test]

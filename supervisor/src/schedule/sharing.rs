@@ -95,7 +95,7 @@ impl<C: Clone> Scheduler<C> {
         if !turns.none_is_in_the_way() {
             mode.postpone(clock_ns);
         }
-        let slicing = mode.look(clock_ns, turns.sight(), &self.run_times);
+        let slicing = mode.look(clock_ns, turns.sight(self.calls.running()), &self.run_times);
         self.next_look_ns = Some(now_ns.saturating_add(mode.next_look_ns(clock_ns).max(1_000_000)));
         self.turn(actions, |turns, orders| turns.set_slicing(now_ns, slicing, orders));
     }

@@ -247,29 +247,41 @@ fn yield_revoked(b: &mut Bench) {
     }
 }
 
+/// A millisecond passes. By turns the call of who has the device ends, and its tenant makes another one; where the chip slices,
+/// none ends.
+fn a_millisecond(b: &mut Bench, calls: &mut [CallId; 2]) {
+    let until_ns = b.now + MS;
+    wait_until(b, until_ns);
+    for (worker, domain) in [(W0, ALICE), (W1, BOB)] {
+        let id = calls[worker.get()];
+        let holds = b.scheduler.turns.as_ref().unwrap().could_act(b.now, worker, 0);
+        if holds && !b.scheduler.slices() {
+            b.scheduler.handle(b.now, Ran { worker, id, device_ns: MS }, &mut b.actions);
+            b.finish(worker, id);
+            calls[worker.get()] = submit_due(b, 0, domain, u64::MAX).unwrap();
+        }
+    }
+    yield_revoked(b);
+}
+
 #[test]
 fn a_probe_lets_the_chip_slice_and_ends() {
     let turn_rules = TurnRules { may_slice: true, ..TurnRules::default() };
     let mut b = Bench::of(Shape { turn_rules, ..by_turns(2, 1) });
     b.scheduler.overrun_ns = 0;
-    submit_due(&mut b, 1, ALICE, u64::MAX).unwrap();
-    submit_due(&mut b, 2, BOB, u64::MAX).unwrap();
+    let mut calls = [ALICE, BOB].map(|domain| submit_due(&mut b, 0, domain, u64::MAX).unwrap());
     let (mut sliced, mut turns) = (false, 0);
     for _ in 0..2000 {
-        let until_ns = b.now + MS;
-        wait_until(&mut b, until_ns);
-        yield_revoked(&mut b);
+        a_millisecond(&mut b, &mut calls);
         let slices = b.scheduler.slices();
         turns += u32::from(sliced && !slices);
         sliced = slices;
     }
-    assert!(turns >= 1 && !sliced, "no work was done: turns stay");
+    assert!(turns >= 1 && !sliced, "no work was done where it sliced: turns stay");
     let batch = TenantShare { class: Class::Batch, ..TenantShare::default() };
     b.scheduler.handle(b.now, SetShare { tenant: BOB.caller, share: batch }, &mut b.actions);
     for _ in 0..2000 {
-        let until_ns = b.now + MS;
-        wait_until(&mut b, until_ns);
-        yield_revoked(&mut b);
+        a_millisecond(&mut b, &mut calls);
         assert!(!b.scheduler.slices(), "tenants of different classes take turns");
     }
 }
@@ -279,20 +291,20 @@ fn what_calls_take_while_the_chip_slices_refuses_none() {
     let turn_rules = TurnRules { may_slice: true, ..TurnRules::default() };
     let mut b = Bench::of(Shape { turn_rules, ..by_turns(2, 1) });
     b.scheduler.overrun_ns = 0;
-    let mut id = submit_due(&mut b, 1, ALICE, u64::MAX).unwrap();
-    submit_due(&mut b, 2, BOB, u64::MAX).unwrap();
+    let mut calls = [ALICE, BOB].map(|domain| submit_due(&mut b, 0, domain, u64::MAX).unwrap());
     while !b.scheduler.slices() {
-        let until_ns = b.now + MS;
-        wait_until(&mut b, until_ns);
-        yield_revoked(&mut b);
+        a_millisecond(&mut b, &mut calls);
     }
+    // Of another function.
+    let terms = Terms { function: FunctionId::new(99), ..TERMS };
+    b.finish(W0, calls[0]);
     for call in 3..23 {
+        let id = b.scheduler.handle(b.now, Submit { call, terms, limits: LIMITS }, &mut b.actions).unwrap();
         b.scheduler.handle(b.now, Ran { worker: W0, id, device_ns: MS }, &mut b.actions);
         b.finish(W0, id);
-        id = submit_due(&mut b, call, ALICE, u64::MAX).unwrap();
     }
     assert!(b.scheduler.slices());
-    let (times, kind) = (&b.scheduler.run_times, Kind::of(FUNCTION, TERMS.memory_bytes));
+    let (times, kind) = (&b.scheduler.run_times, Kind::of(terms.function, TERMS.memory_bytes));
     assert_eq!((times.at_least_ns(kind), times.shortest_ns(kind).is_some()), (None, true));
 }
 

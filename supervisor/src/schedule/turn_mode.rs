@@ -16,7 +16,10 @@
 //! - A probe first lets turns settle, which is not counted: where the chip sliced, all that had a grant yield first, and
 //!   what that takes is no fault of turns. What it measures is compared with the mode in force before it and after it: a load
 //!   that changes meanwhile does not look like a better mode.
-//! - Work is counted for as long as a round of turns takes at least, so that everybody's is in it.
+//! - Work is counted for as long as a round of turns takes at least, so that everybody's is in it, and until three times as many
+//!   calls ended as there are in workers: where the chip slices, long ones end together. For the same reason a mode has
+//!   settled once as many ended as there are. Where a second is not enough for that, a change of turns is cheap beside a
+//!   call: there are turns, and no probes.
 //! - The other mode must be better by a tenth: that is the hysteresis.
 //! - A probe that found nothing better is paid for: the next one does not begin before fifty times what it cost has passed,
 //!   so probing costs a fiftieth at most. Besides, the pause between probes doubles while the answer stays the same, from half a
@@ -36,6 +39,11 @@ const YIELDED_NS: u64 = 200_000_000;
 const WINDOW_NS: u64 = 40_000_000;
 /// After so much of it, a probe ends that is much worse.
 const GLANCE_NS: u64 = 10_000_000;
+/// How long it is waited for calls to end: until a mode has settled, and until their work is known.
+const LONGEST_SETTLE_NS: u64 = 300_000_000;
+const LONGEST_WINDOW_NS: u64 = 1_000_000_000;
+/// So many times as many as there are in workers must have ended for that.
+const GENERATIONS: u64 = 3;
 /// The shortest and the longest pause between probes.
 const SHORTEST_PAUSE_NS: u64 = 500_000_000;
 const LONGEST_PAUSE_NS: u64 = 60_000_000_000;
@@ -55,6 +63,8 @@ pub(super) struct TurnMode {
     /// Work that is completed in this phase, and when that began.
     work: Window,
     since_ns: u64,
+    /// When the last probe began.
+    tried_ns: u64,
     /// Until when this phase may wait for all to yield.
     yielded_ns: u64,
     /// How long work is counted.
@@ -78,6 +88,8 @@ pub(super) struct Sight {
     pub(super) settled: bool,
     /// How long it takes until each had a turn.
     pub(super) round_ns: u64,
+    /// How many calls are in workers.
+    pub(super) running: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +116,7 @@ impl TurnMode {
             paid_ns: 0,
             work: Window::default(),
             since_ns: 0,
+            tried_ns: 0,
             yielded_ns: 0,
             window_ns: WINDOW_NS,
             before: Window::default(),
@@ -151,18 +164,36 @@ impl TurnMode {
         }
         let passed_ns = clock_ns.saturating_sub(self.since_ns);
         self.work.lasts(passed_ns);
+        let ended = |generations: u64| self.work.calls() >= generations.saturating_mul(sight.running);
+        let settled = ended(1) || passed_ns >= LONGEST_SETTLE_NS;
+        // Even if all calls that are in workers are about to end, no later part of the probe makes up for it.
+        let much_less = || self.work.is_much_less_than(&self.before, sight.running, times);
         match self.phase {
-            Phase::Watch if passed_ns >= self.window_ns => self.watched(clock_ns, sight.parties, times),
-            Phase::Settle if passed_ns >= SETTLE_NS => self.enter(clock_ns, Phase::Measure),
-            Phase::Measure if passed_ns >= self.window_ns => self.measured(clock_ns, times),
-            Phase::Measure if passed_ns >= GLANCE_NS && self.work.is_much_less_than(&self.before, times) => {
-                self.give_up(clock_ns, passed_ns, times);
+            Phase::Settle | Phase::Return if passed_ns < SETTLE_NS => {}
+            Phase::Settle if settled => self.enter(clock_ns, Phase::Measure),
+            Phase::Return if settled => self.enter(clock_ns, Phase::Compare),
+            Phase::Settle | Phase::Measure if passed_ns >= GLANCE_NS && much_less() => {
+                self.give_up(clock_ns, times);
             }
-            Phase::Return if passed_ns >= SETTLE_NS => self.enter(clock_ns, Phase::Compare),
-            Phase::Compare if passed_ns >= self.window_ns => self.compared(clock_ns, times),
-            _ => {}
+            Phase::Settle | Phase::Return => {}
+            _ if passed_ns < self.window_ns => {}
+            _ if ended(GENERATIONS) => self.known_work(clock_ns, sight.parties, times),
+            _ if passed_ns < LONGEST_WINDOW_NS => {}
+            Phase::Watch if self.slicing => self.reset(clock_ns, false),
+            Phase::Watch => self.enter(clock_ns, Phase::Watch),
+            Phase::Measure | Phase::Compare => self.give_up(clock_ns, times),
         }
         self.slices()
+    }
+
+    /// The work of a phase is known.
+    fn known_work(&mut self, clock_ns: u64, parties: u32, times: &RunTimes) {
+        match self.phase {
+            Phase::Watch => self.watched(clock_ns, parties, times),
+            Phase::Measure => self.measured(clock_ns, times),
+            Phase::Compare => self.compared(clock_ns, times),
+            Phase::Settle | Phase::Return => {}
+        }
     }
 
     /// A window of watching is over.
@@ -185,6 +216,7 @@ impl TurnMode {
         let probe = clock_ns >= self.probe_at_ns.max(self.paid_ns);
         if probe {
             self.known = Some((self.before.clone(), parties));
+            self.tried_ns = clock_ns;
         }
         self.enter(clock_ns, if probe { Phase::Settle } else { Phase::Watch });
     }
@@ -195,7 +227,7 @@ impl TurnMode {
             self.probed.take(&mut self.work);
             self.enter(clock_ns, Phase::Return);
         } else {
-            self.give_up(clock_ns, self.window_ns, times);
+            self.give_up(clock_ns, times);
         }
     }
 
@@ -217,11 +249,11 @@ impl TurnMode {
         }
     }
 
-    /// The other mode, which was probed for so long, is not better.
-    fn give_up(&mut self, clock_ns: u64, measured_ns: u64, times: &RunTimes) {
-        let rate = self.before.rate(times);
+    /// The other mode is not better.
+    fn give_up(&mut self, clock_ns: u64, times: &RunTimes) {
+        let (rate, passed_ns) = (self.before.rate(times), clock_ns.saturating_sub(self.tried_ns));
         let lost = rate.saturating_sub(self.work.rate(times));
-        let lost_ns = (SETTLE_NS + measured_ns).saturating_mul(lost).checked_div(rate).unwrap_or(0);
+        let lost_ns = passed_ns.saturating_mul(lost).checked_div(rate).unwrap_or(0);
         self.wait_for_next(clock_ns, lost_ns);
     }
 
@@ -254,7 +286,11 @@ impl TurnMode {
             Phase::Measure if passed_ns < GLANCE_NS => GLANCE_NS,
             Phase::Watch | Phase::Measure | Phase::Compare => self.window_ns,
         };
-        length_ns.saturating_sub(passed_ns)
+        match length_ns.saturating_sub(passed_ns) {
+            // Calls are waited for.
+            0 => SETTLE_NS,
+            left_ns => left_ns,
+        }
     }
 }
 

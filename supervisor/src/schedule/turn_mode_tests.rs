@@ -13,7 +13,7 @@ fn kind() -> Kind {
     Kind::of(FunctionId::new(1), 1)
 }
 
-const SIGHT: Sight = Sight { parties: 2, equal: true, settled: true, round_ns: 10 * MS };
+const SIGHT: Sight = Sight { parties: 2, equal: true, settled: true, round_ns: 10 * MS, running: 16 };
 
 impl TurnMode {
     /// How many calls are counted.
@@ -154,10 +154,10 @@ fn functions_that_were_first_called_while_the_chip_sliced_do_not_keep_it_slicing
 #[test]
 fn work_is_counted_for_a_round_of_turns() {
     let (mut mode, times) = (TurnMode::new(), RunTimes::default());
-    let sight = Sight { round_ns: 320 * MS, ..SIGHT };
-    mode.look(MS, sight, &times);
+    let sight = Sight { running: 0, ..SIGHT };
+    mode.look(MS, Sight { round_ns: 320 * MS, ..sight }, &times);
     assert_eq!(mode.next_look_ns(MS), 319 * MS);
-    mode.look(300 * MS, SIGHT, &times);
+    mode.look(300 * MS, sight, &times);
     assert_eq!(mode.next_look_ns(300 * MS), WINDOW_NS, "a shorter one ended that window");
 }
 
@@ -176,8 +176,98 @@ fn different_shares_are_kept_by_turns() {
 #[test]
 fn without_work_nothing_is_better() {
     let mut load = Load::new(0, 0);
-    load.run(10_000 * MS);
-    assert!(!load.mode.slicing && load.mode.pause_ns > SHORTEST_PAUSE_NS);
+    assert_eq!(load.run(10_000 * MS), 0);
+    load.mode.reset(load.clock_ns, true);
+    load.run(LONGEST_WINDOW_NS + MS);
+    assert_eq!(load.run(10_000 * MS), 0, "there are turns again");
+}
+
+/// Eight tenants with eight calls each, which take nearly a whole turn: eight end at about the same time, turn after turn; where
+/// the chip slices, all 64. What is done in a turn is so much; where it slices, so many thousandths of that.
+struct LongCalls {
+    mode: TurnMode,
+    times: RunTimes,
+    chance: u64,
+    /// What is left of each tenant's calls, in nanoseconds of the whole device; nothing where it waits for its turn.
+    left: [[u64; 8]; 8],
+    holder: usize,
+    slicing: u64,
+}
+
+impl LongCalls {
+    const STEP_NS: u64 = 100_000;
+    const CALL_NS: u64 = 675_000;
+
+    fn new(chance: u64, slicing: u64) -> Self {
+        let (mode, mut times) = (TurnMode::new(), RunTimes::default());
+        times.ended(kind(), 4 * MS);
+        let mut all = Self { mode, times, chance, left: [[0; 8]; 8], holder: 0, slicing };
+        all.left[0] = [Self::CALL_NS; 8];
+        all
+    }
+
+    fn call_ns(&mut self) -> u64 {
+        self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        Self::CALL_NS - Self::CALL_NS / 16 + (self.chance >> 33) % (Self::CALL_NS / 8)
+    }
+
+    /// Whether the chip sliced in each step.
+    fn run(&mut self, for_ns: u64) -> Vec<bool> {
+        (0..for_ns / Self::STEP_NS).map(|step| self.step(step * Self::STEP_NS)).collect()
+    }
+
+    fn step(&mut self, clock_ns: u64) -> bool {
+        let slices = self.mode.slices();
+        let others = |all: &Self, holder: usize| {
+            (0..8).any(|tenant| tenant != holder && all.left[tenant].iter().any(|left| *left > 0))
+        };
+        let settled = slices || !others(self, self.holder);
+        let running = self.left.iter().flatten().filter(|left| **left > 0).count() as u64;
+        let done_ns = if settled && !slices { Self::STEP_NS } else { Self::STEP_NS * self.slicing / 1000 };
+        for tenant in 0..8 {
+            for call in 0..8 {
+                let before = self.left[tenant][call];
+                let after = before.saturating_sub(done_ns / running.max(1));
+                self.left[tenant][call] = after;
+                if before > 0 && after == 0 {
+                    self.mode.completed(TenantId::new(tenant as u32), kind());
+                }
+            }
+        }
+        let idle = self.left.iter().flatten().all(|left| *left == 0);
+        if !slices && idle {
+            self.holder = (self.holder + 1) % 8;
+            self.left[self.holder] = std::array::from_fn(|_| self.call_ns());
+        }
+        for tenant in 0..8 {
+            for call in 0..8 {
+                if slices && self.left[tenant][call] == 0 {
+                    self.left[tenant][call] = self.call_ns();
+                }
+            }
+        }
+        let sight = Sight { parties: 8, equal: true, settled, round_ns: 40 * MS, running: 64 };
+        self.mode.look(clock_ns, sight, &self.times);
+        slices
+    }
+}
+
+/// How much of the time the chip slices that does so much by it, in thousandths, from the third second on.
+fn sliced_of_long_calls(slicing: u64) -> Vec<u64> {
+    let of = |seed| {
+        let steps = LongCalls::new(seed, slicing).run(14_000 * MS);
+        let late = &steps[steps.len() / 7..];
+        late.iter().filter(|slices| **slices).count() as u64 * 1000 / late.len() as u64
+    };
+    (1..5).map(of).collect()
+}
+
+#[test]
+fn calls_that_end_together_make_no_mode_seem_better() {
+    for (slicing, wanted) in [(500, 0..100), (860, 0..100), (1000, 0..100), (1300, 900..1001)] {
+        let sliced = sliced_of_long_calls(slicing);
+        assert!(sliced.iter().all(|sliced| wanted.contains(sliced)), "{slicing}: {sliced:?}");
+    }
 }
 
 proptest! {

@@ -236,11 +236,12 @@ impl Turns {
         self.holders.iter().map(|holder| (holder.worker, holder.granted_clock_ns))
     }
 
-    /// What `turn_mode` looks at.
-    pub(super) fn sight(&self) -> Sight {
+    /// What `turn_mode` looks at, while so many calls are in workers.
+    pub(super) fn sight(&self, running: u64) -> Sight {
         let parties = self.parties();
         Sight {
             parties,
+            running,
             equal: self.are_equal(),
             settled: self.slicing || self.holders.len() <= 1,
             round_ns: u64::from(parties).saturating_mul(self.quantum_ns()),
