@@ -329,7 +329,7 @@ mod tests {
     fn a_call_that_comes_very_late_now_and_then_stops_no_waiting() {
         // The host of a virtual machine takes a processor away for a while.
         let (mut wait, mut now) = (TurnWait::default(), 0);
-        let gap = |nth: usize| if nth % 9 == 0 { 4_000 * US } else { 20 * US };
+        let gap = |nth: usize| if nth.is_multiple_of(9) { 4_000 * US } else { 20 * US };
         let mut calls = 0;
         let turns = 1000;
         for _ in 0..turns {
