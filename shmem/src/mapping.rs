@@ -166,8 +166,7 @@ mod tests {
         let arena = memfd::arena("a", 4096).unwrap();
         let m = Mapping::writable(&arena).unwrap();
         m.write(0, b"secret").unwrap();
-        use rustix::fs::FallocateFlags as F;
-        rustix::fs::fallocate(&arena, F::PUNCH_HOLE | F::KEEP_SIZE, 0, 4096).unwrap();
+        memfd::punch_hole(&arena, 0, 4096).unwrap();
         let mut out = [1; 6];
         m.read(0, &mut out).unwrap();
         assert_eq!(out, [0; 6]);

@@ -6,8 +6,9 @@
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{Ordering, compiler_fence};
 
-use rustix::fs::{FileType, MemfdFlags, OFlags, SealFlags};
+use rustix::fs::{FallocateFlags, FileType, MemfdFlags, OFlags, SealFlags};
 
 /// Why a descriptor is refused, in words for the client that passed it.
 #[derive(Debug, thiserror::Error)]
@@ -130,6 +131,17 @@ pub fn write_all_at(fd: BorrowedFd<'_>, mut offset: u64, mut bytes: &[u8]) -> st
             Err(e) => return Err(e.into()),
         }
     }
+    Ok(())
+}
+
+/// Gives the memory of a range back: it reads as zeros from now on, also where it is mapped.
+///
+/// For the compiler, the system call that does so changes no memory. With optimisation, a read behind it would be what this
+/// process wrote before.
+pub fn punch_hole(memfd: impl AsFd, offset: u64, bytes: u64) -> std::io::Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(memfd, flags, offset, bytes)?;
+    compiler_fence(Ordering::SeqCst);
     Ok(())
 }
 

@@ -22,10 +22,6 @@ use rustix::event::{EventfdFlags, eventfd};
 /// Ranks of locks, lowest first: a lock is taken before those below it here. The locks of `concurrent` have none:
 /// a thread that holds one of them takes no other lock.
 pub mod rank {
-    /// Slots of connections.
-    pub const CONNECTIONS: u8 = 6;
-    /// Whose connection one is.
-    pub const CONNECTION_PLACE: u8 = 7;
     /// Permits of tenants for slow work.
     pub const SLOW_WORK: u8 = 8;
     /// Connections that wait for a socket thread.
@@ -104,6 +100,10 @@ pub mod rank {
     pub const JOINING: u8 = 94;
     /// Names of tenants: a thread that opens a tenant's files looks one up, also with a worker's channel locked.
     pub const NAMES: u8 = 96;
+    /// Slots of connections: a thread that drops the last call of one ends its slot, also with a worker's channel locked.
+    pub const CONNECTIONS: u8 = 97;
+    /// Whose connection one is.
+    pub const CONNECTION_PLACE: u8 = 98;
     /// Work on clients' descriptors: a thread that drops one may hold any other lock.
     pub const CLIENT_IO: u8 = 100;
     /// What one client has not read yet.

@@ -172,6 +172,18 @@ mod tests {
     use crate::tenants::Tenants;
 
     #[test]
+    fn the_last_call_of_a_connection_may_go_while_a_channel_is_locked() {
+        let (connection_slots, tenants) = (Arc::new(ConnectionSlots::default()), Tenants::default());
+        let account = tenants.account(TenantId::new(1));
+        let slot = connection_slots.admit(1, Some(SlotOwner::Tenant(account.tenant)), &account).unwrap();
+        let channel = OrderedMutex::<(), { rank::CHANNEL }>::default();
+        let locked = channel.lock();
+        drop(slot);
+        drop(locked);
+        assert_eq!(connection_slots.count(), 0);
+    }
+
+    #[test]
     fn one_tenant_leaves_room_for_others_and_all_for_the_operator() {
         let (connection_slots, tenants) = (Arc::new(ConnectionSlots::default()), Tenants::default());
         let mut slots = Vec::new();

@@ -9,8 +9,7 @@ use std::os::fd::AsFd;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pappus_shmem::{Mapping, Protection, Reservation, ValidatedMemfd};
-use rustix::fs::FallocateFlags;
+use pappus_shmem::{Mapping, Protection, Reservation, ValidatedMemfd, memfd};
 
 use super::layout::*;
 
@@ -31,15 +30,14 @@ pub(super) struct Pool {
 impl Pool {
     pub(super) fn new(bytes: u64) -> std::io::Result<Self> {
         let pages = bytes.max(1).next_multiple_of(HOST_PAGE);
-        let memfd = pappus_shmem::memfd::arena("pappus-pool", pages).map_err(std::io::Error::other)?;
+        let memfd = memfd::arena("pappus-pool", pages).map_err(std::io::Error::other)?;
         let mapping = Mapping::writable(&memfd)?;
         Ok(Self { memfd, mapping, bytes })
     }
 
     /// Gives its memory back, although functions may still have it mapped until their next call.
     pub(super) fn release(&self) -> std::io::Result<()> {
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(rustix::fs::fallocate(&self.memfd, flags, 0, self.memfd.bytes())?)
+        memfd::punch_hole(&self.memfd, 0, self.memfd.bytes())
     }
 }
 
