@@ -120,10 +120,16 @@ fn replies_out_of_turn_are_not_believed() {
     is_caught("descriptors it 1\nexported it 64", "weights that it was not asked for");
 }
 
-/// What a liar says on its turn page, in its first turn on a device of two workers.
+/// What a liar says on its turn page, with its first call on a device of two workers.
 #[track_caller]
 fn is_caught_in_its_turn(lies: &str, why: &str) {
-    let supervisor = lying("serve", &format!("hello\nawait invoke\n{lies}\nsilence"), BY_TURNS);
+    is_caught_on_its_page(&format!("await invoke\n{lies}"), why);
+}
+
+/// What a liar says and writes on its turn page, from its beginning on.
+#[track_caller]
+fn is_caught_on_its_page(lies: &str, why: &str) {
+    let supervisor = lying("serve", &format!("hello\n{lies}\nsilence"), BY_TURNS);
     let mut client = supervisor.client();
     kit::add_copy(&mut client);
     kit::works(&mut client);
@@ -138,11 +144,12 @@ const BY_TURNS: &str = "cpu:workers=2,memory=16MiB,turns=on,quantum=1ms";
 fn what_a_liar_writes_on_its_turn_page_is_not_believed() {
     const NOT_ITS: &str = "it yielded a turn that it does not have";
     // Its turn is the first one: later ones, none, and one that it gave back and that was followed by another. (The first
-    // word of its page says that it sleeps, so that it is told of the next turn.)
-    let again = "scribble 0 5\nyielded 1 5 0\nawait order\nyielding 1";
-    for lies in ["yielded 2 5 0", "yielding 2", "yielded 0 5 0", again] {
+    // word of its page says that it sleeps, so that it is told of each turn.)
+    for lies in ["yielded 2 5 0", "yielding 2", "yielded 0 5 0"] {
         is_caught_in_its_turn(lies, NOT_ITS);
     }
+    let again = "scribble 0 1\nawait order\nscribble 0 5\nyielded 1 5 0\nawait order\nyielding 1";
+    is_caught_on_its_page(again, NOT_ITS);
     is_caught_in_its_turn("scribble 16 max\nlook", NOT_ITS);
     is_caught_in_its_turn("forever yielding 2", NOT_ITS);
     // Whatever it orders itself, and whatever the numbers are: nobody reads that.

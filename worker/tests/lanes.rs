@@ -188,6 +188,12 @@ fn worker_that_loads(polls: [&[u32]; 2], loads: &[u32]) -> (Worker, Arc<Mutex<Sc
 
 /// A call of a function.
 fn call(worker: &mut Worker, call: u64, function: u64, lane: u32, deadline_ns: u64) {
+    push_call(worker, call, function, lane, deadline_ns);
+    worker.to.flush_blocking().unwrap();
+}
+
+/// A call that is sent with the next one.
+fn push_call(worker: &mut Worker, call: u64, function: u64, lane: u32, deadline_ns: u64) {
     let invoke = Invoke {
         function: FunctionId::new(function),
         deadline_ns,
@@ -199,7 +205,7 @@ fn call(worker: &mut Worker, call: u64, function: u64, lane: u32, deadline_ns: u
         outputs: &[],
         scalars: &[],
     };
-    worker.send(&ToWorker::Invoke { call, invoke });
+    worker.to.push_to_worker(&ToWorker::Invoke { call, invoke });
 }
 
 /// The next answer to a call: which one, and the code of its fault.
@@ -211,7 +217,7 @@ fn ended(worker: &mut Worker) -> (u64, Option<FaultCode>) {
 #[test]
 fn a_call_waits_for_its_weights_and_others_do_not() {
     let (mut worker, script) = worker_that_loads([&[], &[]], &[5000]);
-    call(&mut worker, 1, 2, 0, u64::MAX);
+    push_call(&mut worker, 1, 2, 0, u64::MAX);
     call(&mut worker, 2, 1, 1, u64::MAX);
     assert_eq!([ended(&mut worker), ended(&mut worker)], [(2, None), (1, None)]);
     // Now they are there.
