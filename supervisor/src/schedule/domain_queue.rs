@@ -79,11 +79,6 @@ impl DomainQueue {
         taken
     }
 
-    /// How long all of them take at least, one after the other.
-    pub(super) fn all_ns(&self) -> u64 {
-        self.takes_ns
-    }
-
     /// How long all that would go before a call of that deadline take at least, one after the other; none if some of
     /// those that wait would not.
     pub(super) fn before_ns(&self, deadline_ns: u64) -> Option<u64> {

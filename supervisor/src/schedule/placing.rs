@@ -142,23 +142,8 @@ impl Placing {
     /// domain could have; none if that is not known.
     pub(super) fn before_ns(&self, domain: Domain, deadline_ns: u64) -> Option<u64> {
         let queue = &self.domains.get(&domain)?.queue;
-        Some(queue.before_ns(deadline_ns)? / self.most_lanes())
-    }
-
-    /// How long the calls take at least that wait for this worker's domain, in all lanes that it could have. Each caller has
-    /// them in one place: nothing where it has another worker or domain before this one, or is held.
-    pub(super) fn waiting_ns(&self, worker: WorkerId, domain: Domain) -> u64 {
-        let Some(d) = self.domains.get(&domain).filter(|d| !d.held) else { return 0 };
-        let first_domain = self.of_caller.get(&domain.caller).and_then(|all| all.first());
-        match d.workers.first() == Some(worker) && first_domain == Some(&domain) {
-            true => d.queue.all_ns() / self.most_lanes(),
-            false => 0,
-        }
-    }
-
-    /// How many lanes a domain could have.
-    fn most_lanes(&self) -> u64 {
-        u64::from(self.lanes.max(1)) * self.workers_per_domain.max(1) as u64
+        let lanes = u64::from(self.lanes.max(1)) * self.workers_per_domain.max(1) as u64;
+        Some(queue.before_ns(deadline_ns)? / lanes)
     }
 
     /// A caller used the device for so long.
@@ -305,12 +290,7 @@ impl Placing {
 
     /// Whether what callers are given decides how many lanes each may use.
     pub(super) fn limits_lanes(&self) -> bool {
-        self.shares_lanes && !self.is_even()
-    }
-
-    /// Whether all callers are given the same.
-    pub(super) fn is_even(&self) -> bool {
-        self.unplaced.is_even()
+        self.shares_lanes && !self.unplaced.is_even()
     }
 
     /// Whether one more lane may be a domain's. Its first one always may, since the domains of a caller do not wait for each

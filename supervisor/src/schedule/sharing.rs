@@ -4,12 +4,8 @@
 use super::run_times::Kind;
 use super::scheduler::Scheduler;
 use super::turns::{Charge, Turns};
-use super::types::{Action, CallId, Domain, NotNow, TenantShare, Terms};
+use super::types::{Action, CallId, NotNow, TenantShare, Terms};
 use crate::ids::{TenantId, WorkerId};
-
-/// What a tenant had of the device differs from its part by so many quanta at most: a turn that goes on, and the credit of one
-/// that comes.
-const UNEVEN_QUANTA: u64 = 2;
 
 impl<C: Clone> Scheduler<C> {
     /// A tenant is given this of the device from now on.
@@ -79,45 +75,13 @@ impl<C: Clone> Scheduler<C> {
     }
 
     /// Why a call that would have to wait cannot end before its deadline, if that is sure: by the least that the calls
-    /// before it take, and it itself, and by what other tenants have of the device meanwhile.
+    /// before it take, and it itself.
     pub(super) fn too_late(&self, now_ns: u64, terms: &Terms) -> Option<NotNow> {
         let call_ns = self.run_times.at_least_ns(Kind::of(terms.function, terms.memory_bytes))?;
-        let own_ns = self.placing.before_ns(terms.domain, terms.deadline_ns).filter(|ns| *ns > 0)?;
-        let ends_ns = |queue_ns: u64| now_ns.saturating_add(queue_ns).saturating_add(call_ns);
-        let mut queue_ns = own_ns;
-        if ends_ns(queue_ns) <= terms.deadline_ns && ends_ns(self.most_ns(own_ns)) > terms.deadline_ns {
-            queue_ns = queue_ns.saturating_add(self.others_ns(terms.domain.caller, own_ns));
-        }
+        let queue_ns = self.placing.before_ns(terms.domain, terms.deadline_ns).filter(|ns| *ns > 0)?;
+        let ends_ns = now_ns.saturating_add(queue_ns).saturating_add(call_ns);
         let [queue_ms, call_ms] = [queue_ns, call_ns].map(|ns| ns.div_ceil(1_000_000));
-        (ends_ns(queue_ns) > terms.deadline_ns).then_some(NotNow::TooLate { queue_ms, call_ms })
-    }
-
-    /// How long a tenant waits at most, as far as `others_ns` knows, until it had the device for `own_ns`.
-    fn most_ns(&self, own_ns: u64) -> u64 {
-        let parties = self.turns.as_ref().map_or(1, Turns::parties);
-        if self.placing.is_even() { own_ns.saturating_mul(parties.into()) } else { u64::MAX }
-    }
-
-    /// How long others have the device, where there are turns, while a tenant has it for `own_ns`: those who wait for it with as
-    /// good a class have as much by their weights, as far as their calls that wait take so long, and less what turns are
-    /// uneven by. Nothing is known of calls that come later.
-    fn others_ns(&self, own: TenantId, own_ns: u64) -> u64 {
-        let Some(turns) = self.turns.as_ref().filter(|_| !self.slices()) else { return 0 };
-        let uneven_ns = u64::from(turns.quantum_us()) * UNEVEN_QUANTA * 1000;
-        if own_ns <= uneven_ns {
-            return 0;
-        }
-        let share = self.placing.share_of(own);
-        let of = |(worker, domain): (WorkerId, Domain)| {
-            let other = self.placing.share_of(domain.caller);
-            if domain.caller == own || other.class > share.class || turns.stands_behind(domain.caller) {
-                return 0;
-            }
-            let part_ns = own_ns.saturating_mul(other.weight.into()) / u64::from(share.weight.max(1));
-            self.placing.waiting_ns(worker, domain).min(part_ns).saturating_sub(uneven_ns)
-        };
-        let served = self.workers.busy().filter_map(|(worker, slot)| Some((worker, slot.served()?)));
-        served.map(of).fold(0, u64::saturating_add)
+        (ends_ns > terms.deadline_ns).then_some(NotNow::TooLate { queue_ms, call_ms })
     }
 
     /// Finds out whether the chip slices better than turns do, and makes it so.

@@ -205,50 +205,6 @@ fn a_call_that_cannot_end_in_time_is_refused_where_that_is_sure() {
     assert_eq!(b.scheduler.device_time_of(ALICE.caller), 160 * MS);
 }
 
-/// 20 calls of 10 ms each wait of Alice, and as many of Bob if he is there. Alice makes one more that is to end within so many
-/// milliseconds: how long it would wait, if it is refused for that.
-fn one_more(within_ms: u64, shape: Shape, weight: u32, bob: Option<TenantShare>) -> Option<u64> {
-    let mut b = Bench::of(Shape { workers_per_domain: 1, ..shape });
-    for call in 0..16 {
-        let id = submit_due(&mut b, call, ALICE, u64::MAX).unwrap();
-        b.now += 10 * MS;
-        b.scheduler.handle(b.now, Ran { worker: W0, id, device_ns: 10 * MS }, &mut b.actions);
-        b.finish(W0, id);
-    }
-    let share = TenantShare { weight, ..TenantShare::default() };
-    b.scheduler.handle(b.now, SetShare { tenant: ALICE.caller, share }, &mut b.actions);
-    let due = b.now + within_ms * MS;
-    if let Some(share) = bob {
-        b.scheduler.handle(b.now, SetShare { tenant: BOB.caller, share }, &mut b.actions);
-    }
-    for call in 0..21 {
-        submit_due(&mut b, call, ALICE, due).unwrap();
-        if bob.is_some() {
-            submit_due(&mut b, call, BOB, u64::MAX).unwrap();
-        }
-    }
-    match submit_due(&mut b, 99, ALICE, due) {
-        Ok(_) => None,
-        Err(NotNow::TooLate { queue_ms, .. }) => Some(queue_ms),
-        Err(other) => panic!("{other}"),
-    }
-}
-
-#[test]
-fn what_others_have_by_turns_makes_calls_late_too() {
-    let turns = || by_turns(2, 1);
-    let bob = |class| Some(TenantShare { class, ..TenantShare::default() });
-    assert_eq!((one_more(205, turns(), 1, None), one_more(215, turns(), 1, None)), (Some(200), None));
-    // He has as much meanwhile, two quanta less at the least.
-    let beside = |ms| one_more(ms, turns(), 1, bob(Class::Normal));
-    assert_eq!((beside(395), beside(405)), (Some(390), None));
-    let heavier = |ms| one_more(ms, turns(), 2, bob(Class::Normal));
-    assert_eq!((heavier(295), heavier(305)), (Some(290), None), "he has half as much");
-    assert_eq!(one_more(395, turns(), 1, bob(Class::Latency)), Some(390));
-    assert_eq!(one_more(215, turns(), 1, bob(Class::Batch)), None, "a lower class has next to nothing");
-    assert_eq!(one_more(215, Shape::new(2, 1), 1, bob(Class::Normal)), None, "both run at the same time");
-}
-
 #[test]
 fn a_worker_that_says_too_much_is_believed_as_far_as_that_can_be() {
     let mut b = Bench::new(1, 1);

@@ -18,8 +18,8 @@
 //!   that changes meanwhile does not look like a better mode.
 //! - Work is counted for as long as a round of turns takes at least, so that everybody's is in it, and until three times as many
 //!   calls ended as there are in workers: where the chip slices, long ones end together. For the same reason a mode has
-//!   settled once as many ended as there are. Where a second is not enough for that, a change of turns is cheap beside a
-//!   call: there are turns, and no probes.
+//!   settled once as many ended as there are. Where a second, or a round, is not enough for that, a change of turns is cheap
+//!   beside a call: there are turns, and no probes.
 //! - The other mode must be better by a tenth: that is the hysteresis.
 //! - A probe that found nothing better is paid for: the next one does not begin before fifty times what it cost has passed,
 //!   so probing costs a fiftieth at most. Besides, the pause between probes doubles while the answer stays the same, from half a
@@ -63,6 +63,8 @@ pub(super) struct TurnMode {
     /// Work that is completed in this phase, and when that began.
     work: Window,
     since_ns: u64,
+    /// The most calls that workers had when it was looked at in this phase.
+    running: u64,
     /// When the last probe began.
     tried_ns: u64,
     /// Until when this phase may wait for all to yield.
@@ -116,6 +118,7 @@ impl TurnMode {
             paid_ns: 0,
             work: Window::default(),
             since_ns: 0,
+            running: 0,
             tried_ns: 0,
             yielded_ns: 0,
             window_ns: WINDOW_NS,
@@ -164,10 +167,11 @@ impl TurnMode {
         }
         let passed_ns = clock_ns.saturating_sub(self.since_ns);
         self.work.lasts(passed_ns);
-        let ended = |generations: u64| self.work.calls() >= generations.saturating_mul(sight.running);
+        self.running = self.running.max(sight.running);
+        let ended = |generations: u64| self.work.calls() >= generations.saturating_mul(self.running);
         let settled = ended(1) || passed_ns >= LONGEST_SETTLE_NS;
         // Even if all calls that are in workers are about to end, no later part of the probe makes up for it.
-        let much_less = || self.work.is_much_less_than(&self.before, sight.running, times);
+        let much_less = || self.work.is_much_less_than(&self.before, self.running, times);
         match self.phase {
             Phase::Settle | Phase::Return if passed_ns < SETTLE_NS => {}
             Phase::Settle if settled => self.enter(clock_ns, Phase::Measure),
@@ -179,9 +183,15 @@ impl TurnMode {
             _ if passed_ns < self.window_ns => {}
             _ if ended(GENERATIONS) => self.known_work(clock_ns, sight.parties, times),
             _ if passed_ns < LONGEST_WINDOW_NS => {}
-            Phase::Watch if self.slicing => self.reset(clock_ns, false),
+            // Nothing is known of the mode: that time is paid for like a probe by which all was lost.
+            Phase::Watch if self.slicing => {
+                self.reset(clock_ns, false);
+                self.pay(clock_ns, passed_ns);
+            }
             Phase::Watch => self.enter(clock_ns, Phase::Watch),
-            Phase::Measure | Phase::Compare => self.give_up(clock_ns, times),
+            Phase::Measure | Phase::Compare => {
+                self.wait_for_next(clock_ns, clock_ns.saturating_sub(self.tried_ns))
+            }
         }
         self.slices()
     }
@@ -261,8 +271,13 @@ impl TurnMode {
     fn wait_for_next(&mut self, clock_ns: u64, lost_ns: u64) {
         self.pause_ns = self.pause_ns.saturating_mul(2).min(LONGEST_PAUSE_NS);
         self.probe_at_ns = clock_ns.saturating_add(self.pause_ns);
-        self.paid_ns = clock_ns.saturating_add(lost_ns.saturating_mul(PAID_BY));
+        self.pay(clock_ns, lost_ns);
         self.enter(clock_ns, Phase::Watch);
+    }
+
+    /// So much was lost: no probe begins before it is paid for.
+    fn pay(&mut self, clock_ns: u64, lost_ns: u64) {
+        self.paid_ns = clock_ns.saturating_add(lost_ns.saturating_mul(PAID_BY));
     }
 
     fn reset(&mut self, clock_ns: u64, slicing: bool) {
@@ -273,7 +288,7 @@ impl TurnMode {
     }
 
     fn enter(&mut self, clock_ns: u64, phase: Phase) {
-        (self.phase, self.since_ns) = (phase, clock_ns);
+        (self.phase, self.since_ns, self.running) = (phase, clock_ns, 0);
         self.yielded_ns = clock_ns.saturating_add(YIELDED_NS);
         self.work.clear();
     }

@@ -449,11 +449,6 @@ impl Turns {
         self.fines.is_empty() && self.holders.iter().all(|holder| !holder.overran)
     }
 
-    /// Whether a tenant stands behind others, who it was in the way of.
-    pub(super) fn stands_behind(&self, tenant: TenantId) -> bool {
-        self.fines.has(tenant) || self.barred.contains(&tenant)
-    }
-
     /// A tenant's call is ended for being in the way of others: it is charged so much more than it is for its turns.
     pub fn fine(&mut self, tenant: TenantId, ns: u64) {
         self.line.charge(tenant, ns);

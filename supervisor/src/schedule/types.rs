@@ -402,11 +402,11 @@ pub enum NotNow {
     OwnBytes(u64),
     /// Its deadline would pass before it could end.
     #[error(
-        "this tenant's calls that wait before it take {queue_ms} ms, what other tenants have of the device meanwhile included, \
-         and the call itself {call_ms} ms at least, by what they took lately, which is later than its deadline"
+        "the calls of this tenant that wait before it take {queue_ms} ms and the call itself {call_ms} ms at least, by what \
+         they took lately, which is later than its deadline"
     )]
     TooLate {
-        /// How long it waits for those before it, in milliseconds.
+        /// How long those before it take, in milliseconds.
         queue_ms: u64,
         /// How long it takes itself.
         call_ms: u64,

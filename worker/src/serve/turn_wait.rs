@@ -34,6 +34,8 @@ const EXPLORE: u32 = 32;
 const HOPED: u64 = 16;
 /// The part of a quantum that a wait takes at most.
 const QUANTUM_SHARE: u64 = 8;
+/// No wait takes longer, whatever the quantum: the supervisor ends a worker that keeps its turn for twice as long without calls.
+const LONGEST_WAIT_NS: u64 = 50_000_000;
 /// So many turns, and so many later times without a call, count for what is expected. There are many of the latter in a
 /// turn, and one of them that was long must not end the next turns.
 const LAST_TURNS: u64 = 4;
@@ -42,7 +44,7 @@ const LAST_TIMES: u64 = 16;
 /// What is known of the times without calls.
 #[derive(Debug, Default)]
 pub struct TurnWait {
-    /// How long it waits the first time without a call in a turn, and later times.
+    /// How long there is no call the first time in a turn, and later times; no longer than it would wait.
     first_ns: Option<u64>,
     later_ns: Option<u64>,
     /// What later times cost: what it waits, and what it costs to yield if no call came.
@@ -57,8 +59,9 @@ pub struct TurnWait {
     /// Calls of this turn that are over, and how many of them were before the first such time.
     calls: u64,
     first_calls: u64,
-    /// Whether this turn waited at all.
+    /// Whether this turn waited at all, and whether there was a time in which it did not.
     waited: bool,
+    declined: bool,
     /// Turns since one waited.
     unexplored: u32,
     /// This turn waits all the same.
@@ -98,7 +101,7 @@ impl Prices {
 
     /// No wait takes longer.
     fn longest_wait_ns(&self) -> u64 {
-        self.quantum_ns / QUANTUM_SHARE
+        (self.quantum_ns / QUANTUM_SHARE).min(LONGEST_WAIT_NS)
     }
 }
 
@@ -113,7 +116,7 @@ fn follow(known: Option<u64>, value: u64, last: u64) -> Option<u64> {
 impl TurnWait {
     /// A turn begins.
     pub fn begin(&mut self) {
-        (self.ended, self.waited) = (0, false);
+        (self.ended, self.waited, self.declined) = (0, false, false);
         (self.calls, self.first_calls) = (0, 0);
         self.explores = self.unexplored + 1 >= EXPLORE;
     }
@@ -158,10 +161,10 @@ impl TurnWait {
             let hoped = |known: Option<u64>| Some(known.unwrap_or(HOPED * 16));
             self.gained = follow(hoped(self.gained), turns.max(ended * 16), LAST_TURNS);
             self.between = follow(hoped(self.between), ended.saturating_sub(1) * 16, LAST_TURNS);
-            self.unexplored = 0;
-        } else {
-            self.unexplored += 1;
         }
+        // Of what it declined nothing was learned.
+        let learned = self.waited && !self.declined;
+        self.unexplored = if learned { 0 } else { self.unexplored.saturating_add(1) };
         self.begin();
     }
 
@@ -174,8 +177,9 @@ impl TurnWait {
             false => self.later_budget_ns(prices),
         };
         let budget_ns = budget_ns.min(prices.longest_wait_ns());
-        if let Some(idle) = self.idle.as_mut().filter(|_| budget_ns > 0) {
-            (idle.waited, self.waited) = (true, true);
+        match self.idle.as_mut().filter(|_| budget_ns > 0) {
+            Some(idle) => (idle.waited, self.waited) = (true, true),
+            None => self.declined = true,
         }
         budget_ns.saturating_sub(now_ns.saturating_sub(since_ns))
     }
@@ -339,6 +343,25 @@ mod tests {
         }
         // All up to the one that is late: none waits for that.
         assert!(calls > 7 * turns, "{calls}");
+    }
+
+    #[test]
+    fn later_waits_come_back_where_the_first_one_is_made_all_along() {
+        let mut gaps = vec![50 * US];
+        gaps.extend([20 * US; 60]);
+        for late in 1..20 {
+            let (mut wait, mut now) = (TurnWait::default(), 0);
+            let good = |wait: &mut TurnWait, now: &mut u64| -> usize {
+                (0..200).map(|_| turn(wait, now, &gaps).0).sum()
+            };
+            good(&mut wait, &mut now);
+            // Later calls come late in so many turns, one after the other.
+            for _ in 0..late {
+                turn(&mut wait, &mut now, &[50 * US, 3_000 * US]);
+            }
+            let came = good(&mut wait, &mut now);
+            assert!(came > 150 * gaps.len(), "{late}: {came}");
+        }
     }
 
     #[test]
