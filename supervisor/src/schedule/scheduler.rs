@@ -565,7 +565,9 @@ impl<C: Clone> Scheduler<C> {
         }
         self.turn(actions, |turns, orders| turns.overrun(now_ns, orders));
         self.check_overruns(now_ns, actions);
-        self.choose_mode(now_ns, actions);
+        if self.next_look_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            self.choose_mode(now_ns, actions);
+        }
         for caller in self.penalties.due(now_ns) {
             self.review(now_ns, caller, actions);
         }
