@@ -18,7 +18,7 @@
 //!   that changes meanwhile does not look like a better mode.
 //! - Work is counted for as long as a round of turns takes at least, so that everybody's is in it, and until three times as many
 //!   calls ended as there are in workers: where the chip slices, long ones end together. For the same reason a mode has
-//!   settled once as many ended as there are. Where a second, or a round, is not enough for that, a change of turns is cheap
+//!   settled once as many ended as there are. Where a quarter of a second, or two rounds, is not enough for that, a change of turns is cheap
 //!   beside a call: there are turns, and no probes.
 //! - The other mode must be better by a tenth: that is the hysteresis.
 //! - A probe that found nothing better is paid for: the next one does not begin before fifty times what it cost has passed,
@@ -40,8 +40,8 @@ const WINDOW_NS: u64 = 40_000_000;
 /// After so much of it, a probe ends that is much worse.
 const GLANCE_NS: u64 = 10_000_000;
 /// How long it is waited for calls to end: until a mode has settled, and until their work is known.
-const LONGEST_SETTLE_NS: u64 = 300_000_000;
-const LONGEST_WINDOW_NS: u64 = 1_000_000_000;
+const LONGEST_SETTLE_NS: u64 = 100_000_000;
+const LONGEST_WINDOW_NS: u64 = 250_000_000;
 /// So many times as many as there are in workers must have ended for that.
 const GENERATIONS: u64 = 3;
 /// The shortest and the longest pause between probes.
@@ -182,7 +182,7 @@ impl TurnMode {
             Phase::Settle | Phase::Return => {}
             _ if passed_ns < self.window_ns => {}
             _ if ended(GENERATIONS) => self.known_work(clock_ns, sight.parties, times),
-            _ if passed_ns < LONGEST_WINDOW_NS => {}
+            _ if passed_ns < LONGEST_WINDOW_NS.max(2 * self.window_ns) => {}
             // Nothing is known of the mode: that time is paid for like a probe by which all was lost.
             Phase::Watch if self.slicing => {
                 self.reset(clock_ns, false);
