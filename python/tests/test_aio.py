@@ -22,7 +22,7 @@ def test_calls_run_side_by_side(supervisor: Supervisor) -> None:
     async def main() -> None:
         async with await pappus.aio.connect(supervisor.path) as client:
             vec_add = await client.add_function("vec_add", VEC_ADD, replace=True)
-            assert str(vec_add) == "<AsyncFunction vec_add: A: f32, B: f32 → C: f32>"
+            assert str(vec_add) == "<AsyncFunction vec_add: A: f32[…], B: f32[…] → C: f32[…]>"
             results = await asyncio.gather(*(vec_add(A, np.full(6, n, np.float32)) for n in range(200)))
             for n, result in enumerate(results):
                 np.testing.assert_array_equal(result, A + n)

@@ -49,7 +49,7 @@ def test_a_folder_is_a_function(client: pappus.Client, tmp_path: Path) -> None:
     shutil.copy(KERNELS / "built/linalg.sm_90.ptx", tmp_path)
     function = client.add_function("folder", tmp_path)
     np.testing.assert_array_equal(function(A, A), 2 * A)
-    assert str(function) == "<Function folder: A: f32, B: f32 → C: f32>"
+    assert str(function) == "<Function folder: A: f32[…], B: f32[…] → C: f32[…]>"
     variants = [(v.format, v.arch) for v in client.show_function("folder").modules[0].variants]
     assert variants == [("ptx", "sm_90"), ("wasm", "")]
     # The identical one again succeeds; another one takes its place only where that is asked for.

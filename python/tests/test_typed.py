@@ -81,7 +81,7 @@ def test_a_grantee_knows_what_is_declared_and_sends_what_is_free() -> None:
     opened = v1.ArenaOpened(arena=1, bytes=1 << 20)
     with pretender(greet, reply(functions=listed), reply(arena=opened), invoked) as path, pappus.connect(path) as client:
         function = client.function("acme/f")
-        assert str(function) == "<Function acme/f: A: f32 → B: f32, C: f32>"
+        assert str(function) == "<Function acme/f: A: f32[rows, 3] → B: f32[rows], C: f32[…]>"
         result = function(A)
         assert (result["B"].shape, result["C"].shape) == ((2,), (1,))
     (call,) = calls

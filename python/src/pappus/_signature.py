@@ -74,11 +74,14 @@ class Signature:
         self._words = [(names.index(name), at) for name, at in self._blueprint.words if name in names]
 
     def __str__(self) -> str:
-        """As in ``A: f32, B: f32 → C: f32``."""
+        """As in ``A: f32[n, 3], B: f32 → C: f32[…]``; ``…`` is a dimension that is computed."""
+
+        def shown(port: Port) -> str:
+            shape = self._blueprint.shown(port.name)
+            return port.name if port.dtype is None else f"{port.name}: {_arrays.name_of(port.dtype)}{shape}"
 
         def side(ports: Sequence[Port]) -> str:
-            shown = (port.name if port.dtype is None else f"{port.name}: {_arrays.name_of(port.dtype)}" for port in ports)
-            return ", ".join(shown) or "()"
+            return ", ".join(map(shown, ports)) or "()"
 
         return f"{side(self.inputs)} → {side(self.outputs)}"
 

@@ -81,6 +81,16 @@ class Blueprint:
         dims = self._dims(name) or []
         return [dim["Free"] if isinstance(dim, dict) and isinstance(dim.get("Free"), str) else None for dim in dims]
 
+    def shown(self, name: str) -> str:
+        """A buffer's declared shape for people, as in ``[n, 3, …]``: ``…`` is computed; nothing where none is declared."""
+
+        def dim(of: Any) -> str:
+            known = of.get("Free", of.get("Absolute")) if isinstance(of, dict) else None
+            return str(known) if isinstance(known, (str, int)) else "…"
+
+        dims = self._dims(name)
+        return "" if dims is None else f"[{', '.join(map(dim, dims))}]"
+
 
 class Sizes:
     """The sizes of one call."""

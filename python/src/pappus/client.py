@@ -105,7 +105,7 @@ class Function:
 
     >>> vec_add = client.function("vec_add")
     >>> vec_add
-    <Function vec_add: A: f32, B: f32 → C: f32>
+    <Function vec_add: A: f32[…], B: f32[…] → C: f32[…]>
     >>> vec_add(A=np.float32([1, 2, 3]), B=np.float32([10, 20, 30]))
     array([11., 22., 33.], dtype=float32)
     """
