@@ -19,12 +19,13 @@
 //!   more than such waits take, twice as long as a call is expected to take (and no less than a change), and never longer than an
 //!   eighth of the quantum. Calls are counted, not times without one: once all lanes are busy there may be no such time for
 //!   the rest of the turn.
-//! - **Later times**: whoever yields pays a change, and in the next turn the first wait again, if that is waited. It waits for
+//! - **Later times**: a worker that yields pays a change, and the first wait of the next turn where it makes that. It waits for
 //!   so long at most, if that is expected to cost less than to yield at once.
 //! - A call that comes much later than anybody would wait counts as one that came just too late: a processor that was busy for
 //!   some milliseconds says nothing of the next call, and to wait for none costs no more than the longest wait, and the change.
-//! - A turn that does not wait learns nothing of `n`, nor of later times: each 32nd waits all the same, every time. A later
-//!   time in which the worker did not wait counts for nothing: its client may have slept because the turn was over.
+//! - A turn that does not wait learns nothing of `n`, and one that declines a later wait nothing of later times: behind 31 such
+//!   turns one waits all the same, every time. A later time in which the worker did not wait counts for nothing: its client
+//!   may have slept because the turn was over.
 //!
 //! All times are nanoseconds of one clock, which the caller reads.
 
@@ -41,6 +42,7 @@ const LONGEST_WAIT_NS: u64 = 50_000_000;
 const LAST_TURNS: u64 = 4;
 /// See [`LAST_TURNS`].
 const LAST_TIMES: u64 = 16;
+
 /// What is known of the times without calls.
 #[derive(Debug, Default)]
 pub struct TurnWait {
@@ -62,7 +64,7 @@ pub struct TurnWait {
     /// Whether this turn waited at all, and whether there was a time in which it did not.
     waited: bool,
     declined: bool,
-    /// Turns since one waited.
+    /// Turns since one waited each time.
     unexplored: u32,
     /// This turn waits all the same.
     explores: bool,
