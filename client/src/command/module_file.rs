@@ -67,6 +67,10 @@ fn words(figures: &Figures) -> String {
     for (name, figure) in figures.iter().filter(|(_, figure)| *figure > 0) {
         let known = WORDS.iter().find(|(known, ..)| known == name);
         let (before, behind) = known.map_or((*name, ""), |(_, before, behind)| (*before, *behind));
+        let one = |unit: &str| {
+            unit.replace("bytes", "byte").replace("threads", "thread").replace("registers", "register")
+        };
+        let behind = if *figure == 1 { one(behind) } else { behind.to_owned() };
         let text = format!("{before} {figure} {behind}");
         words += ", ";
         words += text.trim();
