@@ -136,8 +136,8 @@ pub fn write_all_at(fd: BorrowedFd<'_>, mut offset: u64, mut bytes: &[u8]) -> st
 
 /// Gives the memory of a range back: it reads as zeros from now on, also where it is mapped.
 ///
-/// For the compiler, the system call that does so changes no memory. With optimisation, a read behind it would be what this
-/// process wrote before.
+/// `rustix` declares the system call as one that writes no memory, by which an optimised build could answer a read behind it with
+/// what this process wrote before: hence the fence.
 pub fn punch_hole(memfd: impl AsFd, offset: u64, bytes: u64) -> std::io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(memfd, flags, offset, bytes)?;

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use pappus_client::v1::{self, request, response};
 use pappus_client::{Client, Code, Invocation, memfd};
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, SealFlags};
 use serde_json::json;
 
 use crate::fixture::{Supervisor, until};
@@ -68,8 +68,7 @@ fn holes_read_as_zeros_and_fail_no_other_call() {
     let call = copy(own.region(0, 8192), own.region(8192, 8192));
     client.invoke(&call).unwrap();
     assert_eq!(own.read()[8192..16384], [1; 8192], "the control");
-    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    rustix::fs::fallocate(&own.fd, hole, 0, BYTES).unwrap();
+    memfd::punch_hole(&own.fd, 0, BYTES).unwrap();
     client.invoke(&call).unwrap();
     assert_eq!(own.read()[..16384], [0; 16384]);
     kit::works(&mut client);
@@ -83,9 +82,8 @@ fn holes_punched_during_calls_fail_no_other_call() {
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                rustix::fs::fallocate(&own.fd, hole, 0, BYTES).unwrap();
+                memfd::punch_hole(&own.fd, 0, BYTES).unwrap();
                 own.write(0, &[1; 4096]);
             }
         });

@@ -172,7 +172,7 @@ impl driver::Buffer for Buffer {
         let buffer = Self { address, bytes };
         // SAFETY: all of it was just allocated.
         unsafe { result::memset_d8_sync(address, 0, bytes) }?;
-        // The host does not wait for a fill of device memory, and streams do not wait for the one that it is on.
+        // A fill of device memory is on the null stream: neither the host nor the lanes' streams wait for that.
         // SAFETY: the null stream is the context's own.
         unsafe { result::stream::synchronize(ptr::null_mut()) }?;
         Ok(buffer)

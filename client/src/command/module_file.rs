@@ -61,17 +61,19 @@ const WORDS: [(&str, &str, &str); 10] = [
     ("code_object_version", "code object version", ""),
 ];
 
+/// What is counted in [`WORDS`], where it is one.
+const UNITS: [&str; 3] = ["byte", "thread", "register"];
+
 /// Figures that are something, each after a comma.
 fn words(figures: &Figures) -> String {
     let mut words = String::new();
     for (name, figure) in figures.iter().filter(|(_, figure)| *figure > 0) {
         let known = WORDS.iter().find(|(known, ..)| known == name);
         let (before, behind) = known.map_or((*name, ""), |(_, before, behind)| (*before, *behind));
-        let one = |unit: &str| {
-            unit.replace("bytes", "byte").replace("threads", "thread").replace("registers", "register")
-        };
-        let behind = if *figure == 1 { one(behind) } else { behind.to_owned() };
-        let text = format!("{before} {figure} {behind}");
+        let mut text = format!("{before} {figure} {behind}");
+        if *figure == 1 {
+            text = UNITS.iter().fold(text, |text, unit| text.replace(&format!("{unit}s"), unit));
+        }
         words += ", ";
         words += text.trim();
     }
@@ -112,6 +114,13 @@ mod tests {
         let mut out = Vec::new();
         show(&path, as_json, &mut out)?;
         Ok(String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn one_of_something_is_said_so() {
+        let figures = |figure| vec![("variable_bytes", figure), ("scalar_registers", figure)];
+        assert_eq!(words(&figures(1)), ", variables 1 byte, 1 scalar register");
+        assert_eq!(words(&figures(2)), ", variables 2 bytes, 2 scalar registers");
     }
 
     #[test]

@@ -10,6 +10,9 @@ use crate::ids::{IdMap, TenantId};
 
 /// Fewer calls of a tenant on average say nothing about tenants.
 const ENOUGH_CALLS: u64 = 4;
+/// So many kinds of calls of tenants have work in a window: one tenant with ever new functions must not make it large, nor
+/// what it takes to compare windows long.
+const MOST_KINDS: usize = 4096;
 /// What one tenant gains or loses counts up to this factor.
 const MOST_GAIN: f64 = 4.0;
 
@@ -25,8 +28,11 @@ pub(super) struct Window {
 impl Window {
     /// So many calls of a tenant ended.
     pub(super) fn add(&mut self, tenant: TenantId, kind: Kind, calls: u64) {
-        *self.counts.entry((tenant, kind)).or_default() += calls;
         self.calls += calls;
+        let key = (tenant, kind);
+        if self.counts.len() < MOST_KINDS || self.counts.contains_key(&key) {
+            *self.counts.entry(key).or_default() += calls;
+        }
     }
 
     /// How many calls ended.
@@ -70,8 +76,8 @@ impl Window {
         self.passed_ns > 0 && other.passed_ns > 0 && self.rate(times) > rate.saturating_add(rate / 10)
     }
 
-    /// Whether so much less was done that no later part of it makes up for that, so many more calls included as are about to
-    /// end. They count as those do that ended: a few long ones among many short ones keep no probe going.
+    /// Whether so much less was done that no later part of it makes up for that, even if so many more calls end now, which count
+    /// as those do that ended: a few long ones among many short ones keep no probe going.
     pub(super) fn is_much_less_than(&self, other: &Self, more: u64, times: &RunTimes) -> bool {
         let expected = other.calls.saturating_mul(self.passed_ns) / other.passed_ns.max(1);
         let with_more = match self.calls {
@@ -135,6 +141,16 @@ mod tests {
         assert!(much_less(&[300], 0) && !much_less(&[400], 0));
         assert!(much_less(&[300], 70) && !much_less(&[300], 80), "more are about to end");
         assert!(much_less(&[], 370) && !much_less(&[], 380));
+    }
+
+    #[test]
+    fn a_window_has_so_many_kinds_at_most() {
+        let mut window = Window::default();
+        let kinds = MOST_KINDS as u64 + 10;
+        (0..kinds).for_each(|nth| window.add(TenantId::new(1), Kind::of(FunctionId::new(nth), 1), 1));
+        window.add(TenantId::new(1), Kind::of(FunctionId::new(0), 1), 1);
+        assert_eq!((window.counts.len(), window.calls()), (MOST_KINDS, kinds + 1));
+        assert_eq!(window.counts[&(TenantId::new(1), Kind::of(FunctionId::new(0), 1))], 2);
     }
 
     #[test]

@@ -7,6 +7,10 @@ use super::turns::{Charge, Turns};
 use super::types::{Action, CallId, NotNow, TenantShare, Terms};
 use crate::ids::{TenantId, WorkerId};
 
+/// Between two looks at the modes of turns: shares that changed and fines that are paid are seen then, too.
+const SHORTEST_LOOK_NS: u64 = 1_000_000;
+const LONGEST_LOOK_NS: u64 = 50_000_000;
+
 impl<C: Clone> Scheduler<C> {
     /// A tenant is given this of the device from now on.
     pub(super) fn set_share(
@@ -95,8 +99,9 @@ impl<C: Clone> Scheduler<C> {
         if !turns.none_is_in_the_way() {
             mode.postpone(clock_ns);
         }
-        let slicing = mode.look(clock_ns, turns.sight(self.calls.running()), &self.run_times);
-        self.next_look_ns = Some(now_ns.saturating_add(mode.next_look_ns(clock_ns).max(1_000_000)));
+        let slicing = mode.look(clock_ns, turns.sight(self.calls.in_processes()), &self.run_times);
+        let left_ns = mode.next_look_ns(clock_ns).clamp(SHORTEST_LOOK_NS, LONGEST_LOOK_NS);
+        self.next_look_ns = Some(now_ns.saturating_add(left_ns));
         self.turn(actions, |turns, orders| turns.set_slicing(now_ns, slicing, orders));
     }
 

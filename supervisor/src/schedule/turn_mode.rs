@@ -18,7 +18,7 @@
 //!   that changes meanwhile does not look like a better mode.
 //! - Work is counted for as long as a round of turns takes at least, so that everybody's is in it, and until three times as many
 //!   calls ended as there are in workers: where the chip slices, long ones end together. For the same reason a mode has
-//!   settled once as many ended as there are. Where a quarter of a second, or two rounds, is not enough for that, a change of turns is cheap
+//!   settled once as many ended as there are, or after 100 ms. Where a quarter of a second, or two rounds, is not enough for that, a change of turns is cheap
 //!   beside a call: there are turns, and no probes.
 //! - The other mode must be better by a tenth: that is the hysteresis.
 //! - A probe that found nothing better is paid for: the next one does not begin before fifty times what it cost has passed,
@@ -90,7 +90,7 @@ pub(super) struct Sight {
     pub(super) settled: bool,
     /// How long it takes until each had a turn.
     pub(super) round_ns: u64,
-    /// How many calls are in workers.
+    /// How many calls are in workers' processes.
     pub(super) running: u64,
 }
 
@@ -170,6 +170,7 @@ impl TurnMode {
         self.running = self.running.max(sight.running);
         let ended = |generations: u64| self.work.calls() >= generations.saturating_mul(self.running);
         let settled = ended(1) || passed_ns >= LONGEST_SETTLE_NS;
+        let enough = ended(GENERATIONS);
         // Even if all calls that are in workers are about to end, no later part of the probe makes up for it.
         let much_less = || self.work.is_much_less_than(&self.before, self.running, times);
         match self.phase {
@@ -181,7 +182,9 @@ impl TurnMode {
             }
             Phase::Settle | Phase::Return => {}
             _ if passed_ns < self.window_ns => {}
-            _ if ended(GENERATIONS) => self.known_work(clock_ns, sight.parties, times),
+            Phase::Watch if enough => self.watched(clock_ns, sight.parties, times),
+            Phase::Measure if enough => self.measured(clock_ns, times),
+            Phase::Compare if enough => self.compared(clock_ns, times),
             _ if passed_ns < LONGEST_WINDOW_NS.max(2 * self.window_ns) => {}
             // Nothing is known of the mode: that time is paid for like a probe by which all was lost.
             Phase::Watch if self.slicing => {
@@ -194,16 +197,6 @@ impl TurnMode {
             }
         }
         self.slices()
-    }
-
-    /// The work of a phase is known.
-    fn known_work(&mut self, clock_ns: u64, parties: u32, times: &RunTimes) {
-        match self.phase {
-            Phase::Watch => self.watched(clock_ns, parties, times),
-            Phase::Measure => self.measured(clock_ns, times),
-            Phase::Compare => self.compared(clock_ns, times),
-            Phase::Settle | Phase::Return => {}
-        }
     }
 
     /// A window of watching is over.

@@ -162,6 +162,29 @@ fn work_is_counted_for_a_round_of_turns() {
 }
 
 #[test]
+fn the_most_calls_of_a_phase_say_how_many_must_end() {
+    let (mut mode, times) = (TurnMode::new(), RunTimes::default());
+    (0..70).for_each(|_| mode.completed(TenantId::new(1), kind()));
+    mode.look(MS, Sight { running: 64, ..SIGHT }, &times);
+    // All ended together, and the next ones are not here yet.
+    mode.look(WINDOW_NS + MS, Sight { running: 0, ..SIGHT }, &times);
+    assert_eq!(mode.counted(), 70, "three times 64 are waited for");
+}
+
+#[test]
+fn slicing_of_which_nothing_is_known_is_paid_for() {
+    let mut load = Load::new(400, 900);
+    load.mode.reset(0, true);
+    // More calls than end.
+    load.mode.look(MS, Sight { running: u64::MAX, ..SIGHT }, &load.times);
+    load.run(LONGEST_WINDOW_NS + MS);
+    assert!(!load.mode.slices(), "there are turns");
+    assert_eq!(load.run(PAID_BY * LONGEST_WINDOW_NS - 2 * MS), 0);
+    load.run(2_000 * MS);
+    assert!(load.run(1_000 * MS) > 900, "slicing is better, and found again");
+}
+
+#[test]
 fn different_shares_are_kept_by_turns() {
     let mut load = Load::new(400, 900);
     load.run(2_000 * MS);

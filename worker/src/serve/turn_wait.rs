@@ -21,8 +21,8 @@
 //!   the rest of the turn.
 //! - **Later times**: a worker that yields pays a change, and the first wait of the next turn where it makes that. It waits for
 //!   so long at most, if that is expected to cost less than to yield at once.
-//! - A call that comes much later than anybody would wait counts as one that came just too late: a processor that was busy for
-//!   some milliseconds says nothing of the next call, and to wait for none costs no more than the longest wait, and the change.
+//! - How late a call comes counts no further than the wait for it would cost: the longest wait, and for a later time the yield behind
+//!   it. A host that takes a processor away for some milliseconds delays one call, which says nothing of the next ones.
 //! - A turn that does not wait learns nothing of `n`, and one that declines a later wait nothing of later times: behind 31 such
 //!   turns one waits all the same, every time. A later time in which the worker did not wait counts for nothing: its client
 //!   may have slept because the turn was over.
@@ -120,7 +120,7 @@ impl TurnWait {
     pub fn begin(&mut self) {
         (self.ended, self.waited, self.declined) = (0, false, false);
         (self.calls, self.first_calls) = (0, 0);
-        self.explores = self.unexplored + 1 >= EXPLORE;
+        self.explores = self.unexplored >= EXPLORE - 1;
     }
 
     /// A call is over.
@@ -160,9 +160,9 @@ impl TurnWait {
             let ended = u64::from(self.ended);
             // How many turns the calls behind the first time without one would have needed, each as long as up to that.
             let turns = (self.calls - self.first_calls).saturating_mul(16) / self.first_calls.max(1);
-            let hoped = |known: Option<u64>| Some(known.unwrap_or(HOPED * 16));
-            self.gained = follow(hoped(self.gained), turns.max(ended * 16), LAST_TURNS);
-            self.between = follow(hoped(self.between), ended.saturating_sub(1) * 16, LAST_TURNS);
+            let hoped = Some(HOPED * 16);
+            self.gained = follow(self.gained.or(hoped), turns.max(ended * 16), LAST_TURNS);
+            self.between = follow(self.between.or(hoped), ended.saturating_sub(1) * 16, LAST_TURNS);
         }
         // Of what it declined nothing was learned.
         let learned = self.waited && !self.declined;
@@ -397,6 +397,11 @@ mod tests {
             wait.over();
             wait.arrived(now, false);
         }
+        // However long the quantum.
+        let long = Prices { quantum_ns: 1_000_000 * US, change_ns: 90_000 * US, ..PRICES };
+        let mut other = TurnWait::default();
+        other.idle(0);
+        assert_eq!(other.left_ns(0, long), LONGEST_WAIT_NS);
         // Where no first wait is worth it, a later one takes no longer than a change.
         wait.begin();
         wait.arrived(now, true);
