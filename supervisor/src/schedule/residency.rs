@@ -34,7 +34,7 @@ const LAST_PART: u64 = 4;
 pub(super) struct Residency {
     /// How long a domain keeps a worker that another one waits for.
     least_ns: u64,
-    scrubs: bool,
+    pub(super) scrubs: bool,
     price: ResidentPrice,
     standbys: usize,
     /// Standbys that are ready.

@@ -74,6 +74,28 @@ fn an_idle_resident_is_scrubbed_rather_than_a_process_waited_for() {
 }
 
 #[test]
+fn nobody_loses_its_process_while_there_are_empty_slots() {
+    let shape = |slots| Shape { workers_per_domain: 1, starting: 1, ..Shape::new(slots, 1) };
+    let busy_for_two_seconds = |slots| {
+        let mut b = bench(shape(slots));
+        let first = b.submit(1, domain(1));
+        b.submit(2, domain(2));
+        b.submit(3, domain(3));
+        b.expect_all("1 on 0.0, bring 1");
+        b.now = 2000 * MS;
+        b.finish(W0, first);
+        b
+    };
+    let mut b = busy_for_two_seconds(3);
+    b.expect_all("");
+    b.ready(W1);
+    b.expect_all("2 on 1.0, bring 2");
+    // The control: all slots have a process, or get one.
+    let mut b = busy_for_two_seconds(2);
+    b.expect_all("replace 0");
+}
+
+#[test]
 fn a_process_is_not_lost_for_a_function_that_it_installs() {
     let mut b = bench(Shape::new(2, 1));
     let first = b.submit(1, domain(1));

@@ -143,9 +143,12 @@ impl Placing {
     }
 
     /// Whether an idle worker that [may go](Self::may_go) goes at any pace: its caller had far more than those that wait. At the pace of
-    /// residents that give way one after the other, those that happen to be idle then would go in its place for ever.
+    /// residents that give way one after the other, those that happen to be idle then would go in its place for ever. Where a process
+    /// would take its place, it stays while slots are empty: those that wait get theirs there, as soon.
     pub(in super::super) fn overstays(&self, worker: &Worker, view: View<'_>, residency: &Residency) -> bool {
-        self.is_far_ahead(worker) && self.missing(view, residency.come_soon(view.workers)).0 > 0
+        self.is_far_ahead(worker)
+            && (residency.scrubs || view.workers.first_empty().is_none())
+            && self.missing(view, residency.come_soon(view.workers)).0 > 0
     }
 
     /// Whether a worker's caller had far more than those that wait.
