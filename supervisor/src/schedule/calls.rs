@@ -1,7 +1,5 @@
 //! The calls of one device: by id, and by the moment at which something must happen to them.
 
-use std::collections::HashMap;
-
 use slab::Slab;
 
 use super::deadlines::Deadlines;
@@ -9,7 +7,7 @@ use super::lending::Need;
 use super::quarantine::Use;
 use super::retry::Attempts;
 use super::types::{CallId, Domain, ResidentPrice, Terms};
-use crate::ids::{FunctionId, TenantId, WorkerId};
+use crate::ids::{FunctionId, IdMap, TenantId, WorkerId};
 use crate::limits::DEADLINE_GRACE_NS;
 
 /// Bits of a call's id that hold its slab index.
@@ -132,13 +130,13 @@ pub(super) struct Calls<C> {
     queued_bytes: u64,
     clearing: u64,
     /// How many of each caller wait, and their inline bytes.
-    waiting: HashMap<TenantId, (u64, u64)>,
+    waiting: IdMap<TenantId, (u64, u64)>,
 }
 
 impl<C> Default for Calls<C> {
     fn default() -> Self {
         let (entries, deadlines) = (Slab::new(), Deadlines::default());
-        let waiting = HashMap::new();
+        let waiting = IdMap::default();
         Self { entries, next_serial: 1, deadlines, queued: 0, queued_bytes: 0, clearing: 0, waiting }
     }
 }
@@ -309,7 +307,7 @@ impl<C> Calls<C> {
     pub(super) fn remove(&mut self, id: CallId) -> Option<Entry<C>> {
         self.get(id)?;
         let entry = self.entries.remove(Self::index(id));
-        self.deadlines.remove(entry.deadline_ns, id);
+        self.tidy_deadlines();
         if entry.counted {
             self.uncount(entry.domain.caller, entry.bytes);
         }
@@ -331,15 +329,27 @@ impl<C> Calls<C> {
 
     /// Takes the moment of one call whose moment has come.
     pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<CallId> {
-        self.deadlines.pop_due(now_ns)
+        let due = self.deadlines.pop_due(now_ns);
+        self.tidy_deadlines();
+        due
+    }
+
+    /// Forgets moments of calls that are over, or have others.
+    fn tidy_deadlines(&mut self) {
+        let Self { entries, deadlines, .. } = self;
+        let holds = |at_ns, id: CallId| {
+            let entry = entries.get(Self::index(id));
+            entry.is_some_and(|entry| entry.serial == id.0 >> INDEX_BITS && entry.deadline_ns == at_ns)
+        };
+        deadlines.tidy(entries.len(), holds);
     }
 
     /// Gives a call another moment.
     pub(super) fn move_to(&mut self, id: CallId, at_ns: u64) {
         let Some(entry) = self.get_mut(id) else { return };
-        let before_ns = std::mem::replace(&mut entry.deadline_ns, at_ns);
-        self.deadlines.remove(before_ns, id);
+        entry.deadline_ns = at_ns;
         self.deadlines.insert(at_ns, id);
+        self.tidy_deadlines();
     }
 
     /// Gives a call whose moment was taken another one.

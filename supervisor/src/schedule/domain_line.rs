@@ -3,7 +3,7 @@
 
 use std::collections::hash_map::Entry;
 
-use super::share_line::ShareLine;
+use super::share_line::{Front, ShareLine};
 use super::types::{Domain, TenantShare};
 use crate::ids::{IdMap, TenantId};
 
@@ -72,9 +72,14 @@ impl DomainLine {
         }
     }
 
+    /// Where the line begins.
+    pub(super) fn front(&self) -> Front {
+        self.line.front()
+    }
+
     /// Whether a caller that has a worker may go on before the first that waits: it had less, by more than so much.
-    pub(super) fn goes_before_first(&self, caller: TenantId, by_ns: u64) -> bool {
-        self.line.goes_before_first(caller, by_ns)
+    pub(super) fn goes_before(&self, front: Front, caller: TenantId, by_ns: u64) -> bool {
+        self.line.goes_before(front, caller, by_ns)
     }
 
     /// How much others may have before a caller is next.
@@ -116,7 +121,8 @@ mod tests {
         line.charge(TenantId::new(1), 3);
         assert_eq!(line.iter().collect::<Vec<_>>(), [domain(2, 2), domain(4, 1)]);
         line.remove(domain(2, 2));
-        assert!(line.goes_before_first(TenantId::new(2), 0) && !line.goes_before_first(TenantId::new(1), 0));
+        let goes_on = |caller| line.goes_before(line.front(), TenantId::new(caller), 0);
+        assert!(goes_on(2) && !goes_on(1));
         line.remove(domain(4, 1));
         line.charge(TenantId::new(1), 1000);
         assert_eq!((line.len(), line.is_empty()), (0, true));

@@ -1,8 +1,11 @@
 //! The waiting calls of one domain: the earliest deadline first, and of equal ones the oldest call.
 //!
 //! While calls for the whole device wait, only calls that came before them may start; then the oldest is first.
+//!
+//! Calls mostly come in the order of their ids, so they stand in a row by these; one that waits no more leaves a gap there, until it
+//! is the first, or until there are more gaps than calls.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, VecDeque};
 
 use super::types::CallId;
 
@@ -17,10 +20,15 @@ pub(super) struct Due {
     pub(super) late_ns: u64,
 }
 
-/// Waiting calls. What an operation costs grows with the logarithm of their number.
+/// So many gaps may there be besides one for each call.
+const SPARE: usize = 32;
+
+/// Waiting calls. What an operation costs grows with the logarithm of their number; but to put one back that came before others
+/// costs as much as there are of these.
 #[derive(Debug, Default)]
 pub(super) struct DomainQueue {
-    calls: BTreeMap<CallId, Due>,
+    /// By their ids, the first one without a gap before it.
+    calls: VecDeque<(CallId, Option<Due>)>,
     by_deadline: BTreeSet<(u64, CallId)>,
     /// How long all of them take at least, one after the other.
     takes_ns: u64,
@@ -29,12 +37,25 @@ pub(super) struct DomainQueue {
 impl DomainQueue {
     /// Whether none waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.calls.is_empty()
+        self.by_deadline.is_empty()
     }
 
     /// The call that came first.
     pub(super) fn oldest(&self) -> Option<CallId> {
-        self.calls.first_key_value().map(|(id, _)| *id)
+        self.calls.front().map(|(id, _)| *id)
+    }
+
+    /// Where a call stands, or would stand.
+    fn place(&self, id: CallId) -> Result<usize, usize> {
+        match self.calls.back() {
+            Some((last, _)) if *last < id => Err(self.calls.len()),
+            _ => self.calls.binary_search_by_key(&id, |(id, _)| *id),
+        }
+    }
+
+    /// What is known of a call that waits.
+    fn due(&self, id: CallId) -> Option<Due> {
+        self.calls[self.place(id).ok()?].1
     }
 
     /// The next call; with a barrier, none that came later than it.
@@ -47,7 +68,7 @@ impl DomainQueue {
 
     /// Whether the call with the latest deadline could meet it if the domain got its first worker now.
     pub(super) fn is_in_time(&self, now_ns: u64) -> bool {
-        let last = self.by_deadline.last().and_then(|(_, id)| self.calls.get(id));
+        let last = self.by_deadline.last().and_then(|(_, id)| self.due(*id));
         last.is_some_and(|due| now_ns < due.late_ns)
     }
 
@@ -59,22 +80,32 @@ impl DomainQueue {
     /// A call waits.
     pub(super) fn push(&mut self, id: CallId, due: Due) {
         self.remove(id);
-        self.calls.insert(id, due);
+        match self.place(id) {
+            Ok(at) => self.calls[at].1 = Some(due),
+            Err(at) => self.calls.insert(at, (id, Some(due))),
+        }
         self.by_deadline.insert((due.deadline_ns, id));
         self.takes_ns = self.takes_ns.saturating_add(due.takes_ns);
     }
 
     /// A call waits no more.
     pub(super) fn remove(&mut self, id: CallId) {
-        if let Some(due) = self.calls.remove(&id) {
-            self.by_deadline.remove(&(due.deadline_ns, id));
-            self.takes_ns = self.takes_ns.saturating_sub(due.takes_ns);
+        let Ok(at) = self.place(id) else { return };
+        let Some(due) = self.calls[at].1.take() else { return };
+        self.by_deadline.remove(&(due.deadline_ns, id));
+        self.takes_ns = self.takes_ns.saturating_sub(due.takes_ns);
+        while self.calls.front().is_some_and(|(_, due)| due.is_none()) {
+            self.calls.pop_front();
+        }
+        if self.calls.len() > 2 * self.by_deadline.len() + SPARE {
+            self.calls.retain(|(_, due)| due.is_some());
         }
     }
 
     /// Takes the calls of which this is true, oldest first.
     pub(super) fn take(&mut self, is_one: impl Fn(CallId) -> bool) -> Vec<CallId> {
-        let taken: Vec<CallId> = self.calls.keys().copied().filter(|id| is_one(*id)).collect();
+        let waiting = self.calls.iter().filter(|(_, due)| due.is_some());
+        let taken: Vec<CallId> = waiting.map(|(id, _)| *id).filter(|id| is_one(*id)).collect();
         taken.iter().for_each(|id| self.remove(*id));
         taken
     }
@@ -89,6 +120,10 @@ impl DomainQueue {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     fn queue(calls: &[(u64, u64)]) -> DomainQueue {
@@ -125,5 +160,38 @@ mod tests {
         assert_eq!((queue.before_ns(59), queue.before_ns(60)), (None, Some(20)));
         assert_eq!(queue.take(|id| id == CallId(2)), [CallId(2)]);
         assert_eq!(queue.before_ns(59), Some(10));
+    }
+
+    proptest! {
+        #[test]
+        fn calls_wait_as_in_a_map(steps in prop::collection::vec((0..40u64, prop::option::of(0..10u64)), 1..300)) {
+            let (mut queue, mut map) = (DomainQueue::default(), BTreeMap::new());
+            for (id, deadline_ns) in steps {
+                let id = CallId(id);
+                match deadline_ns {
+                    Some(deadline_ns) => {
+                        queue.push(id, Due { deadline_ns, takes_ns: 10, late_ns: deadline_ns });
+                        map.insert(id, deadline_ns);
+                    }
+                    None => {
+                        queue.remove(id);
+                        map.remove(&id);
+                    }
+                }
+                prop_assert_eq!(queue.oldest(), map.keys().next().copied());
+                prop_assert_eq!(queue.is_empty(), map.is_empty());
+                prop_assert_eq!(queue.takes_ns, 10 * map.len() as u64);
+                let mut by_deadline: Vec<_> = map.iter().map(|(id, at_ns)| (*at_ns, *id)).collect();
+                by_deadline.sort_unstable();
+                let expected: Vec<_> = by_deadline.iter().map(|(_, id)| *id).collect();
+                prop_assert_eq!(queue.next_few(usize::MAX).collect::<Vec<_>>(), expected);
+                let latest_ns = by_deadline.last().map_or(0, |(at_ns, _)| *at_ns);
+                prop_assert_eq!(queue.is_in_time(5), latest_ns > 5);
+                prop_assert!(queue.calls.len() <= 2 * map.len() + SPARE);
+            }
+            let all: Vec<CallId> = map.keys().copied().collect();
+            prop_assert_eq!(queue.take(|_| true), all);
+            prop_assert!(queue.is_empty() && queue.calls.is_empty());
+        }
     }
 }

@@ -115,11 +115,16 @@ impl<K: Ord + Copy> FairLine<K> {
         self.change(caller, |state| state.items.insert(id));
     }
 
-    /// A caller that just came is owed one over `parts` of the credit at most: where its tag moves as much slower, that is the
-    /// same device time as another's whole credit.
-    pub(super) fn owe_less(&mut self, caller: TenantId, parts: u32) {
+    /// As [`FairLine::push`] where nobody is held. A caller that had nothing here is owed one over `parts` of the credit at most:
+    /// where its tag moves as much slower, that is the same device time as another's whole credit.
+    pub(super) fn join(&mut self, caller: TenantId, id: K, parts: u32) {
         let least_ns = self.clock_ns.saturating_sub(self.credit_ns / u64::from(parts.max(1)));
-        self.change(caller, |state| state.tag_ns = state.tag_ns.max(least_ns));
+        self.change(caller, |state| {
+            if state.items.is_empty() {
+                state.tag_ns = state.tag_ns.max(least_ns);
+            }
+            state.items.insert(id);
+        });
     }
 
     /// It waits no more; whether it did.

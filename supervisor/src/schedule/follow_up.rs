@@ -67,10 +67,11 @@ impl<C: Clone> Scheduler<C> {
 
     /// A call waits in its domain's queue.
     pub(super) fn enqueue(&mut self, now_ns: u64, domain: Domain, id: CallId) {
-        let held = !self.placing.knows(domain) && self.holds(now_ns, domain.caller);
         let Some(entry) = self.calls.get(id) else { return };
         let takes_ns = self.run_times.at_least_ns(Kind::of(entry.function, entry.memory_bytes)).unwrap_or(0);
         let (deadline_ns, late_ns) = (entry.deadline_ns, self.residency.late_ns(now_ns, entry.deadline_ns));
+        let (penalties, workers) = (&self.penalties, &self.workers);
+        let held = || penalties.holds(now_ns, domain.caller, || workers.runs(domain.caller));
         self.placing.enqueue(domain, id, Due { deadline_ns, takes_ns, late_ns }, held);
         self.calls.count(id);
         self.note_contention(now_ns);
@@ -125,10 +126,11 @@ impl<C: Clone> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) {
         if self.workers[worker].state == State::Free {
-            let held = !self.placing.knows(domain) && self.holds(now_ns, domain.caller);
+            let (penalties, workers) = (&self.penalties, &self.workers);
+            let held = || penalties.holds(now_ns, domain.caller, || workers.runs(domain.caller));
+            self.placing.bound(worker, domain, held);
             self.workers.set_state(worker, State::Bound(domain));
             self.workers[worker].bound_ns = now_ns;
-            self.placing.bound(worker, domain, held);
             self.lending.came_to(now_ns, &self.workers, worker, domain.caller, &mut self.taken);
             self.tell_taken(actions);
         }

@@ -20,13 +20,13 @@
 //! - `run_times`: how long calls take at least; `device_time`: what each tenant used.
 //! - `retry`: calls whose process ended are run again.
 //! - `penalties`: for callers whose calls fail: [`budget`], [`quarantine`] and `unproven`.
-//! - [`deadlines`]: calls by the moment at which something must happen to them.
+//! - `deadlines`: calls by the moment at which something must happen to them.
 //! - [`weights`]: which functions' weights stay on a device (`weight_holders`: who has them; `idle_weights`: which go first); `warmth`: which are to be
 //!   loaded for calls that wait.
 
 pub mod budget;
 mod calls;
-pub mod deadlines;
+mod deadlines;
 mod device_time;
 mod domain_line;
 mod domain_queue;

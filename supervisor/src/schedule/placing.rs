@@ -84,11 +84,6 @@ impl Placing {
         waiting.into_iter().for_each(|domain| self.stand(domain));
     }
 
-    /// Whether a domain has calls or workers, and so knows whether its caller is held.
-    pub(super) fn knows(&self, domain: Domain) -> bool {
-        self.domains.contains_key(&domain)
-    }
-
     /// A worker that can take a call of `domain` at once: its own with a free lane (the fullest first,
     /// so that others stay idle), else one that is free. Calls that wait go first; so do all others if the domain's
     /// caller is `held`, which is asked for a new domain.
@@ -117,18 +112,18 @@ impl Placing {
         own.or_else(|| view.workers.first_free().filter(|_| may_have_more))
     }
 
-    /// A domain, made if it has nothing yet; `held` says whether its caller is.
-    fn domain_mut(&mut self, domain: Domain, held: bool) -> &mut DomainState {
+    /// A domain, made if it has nothing yet; then `held` is asked whether its caller is.
+    fn domain_mut(&mut self, domain: Domain, held: impl FnOnce() -> bool) -> &mut DomainState {
         self.domains.entry(domain).or_insert_with(|| {
             let of_caller = self.of_caller.entry(domain.caller).or_default();
             of_caller.push(domain);
             self.several_domains += usize::from(of_caller.len() == 2);
-            DomainState { held, ..DomainState::default() }
+            DomainState { held: held(), ..DomainState::default() }
         })
     }
 
     /// A call waits, for the first time or again: of equal deadlines, none overtakes an older one.
-    pub(super) fn enqueue(&mut self, domain: Domain, id: CallId, due: Due, held: bool) {
+    pub(super) fn enqueue(&mut self, domain: Domain, id: CallId, due: Due, held: impl FnOnce() -> bool) {
         self.domain_mut(domain, held).queue.push(id, due);
         self.stand(domain);
     }
@@ -192,7 +187,7 @@ impl Placing {
     }
 
     /// A worker serves a domain from now on.
-    pub(super) fn bound(&mut self, worker: WorkerId, domain: Domain, held: bool) {
+    pub(super) fn bound(&mut self, worker: WorkerId, domain: Domain, held: impl FnOnce() -> bool) {
         let d = self.domain_mut(domain, held);
         d.workers.set(worker, true);
         let is_second = d.workers.len() == 2;

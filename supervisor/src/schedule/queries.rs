@@ -65,11 +65,18 @@ impl<C> Scheduler<C> {
             });
             until.min()
         });
-        let policies = [self.placing.next_ns(), self.penalties.next_ns(), self.exclusive.next_ns()];
-        let contended = [self.next_overrun_check_ns(), self.next_look_ns, self.lending.next_ns()];
-        let all = [self.calls.next_deadline_ns(), turns, scrubs.flatten()].into_iter().chain(policies);
-        let all = all.chain(contended);
-        all.flatten().min()
+        let all = [
+            self.calls.next_deadline_ns(),
+            turns,
+            scrubs.flatten(),
+            self.placing.next_ns(),
+            self.penalties.next_ns(),
+            self.exclusive.next_ns(),
+            self.next_overrun_check_ns(),
+            self.next_look_ns,
+            self.lending.next_ns(),
+        ];
+        all.into_iter().flatten().min()
     }
 
     /// The process that is ready in a worker's slot, if one is, and its lanes with a call.

@@ -32,6 +32,15 @@ pub(super) struct ShareLine<K> {
     len: usize,
 }
 
+/// Where a line begins: what many tenants are compared with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Front {
+    /// The class that is next, and its smallest tag.
+    first: Option<(usize, u64)>,
+    /// It is next because it is owed.
+    is_owed: bool,
+}
+
 /// What of a turn counts as a quantum.
 fn counted(turn_ns: u64) -> i64 {
     i64::try_from(turn_ns).unwrap_or(i64::MAX).clamp(1, LONGEST_QUANTUM_NS)
@@ -97,12 +106,7 @@ impl<K: Ord + Copy> ShareLine<K> {
     /// Something of a tenant waits.
     pub(super) fn push(&mut self, tenant: TenantId, item: K) {
         let share = self.share_of(tenant);
-        let line = &mut self.lines[share.class as usize];
-        let comes = !line.has(tenant);
-        line.push(tenant, item, false);
-        if comes {
-            line.owe_less(tenant, share.weight);
-        }
+        self.lines[share.class as usize].join(tenant, item, share.weight);
         self.len += 1;
     }
 
@@ -164,14 +168,20 @@ impl<K: Ord + Copy> ShareLine<K> {
         line.tag_ns(tenant).saturating_sub(line.clock_ns())
     }
 
+    /// Where the line begins.
+    pub(super) fn front(&self) -> Front {
+        let next = self.next_class();
+        let first = next.and_then(|class| Some((class, self.lines[class].first()?.tag_ns)));
+        Front { first, is_owed: next.is_some_and(|class| self.owed_ns[class] >= self.quantum_ns) }
+    }
+
     /// Whether a tenant that is served may go on before what is first in line: it had less, by more than so much.
-    pub(super) fn goes_before_first(&self, tenant: TenantId, by_ns: u64) -> bool {
-        let Some(next) = self.next_class() else { return true };
+    pub(super) fn goes_before(&self, front: Front, tenant: TenantId, by_ns: u64) -> bool {
+        let Some((next, first_ns)) = front.first else { return true };
         let class = self.share_of(tenant).class as usize;
-        let first_ns = self.lines[next].first().map_or(u64::MAX, |first| first.tag_ns);
         match class == next {
             true => self.lines[class].tag_ns(tenant).saturating_add(by_ns) < first_ns,
-            false => class < next && self.owed_ns[next] < self.quantum_ns,
+            false => class < next && !front.is_owed,
         }
     }
 }

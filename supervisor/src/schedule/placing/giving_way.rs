@@ -2,6 +2,7 @@
 //! taken from its domain. For how long a domain keeps its worker is decided in `residency`.
 
 use super::super::residency::{Residency, worth_least};
+use super::super::share_line::Front;
 use super::super::types::Domain;
 use super::super::view::View;
 use super::super::workers::Worker;
@@ -32,9 +33,9 @@ pub(in super::super) struct Search {
 }
 
 impl Placing {
-    /// Whether a domain's caller may go on before the first domain that waits for a worker.
-    fn goes_on(&self, worker: &Worker) -> bool {
-        worker.served().is_some_and(|domain| self.unplaced.goes_before_first(domain.caller, 0))
+    /// Whether a domain's caller may go on before the first domain that waits for a worker, where the line begins there.
+    fn goes_on(&self, front: Front, worker: &Worker) -> bool {
+        worker.served().is_some_and(|domain| self.unplaced.goes_before(front, domain.caller, 0))
     }
 
     /// Whether a busy worker takes no more calls: others have none, its domain had it long enough, longest of those
@@ -51,14 +52,18 @@ impl Placing {
         }
         let coming = residency.come_soon(view.workers);
         let missing = self.unplaced.len().saturating_sub(coming);
-        if missing == 0 || view.workers.first_empty().is_some() || self.goes_on(worker) {
+        let front = self.unplaced.front();
+        if missing == 0 || view.workers.first_empty().is_some() || self.goes_on(front, worker) {
             return false;
         }
         let most = residency.may_go(now_ns, coming, missing).unwrap_or(0);
         let place = |worker: &Worker| (!self.is_one_of_several(worker), worker.bound_ns);
         let stays = |worker: &Worker| self.is_kept(worker) && self.needy() == 0;
         let before = |other: &Worker| {
-            other.served().is_some() && place(other) < place(worker) && !self.goes_on(other) && !stays(other)
+            other.served().is_some()
+                && place(other) < place(worker)
+                && !self.goes_on(front, other)
+                && !stays(other)
         };
         !stays(worker) && view.workers.busy().filter(|(_, other)| before(other)).take(most).count() < most
     }
@@ -108,14 +113,17 @@ impl Placing {
     /// When an idle worker may give way to a domain that has none, or to one that has some and more calls than those can
     /// take. What is used again and again is not taken from a domain for another's second worker, nor while another
     /// domain has a second one, nor from a caller that had less than the one that waits, by more than a residency.
-    fn gives_way_ns(&self, worker: &Worker, for_unplaced: bool, residency: &Residency) -> u64 {
+    fn gives_way_ns(&self, front: Front, worker: &Worker, for_unplaced: bool, residency: &Residency) -> u64 {
+        let (ends_ns, stays_ns) = (residency.ends_ns(worker, !for_unplaced), residency.stays_ns(worker));
         let several = self.several_workers > 0;
-        let had_less = |domain: Domain| self.unplaced.goes_before_first(domain.caller, residency.least_ns());
-        let stays = !for_unplaced
-            || several && !self.is_one_of_several(worker)
-            || worker.served().is_some_and(had_less);
-        let ends_ns = residency.ends_ns(worker, !for_unplaced);
-        if stays { ends_ns.max(residency.stays_ns(worker)) } else { ends_ns }
+        let least_ns = residency.least_ns();
+        let had_less = |domain: Domain| self.unplaced.goes_before(front, domain.caller, least_ns);
+        let stays = || {
+            !for_unplaced
+                || several && !self.is_one_of_several(worker)
+                || worker.served().is_some_and(had_less)
+        };
+        if stays_ns > ends_ns && stays() { stays_ns } else { ends_ns }
     }
 
     /// The first of the domains without workers, and the next one. That is the first, or another of its class: callers that have no
@@ -212,7 +220,8 @@ impl Placing {
         let needy = search.needy.get_or_insert_with(|| self.needy());
         let for_further = for_unplaced && *needy == 0;
         *needy = needy.saturating_sub(1);
-        let ends_ns = |w: &Worker| match self.gives_way_ns(w, for_unplaced, residency) {
+        let front = self.unplaced.front();
+        let ends_ns = |w: &Worker| match self.gives_way_ns(front, w, for_unplaced, residency) {
             ends_ns if for_further && self.is_kept(w) => {
                 ends_ns.max(w.idle_since_ns.saturating_add(IN_USE_NS))
             }
@@ -265,7 +274,7 @@ impl Placing {
         if !self.is_searched(now_ns) {
             return false;
         }
-        let ends_ns = self.gives_way_ns(worker, true, residency);
+        let ends_ns = self.gives_way_ns(self.unplaced.front(), worker, true, residency);
         self.room_ns = self.room_ns.into_iter().chain([ends_ns]).min();
         ends_ns > now_ns
     }
