@@ -60,10 +60,10 @@ fn an_answered_id_can_be_used_again() {
 /// A cancelled call leaves its id free at once; its late end must not answer the next call of that id.
 #[test]
 fn an_id_cancelled_while_its_function_loads_can_be_used_again() {
-    let (supervisor, mut client) = kit::copy_and_spin();
+    let (mut supervisor, _) = kit::copy_and_spin();
     // The first function is quickly there, the second is not.
-    supervisor.forget_code();
-    kit::add_library(&mut client, "hello");
+    supervisor.update();
+    kit::add_library(&mut supervisor.client(), "hello");
     let mut raw = Raw::greeted(&supervisor.socket());
     let frames = [
         crate::raw::request(1, invoke("hello", None), 0),

@@ -26,8 +26,9 @@ fn raw_spin(deadline_ms: u64) -> request::Body {
 
 #[test]
 fn a_deadline_ends_waiting_for_the_function_to_load() {
-    let (supervisor, mut client) = kit::copy_and_spin_with(&[]);
-    supervisor.forget_code();
+    let (mut supervisor, _) = kit::copy_and_spin_with(&[]);
+    supervisor.update();
+    let mut client = supervisor.client();
     // To make its code again takes far longer than that.
     let call = Invocation::new("copy").input("in", b"abc".to_vec()).deadline(Duration::from_millis(1));
     let error = refused(client.invoke(&call), Code::DeadlineExceeded, "being loaded");
@@ -76,9 +77,8 @@ fn an_unread_answer_holds_no_lane() {
 
 #[test]
 fn a_half_closed_client_still_gets_every_answer() {
-    let (supervisor, client) = kit::copy_and_spin_with(&[]);
-    drop(client);
-    supervisor.forget_code();
+    let (mut supervisor, _) = kit::copy_and_spin_with(&[]);
+    supervisor.update();
     let mut half = Raw::greeted(&supervisor.socket());
     // One whose function loads, one that runs, one that waits, and something else.
     half.request(1, raw_spin(300), &[]);

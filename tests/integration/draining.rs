@@ -100,9 +100,9 @@ fn the_drain_command_works_on_the_admin_socket_only() {
 #[test]
 fn a_call_whose_function_is_being_loaded_is_answered_before_the_end() {
     let mut supervisor = Supervisor::start();
+    kit::add_copy(&mut supervisor.client());
+    supervisor.update();
     let mut client = supervisor.client();
-    kit::add_copy(&mut client);
-    supervisor.forget_code();
     let call = client.send_invocation(&Invocation::new("copy").input("in", vec![1])).unwrap();
     // On one connection requests are taken in order: behind this answer the call has been accepted.
     let status = client.send(crate::raw::status(), &[]).unwrap();

@@ -107,8 +107,15 @@ impl Supervisor {
         self.path("state/tenants").join(uid.to_string())
     }
 
-    /// Takes all machine code away, as an update of Pappus does: the next call of a function makes it again, which
+    /// As an update of Pappus does: starts it again without any machine code. The next call of a function makes it again, which
     /// takes a while.
+    pub(crate) fn update(&mut self) {
+        self.kill9();
+        self.forget_code();
+        self.restart();
+    }
+
+    /// Takes all machine code away. Functions that are in memory miss it.
     pub(crate) fn forget_code(&self) {
         for file in std::fs::read_dir(self.tenant_dir().join("code")).unwrap() {
             std::fs::remove_file(file.unwrap().path()).unwrap();

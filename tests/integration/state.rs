@@ -197,10 +197,8 @@ fn a_module_that_is_removed_while_a_function_takes_it_is_kept_or_missed() {
     match answer.unwrap_or_else(|| client.recv().unwrap()).body.unwrap() {
         response::Body::Error(error) => assert_eq!(error.code(), Code::NotFound, "{error}"),
         response::Body::Function(_) => {
-            // As after an update of Pappus: everything is made again from what was registered.
-            supervisor.kill9();
-            supervisor.forget_code();
-            supervisor.restart();
+            // Everything is made again from what was registered.
+            supervisor.update();
             let a = pappus_kernels::bytes::from_elements(&[1i64, 5]);
             supervisor.client().invoke(&Invocation::new("f").input("A", a)).unwrap();
         }

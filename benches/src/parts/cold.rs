@@ -1,10 +1,10 @@
-//! The first call of a registered function, nothing of which is in memory, against hot calls. The
-//! supervisor is started again in between, so it has to read the function's record and plan it, too.
+//! The first call of a registered function against hot calls: once it was just registered, and once behind a restart of the
+//! supervisor, so that it has to read the function's record and plan it, too.
 
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
-use pappus_client::Invocation;
+use pappus_client::{Client, Invocation};
 
 use super::ONE_WORKER;
 use crate::Result;
@@ -27,11 +27,16 @@ pub(super) fn measure(report: &mut Report) -> Result<()> {
     for name in &names {
         client.add_function(handed.named(name))?;
     }
+    first_calls(&mut client, &names, "just registered", report)?;
     drop(client);
     supervisor.stop()?;
 
     let supervisor = home.start(ONE_WORKER)?;
-    let mut client = supervisor.connect()?;
+    first_calls(&mut supervisor.connect()?, &names, "behind a restart", report)
+}
+
+/// What the first call of each of these functions takes over hot calls of the first one.
+fn first_calls(client: &mut Client, names: &[String], when: &str, report: &mut Report) -> Result<()> {
     let mut timed = |name: &str| -> Result<u64> {
         let call = Invocation::new(name);
         let start = Instant::now();
@@ -53,8 +58,9 @@ pub(super) fn measure(report: &mut Report) -> Result<()> {
         added.record(timed(name)?.saturating_sub(around[HOT / 2]))?;
     }
     let at = |histogram: &Histogram<u64>, quantile| histogram.value_at_quantile(quantile) as f64;
-    report.info("hot call, p50", at(&hot, 0.5), Unit::Nanoseconds);
-    report.info("added by being the first call, p50", at(&added, 0.5), Unit::Nanoseconds);
-    report.at_most(TARGET_NS, "added by being the first call, p99", at(&added, 0.99), Unit::Nanoseconds);
+    report.info(format!("{when}: hot call, p50"), at(&hot, 0.5), Unit::Nanoseconds);
+    let title = format!("{when}: added by being the first call");
+    report.info(format!("{title}, p50"), at(&added, 0.5), Unit::Nanoseconds);
+    report.at_most(TARGET_NS, format!("{title}, p99"), at(&added, 0.99), Unit::Nanoseconds);
     Ok(())
 }

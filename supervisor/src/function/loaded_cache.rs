@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::loaded::{Callers, Loaded, Parsed};
+use super::loaded::{Callers, Charges, Loaded, Parsed};
 use crate::defences::Defence;
 use crate::ids::{FunctionId, TenantId};
 use crate::quota::Scope;
@@ -106,19 +106,47 @@ impl LoadedCache {
         }
         let place = self.make_room(&account, Limit::LoadedFunctions, 1)?;
         let bytes = self.make_room(&account, Limit::PlanBytes, parsed.bytes())?;
+        Ok(self.put(account, record, parsed, current, [place, bytes]))
+    }
+
+    /// As [`LoadedCache::insert`], if there is room for it without another that goes. Half of the memory that its owner may have for
+    /// functions and records is left.
+    pub fn insert_if_room(
+        &self,
+        account: Arc<Account>,
+        record: Arc<FunctionRecord>,
+        parsed: Parsed,
+        current: impl FnOnce() -> Option<Callers>,
+    ) {
+        let bytes = parsed.bytes();
+        let fits = account.used(Limit::PlanBytes).saturating_add(bytes) <= account.most(Limit::PlanBytes) / 2;
+        let (place, bytes) = (account.take(Limit::LoadedFunctions, 1), account.take(Limit::PlanBytes, bytes));
+        if let (true, Ok(place), Ok(bytes)) = (fits, place, bytes) {
+            self.put(account, record, parsed, current, [place, bytes]);
+        }
+    }
+
+    fn put(
+        &self,
+        account: Arc<Account>,
+        record: Arc<FunctionRecord>,
+        parsed: Parsed,
+        current: impl FnOnce() -> Option<Callers>,
+        taken: Charges,
+    ) -> Option<Arc<Loaded>> {
         let mut all = self.slots.write();
-        let Some(callers) = current() else { return Ok(None) };
+        let callers = current()?;
         let slots = all.entry(account.tenant).or_default();
         if let Some(slot) = slots.get(&record.name)
             && Arc::ptr_eq(&slot.function.record, &record)
         {
-            return Ok(Some(slot.function.clone()));
+            return Some(slot.function.clone());
         }
         let id = FunctionId::new(1 + self.ids.fetch_add(1, Ordering::Relaxed));
-        let function = Arc::new(Loaded::new(id, account, record, parsed, callers, [place, bytes]));
+        let function = Arc::new(Loaded::new(id, account, record, parsed, callers, taken));
         let used = AtomicU64::new(self.clock.fetch_add(1, Ordering::Relaxed));
         slots.insert(function.record.name.clone(), Slot { function: function.clone(), used });
-        Ok(Some(function))
+        Some(function)
     }
 
     /// Takes a function out of memory, so that no call finds it any more.
@@ -253,7 +281,7 @@ mod tests {
         Arc::new(Ledger::new(Machine { memory_bytes: 1 << 30, descriptors: 1000 }))
     }
 
-    fn load(cache: &LoadedCache, account: &Arc<Account>, name: &str) -> Result<Arc<Loaded>, QuotaError> {
+    fn function(name: &str) -> (Arc<FunctionRecord>, Parsed) {
         let config = r#"{"modules": [], "kernels": [], "blueprint":
             {"inputs": [], "weights": [], "buffers": {}, "outputs": [], "control_flow": []}}"#;
         let record = FunctionRecord {
@@ -271,8 +299,16 @@ mod tests {
             weights: None,
             runs_on: vec![],
         };
-        let listed = || Some(Callers::default());
-        cache.insert(account.clone(), record.into(), parsed, listed).map(Option::unwrap)
+        (record.into(), parsed)
+    }
+
+    fn listed() -> Option<Callers> {
+        Some(Callers::default())
+    }
+
+    fn load(cache: &LoadedCache, account: &Arc<Account>, name: &str) -> Result<Arc<Loaded>, QuotaError> {
+        let (record, parsed) = function(name);
+        cache.insert(account.clone(), record, parsed, listed).map(Option::unwrap)
     }
 
     fn count(cache: &LoadedCache, account: &Account) -> usize {
@@ -306,6 +342,41 @@ mod tests {
         let used = one.used(Limit::PlanBytes);
         assert!(cache.remove(one.tenant, "b").is_some() && cache.remove(one.tenant, "c").is_some());
         assert!(used > 0 && one.used(Limit::PlanBytes) == 0);
+    }
+
+    #[test]
+    fn what_is_only_expected_to_be_used_takes_no_others_place() {
+        let (cache, ledger) = (LoadedCache::default(), ledger());
+        let one = account(1, 2, &ledger);
+        load(&cache, &one, "used").unwrap();
+        for name in ["expected", "one too many"] {
+            let (record, parsed) = function(name);
+            cache.insert_if_room(one.clone(), record, parsed, listed);
+        }
+        let there = |name| cache.peek(one.tenant, name).is_some();
+        assert_eq!(["used", "expected", "one too many"].map(there), [true, true, false]);
+        let used = (one.used(Limit::LoadedFunctions), one.used(Limit::PlanBytes));
+        // A call of it takes the place of the one used longest ago.
+        load(&cache, &one, "one too many").unwrap();
+        assert!(!there("used"));
+        assert_eq!((one.used(Limit::LoadedFunctions), one.used(Limit::PlanBytes)), used);
+        // One that is gone meanwhile does not come back.
+        let (record, parsed) = function("gone");
+        cache.remove(one.tenant, "expected");
+        cache.insert_if_room(one.clone(), record, parsed, || None);
+        assert_eq!((there("gone"), one.used(Limit::LoadedFunctions)), (false, 1));
+        // Nor does one take more than half of the memory.
+        let mut quota = Quota::default();
+        quota.set(Limit::PlanBytes, 2 * used.1 - 1);
+        one.allow(quota);
+        let (record, parsed) = function("large");
+        cache.insert_if_room(one.clone(), record, parsed, listed);
+        assert_eq!((there("large"), one.used(Limit::LoadedFunctions)), (false, 1));
+        quota.set(Limit::PlanBytes, 4 * used.1);
+        one.allow(quota);
+        let (record, parsed) = function("large");
+        cache.insert_if_room(one.clone(), record, parsed, listed);
+        assert!(there("large"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::signature::{Signature, signature};
 use super::snapshot::FunctionEntry;
 use super::state::Registry;
 use super::views::Registered;
+use crate::function::loaded::Parsed;
 use crate::ids::FunctionId;
 use crate::refusal::failed;
 use crate::store::records::FunctionRecord;
@@ -32,14 +33,14 @@ impl Registry {
         let mine = self.registry_of(tenant);
         let config_hash =
             check_blob(&mine.change(account.clone()).blobs, "config_sha256", &new.config_sha256)?.0;
-        let (_, blueprint) = self.parse_config(account, config_hash)?;
+        let (config, blueprint) = self.parse_config(account, config_hash)?;
         let (modules, weights) = {
             let change = mine.change(account.clone());
             let modules = check_modules(&change, &blueprint, &new.modules)?;
             (modules, check_weights(&change.blobs, &blueprint, &new.weights)?)
         };
         let classes = self.with_room(&weights, able(&blueprint, self.runnable(&modules)?)?)?;
-        self.check_code(tenant, &blueprint, &modules, &classes, codes)?;
+        let runs_on = self.check_code(tenant, &blueprint, &modules, &classes, codes)?;
         self.check_declared(tenant, &blueprint, &modules, codes)?;
         let Signature { inputs, outputs, input_types } = signature(&blueprint);
         let record = Arc::new(FunctionRecord {
@@ -86,6 +87,13 @@ impl Registry {
         change.function_written(before.map(|entry| &**entry), Some(&entry));
         change.publish(|next| next.put_function(entry));
         let replaced = before.and_then(|before| self.retire(&mut change, &before.record));
+        drop(change);
+        // Who registers a function mostly calls it next. Weights are read when they are wanted.
+        if record.weights.is_empty() {
+            let parsed = Parsed { blueprint, config, weights: None, runs_on };
+            let current = || self.look(tenant, |mine| mine.callers_of(&record))?;
+            self.loaded.insert_if_room(account.clone(), record.clone(), parsed, current);
+        }
         Ok(Registered { record, replaced })
     }
 
