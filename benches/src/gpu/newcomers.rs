@@ -1,7 +1,8 @@
 //! Tenants that come while others are busy: first calls of tenants that have no process, while a standby is ready, and what
-//! the making of the next standby costs the others. Settings are the default ones.
+//! the making of the next standby costs the others; and tenants that all come at the same time. Settings are the default ones.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::bed::{Bed, Running};
@@ -23,6 +24,9 @@ const QUIET: Duration = Duration::from_millis(500);
 /// Until there is a process: the driver makes one after the other.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(5);
+/// Tenants that come at the same time, and calls in flight of each.
+const AT_ONCE: usize = 24;
+const EACH: usize = 4;
 const FIRST_NS: f64 = 10e6;
 const KEPT: f64 = 0.9;
 
@@ -85,7 +89,65 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
         beside.making.per_second() / beside.quiet.per_second(),
         Unit::Ratio,
     );
+    drop(running);
+    all_at_once(bed, report)
+}
+
+/// Tenants that begin at the same time, without a process for any of them, and go on until each has its first answer.
+fn all_at_once(bed: &Bed, report: &mut Report) -> Result<()> {
+    let (running, work) = (bed.start("")?, bed.inference());
+    for tenant in 1..=AT_ONCE {
+        bed.register(&mut load::connect(&running, tenant)?, &[work.function()])?;
+    }
+    let (over, waiting) = (AtomicBool::new(false), AtomicUsize::new(AT_ONCE));
+    let barrier = Barrier::new(AT_ONCE);
+    let one = |tenant: usize| -> Result<u64> {
+        let ready = load::connect(&running, tenant).and_then(|mut client| {
+            let calls = Calls::new(&mut client, work.function(), work, EACH)?;
+            Ok((client, calls))
+        });
+        barrier.wait();
+        let begin = Instant::now();
+        let mut first = None;
+        let kept = ready.and_then(|(mut client, calls)| {
+            load::keep_until(&mut client, &calls, &over, |now, _| {
+                if first.is_none() {
+                    first = Some(nanoseconds_between(begin, now));
+                    over.fetch_or(waiting.fetch_sub(1, Ordering::Relaxed) == 1, Ordering::Relaxed);
+                }
+                Ok(())
+            })
+        });
+        // One that failed must not keep the others waiting.
+        kept.inspect_err(|_| over.store(true, Ordering::Relaxed))?;
+        Ok(first.unwrap_or(0))
+    };
+    let mut firsts = std::thread::scope(|scope| {
+        let one = |tenant| one(tenant).map_err(|e| format!("tenant {tenant}: {e}"));
+        let threads: Vec<_> = (1..=AT_ONCE).map(|tenant| scope.spawn(move || one(tenant))).collect();
+        let ended = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| Err("a client's thread panicked".into())));
+        ended.collect::<Result<Vec<u64>, String>>()
+    })?;
+    firsts.sort_unstable();
+    let title = format!("{AT_ONCE} tenants that begin at the same time");
+    report.info(format!("{title}, first answer, median"), firsts[AT_ONCE / 2] as f64, Unit::Nanoseconds);
+    report.info(format!("{title}, first answer, last"), firsts[AT_ONCE - 1] as f64, Unit::Nanoseconds);
+    let status = running.admin()?.status()?;
+    let workers = || status.devices.iter().flat_map(|device| &device.workers);
+    let lost: u64 = workers().map(|worker| worker.restarts).sum();
+    let title = format!("{title}, that lost their process meanwhile");
+    match workers().count() >= AT_ONCE {
+        true => report.at_most(0.0, title, lost as f64, Unit::Count),
+        // There is no slot for each.
+        false => report.info(title, lost as f64, Unit::Count),
+    }
     Ok(())
+}
+
+fn nanoseconds_between(begin: Instant, end: Instant) -> u64 {
+    u64::try_from(end.saturating_duration_since(begin).as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Calls of the busy tenants in some time.
