@@ -106,11 +106,12 @@ impl LoadedCache {
         }
         let place = self.make_room(&account, Limit::LoadedFunctions, 1)?;
         let bytes = self.make_room(&account, Limit::PlanBytes, parsed.bytes())?;
-        Ok(self.put(account, record, parsed, current, [place, bytes]))
+        let mut all = self.slots.write();
+        Ok(self.put(&mut all, account, record, parsed, current, [place, bytes]).cloned())
     }
 
-    /// As [`LoadedCache::insert`], if there is room for it without another that goes. Half of the memory that its owner may have for
-    /// functions and records is left.
+    /// As [`LoadedCache::insert`], if there is room for it without another that goes. Half of what its owner may have is left for what is
+    /// called, and half of what all tenants may have together.
     pub fn insert_if_room(
         &self,
         account: Arc<Account>,
@@ -118,35 +119,36 @@ impl LoadedCache {
         parsed: Parsed,
         current: impl FnOnce() -> Option<Callers>,
     ) {
-        let bytes = parsed.bytes();
-        let fits = account.used(Limit::PlanBytes).saturating_add(bytes) <= account.most(Limit::PlanBytes) / 2;
-        let (place, bytes) = (account.take(Limit::LoadedFunctions, 1), account.take(Limit::PlanBytes, bytes));
-        if let (true, Ok(place), Ok(bytes)) = (fits, place, bytes) {
-            self.put(account, record, parsed, current, [place, bytes]);
+        let needed = [(Limit::LoadedFunctions, 1), (Limit::PlanBytes, parsed.bytes())];
+        if !needed.iter().all(|(limit, amount)| account.leaves_half(*limit, *amount)) {
+            return;
+        }
+        if let [Ok(place), Ok(bytes)] = needed.map(|(limit, amount)| account.take(limit, amount)) {
+            let mut all = self.slots.write();
+            self.put(&mut all, account, record, parsed, current, [place, bytes]);
         }
     }
 
-    fn put(
+    fn put<'a>(
         &self,
+        all: &'a mut HashMap<TenantId, Slots>,
         account: Arc<Account>,
         record: Arc<FunctionRecord>,
         parsed: Parsed,
         current: impl FnOnce() -> Option<Callers>,
         taken: Charges,
-    ) -> Option<Arc<Loaded>> {
-        let mut all = self.slots.write();
+    ) -> Option<&'a Arc<Loaded>> {
         let callers = current()?;
+        let name = record.name.clone();
         let slots = all.entry(account.tenant).or_default();
-        if let Some(slot) = slots.get(&record.name)
-            && Arc::ptr_eq(&slot.function.record, &record)
-        {
-            return Some(slot.function.clone());
+        if slots.get(&name).is_some_and(|slot| Arc::ptr_eq(&slot.function.record, &record)) {
+            return slots.get(&name).map(|slot| &slot.function);
         }
         let id = FunctionId::new(1 + self.ids.fetch_add(1, Ordering::Relaxed));
         let function = Arc::new(Loaded::new(id, account, record, parsed, callers, taken));
         let used = AtomicU64::new(self.clock.fetch_add(1, Ordering::Relaxed));
-        slots.insert(function.record.name.clone(), Slot { function: function.clone(), used });
-        Some(function)
+        slots.insert(name.clone(), Slot { function, used });
+        slots.get(&name).map(|slot| &slot.function)
     }
 
     /// Takes a function out of memory, so that no call finds it any more.
@@ -347,36 +349,30 @@ mod tests {
     #[test]
     fn what_is_only_expected_to_be_used_takes_no_others_place() {
         let (cache, ledger) = (LoadedCache::default(), ledger());
-        let one = account(1, 2, &ledger);
-        load(&cache, &one, "used").unwrap();
-        for name in ["expected", "one too many"] {
+        let one = account(1, 4, &ledger);
+        let expect = |name| {
             let (record, parsed) = function(name);
             cache.insert_if_room(one.clone(), record, parsed, listed);
+            cache.peek(one.tenant, name).is_some()
+        };
+        load(&cache, &one, "called").unwrap();
+        let bytes = one.used(Limit::PlanBytes);
+        // Half is left for those that are called.
+        assert_eq!([expect("expected"), expect("one too many")], [true, false]);
+        assert_eq!((one.used(Limit::LoadedFunctions), one.used(Limit::PlanBytes)), (2, 2 * bytes));
+        // Of the memory, too.
+        let mut quota = Quota::default();
+        for (most_bytes, fits) in [(6 * bytes - 1, false), (6 * bytes, true)] {
+            quota.set(Limit::PlanBytes, most_bytes);
+            one.allow(quota);
+            assert_eq!(expect("another"), fits);
         }
-        let there = |name| cache.peek(one.tenant, name).is_some();
-        assert_eq!(["used", "expected", "one too many"].map(there), [true, true, false]);
-        let used = (one.used(Limit::LoadedFunctions), one.used(Limit::PlanBytes));
-        // A call of it takes the place of the one used longest ago.
-        load(&cache, &one, "one too many").unwrap();
-        assert!(!there("used"));
-        assert_eq!((one.used(Limit::LoadedFunctions), one.used(Limit::PlanBytes)), used);
         // One that is gone meanwhile does not come back.
         let (record, parsed) = function("gone");
-        cache.remove(one.tenant, "expected");
+        one.allow(Quota::default());
         cache.insert_if_room(one.clone(), record, parsed, || None);
-        assert_eq!((there("gone"), one.used(Limit::LoadedFunctions)), (false, 1));
-        // Nor does one take more than half of the memory.
-        let mut quota = Quota::default();
-        quota.set(Limit::PlanBytes, 2 * used.1 - 1);
-        one.allow(quota);
-        let (record, parsed) = function("large");
-        cache.insert_if_room(one.clone(), record, parsed, listed);
-        assert_eq!((there("large"), one.used(Limit::LoadedFunctions)), (false, 1));
-        quota.set(Limit::PlanBytes, 4 * used.1);
-        one.allow(quota);
-        let (record, parsed) = function("large");
-        cache.insert_if_room(one.clone(), record, parsed, listed);
-        assert!(there("large"));
+        assert!(cache.peek(one.tenant, "gone").is_none());
+        assert_eq!((one.used(Limit::LoadedFunctions), one.used(Limit::PlanBytes)), (3, 3 * bytes));
     }
 
     #[test]

@@ -64,6 +64,8 @@ struct State {
     processes: usize,
     /// Of these, those that have not greeted yet.
     starting: usize,
+    /// Workers' slots that wait until others started.
+    urgent: usize,
     /// Processes that compile, likewise.
     compiling: usize,
     /// Those of either kind that are of an epoch that is over.
@@ -186,14 +188,19 @@ impl MemoryLedger {
         self.context_bytes.get().copied().unwrap_or_else(|| self.config.context_estimate())
     }
 
-    /// Waits until there is memory for one more process, and takes it; none once the device closes.
+    /// Waits until there is memory for one more process, and takes it; none once the device closes. It is as urgent as what waits
+    /// for it to start.
     fn take_context(&self, urgent: bool) -> Option<u64> {
         let bytes = self.context_bytes();
         let take = || self.change(|state| state.contexts_bytes += bytes);
         loop {
-            if self.state.lock().closing {
-                return None;
-            }
+            let urgent = {
+                let state = self.state.lock();
+                if state.closing {
+                    return None;
+                }
+                urgent || state.urgent > 0
+            };
             match self.source.get() {
                 // Before the first process said what it takes, nothing is lent.
                 Some(source) if bytes > 0 && self.context_bytes.get().is_some() => {
@@ -250,10 +257,13 @@ impl MemoryLedger {
             state.processes += 1;
             state.starting += 1;
         };
-        let epoch = self.wait(has_room, take)?;
+        let waits = |change: fn(&mut usize)| urgent.then(|| change(&mut self.state.lock().urgent));
+        waits(|urgent| *urgent += 1);
+        let epoch = self.wait(has_room, take);
+        waits(|urgent| *urgent -= 1);
         let mut reservation = ProcessReservation {
             ledger: self.clone(),
-            epoch,
+            epoch: epoch?,
             context_bytes: 0,
             compiles: false,
             starts: true,
@@ -528,6 +538,40 @@ mod tests {
         assert_eq!(ledger.taken_bytes(), 2 * GIB);
         drop(reservation);
         assert_eq!((ledger.taken_bytes(), scarce.came.load(Ordering::Relaxed)), (GIB, 1));
+    }
+
+    /// Has memory for what is urgent only.
+    #[derive(Debug)]
+    struct ForUrgent;
+
+    impl MemorySource for ForUrgent {
+        fn take(&self, _: u64, urgent: bool, take: &dyn Fn()) -> bool {
+            if urgent {
+                take();
+            }
+            urgent
+        }
+
+        fn came(&self) {}
+    }
+
+    #[test]
+    fn a_standby_that_waits_for_memory_is_as_urgent_as_who_waits_for_it_to_start() {
+        let ledger = gpu(2, 1);
+        ledger.reserve_process(true).unwrap().measured(GIB);
+        ledger.ask(Box::new(ForUrgent));
+        std::thread::scope(|scope| {
+            let standby = scope.spawn(|| ledger.reserve_process(false));
+            while ledger.state.lock().starting == 0 {
+                std::thread::yield_now();
+            }
+            assert!(!standby.is_finished(), "the control");
+            let worker = scope.spawn(|| ledger.reserve_process(true));
+            let mut standby = standby.join().unwrap().unwrap();
+            standby.measured(GIB);
+            worker.join().unwrap().unwrap();
+        });
+        assert_eq!(ledger.state.lock().urgent, 0);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::admission::{able, check_blob, check_module_bytes, check_modules, check_weights};
-use super::code::Codes;
+use super::code::{Codes, Wish};
 use super::error::{RegistryError, Thing};
 use super::requests::NewFunction;
 use super::signature::{Signature, signature};
@@ -40,7 +40,7 @@ impl Registry {
             (modules, check_weights(&change.blobs, &blueprint, &new.weights)?)
         };
         let classes = self.with_room(&weights, able(&blueprint, self.runnable(&modules)?)?)?;
-        let runs_on = self.check_code(tenant, &blueprint, &modules, &classes, codes)?;
+        self.check_code(tenant, &blueprint, &modules, &classes, codes)?;
         self.check_declared(tenant, &blueprint, &modules, codes)?;
         let Signature { inputs, outputs, input_types } = signature(&blueprint);
         let record = Arc::new(FunctionRecord {
@@ -88,8 +88,12 @@ impl Registry {
         change.publish(|next| next.put_function(entry));
         let replaced = before.and_then(|before| self.retire(&mut change, &before.record));
         drop(change);
-        // Who registers a function mostly calls it next. Weights are read when they are wanted.
-        if record.weights.is_empty() {
+        // Who registers a function mostly calls it next. Weights are read when they are wanted. Machine code may have gone with a client
+        // that handed the module over, while another module was compiled.
+        let there = &mut Codes::new(Wish::Known);
+        if record.weights.is_empty()
+            && let Ok(runs_on) = self.check_code(tenant, &blueprint, &record.modules, &classes, there)
+        {
             let parsed = Parsed { blueprint, config, weights: None, runs_on };
             let current = || self.look(tenant, |mine| mine.callers_of(&record))?;
             self.loaded.insert_if_room(account.clone(), record.clone(), parsed, current);

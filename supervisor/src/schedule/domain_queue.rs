@@ -21,7 +21,7 @@ pub(super) struct Due {
 }
 
 /// So many gaps may there be besides one for each call.
-const SPARE: usize = 32;
+const SPARE: usize = if cfg!(test) { 2 } else { 32 };
 
 /// Waiting calls. What an operation costs grows with the logarithm of their number; but to put one back that came before others
 /// costs as much as there are of these.
@@ -97,8 +97,12 @@ impl DomainQueue {
         while self.calls.front().is_some_and(|(_, due)| due.is_none()) {
             self.calls.pop_front();
         }
-        if self.calls.len() > 2 * self.by_deadline.len() + SPARE {
+        let most = 2 * self.by_deadline.len() + SPARE;
+        if self.calls.len() > most {
             self.calls.retain(|(_, due)| due.is_some());
+        }
+        if self.calls.capacity() > 4 * most {
+            self.calls.shrink_to(most);
         }
     }
 
@@ -188,6 +192,7 @@ mod tests {
                 let latest_ns = by_deadline.last().map_or(0, |(at_ns, _)| *at_ns);
                 prop_assert_eq!(queue.is_in_time(5), latest_ns > 5);
                 prop_assert!(queue.calls.len() <= 2 * map.len() + SPARE);
+                prop_assert!(queue.calls.capacity() <= 8 * map.len() + 4 * SPARE);
             }
             let all: Vec<CallId> = map.keys().copied().collect();
             prop_assert_eq!(queue.take(|_| true), all);

@@ -82,6 +82,7 @@ impl<C: Clone> Scheduler<C> {
         let entry = self.calls.remove(id)?;
         if !entry.wants_device(self.shape.shared_faults) {
             self.placing.unqueue(entry.domain, id);
+            self.note_waits();
             return Some((entry, false));
         }
         let held_up_all = self.exclusive.remove(entry.domain.caller, id);
@@ -114,6 +115,7 @@ impl<C: Clone> Scheduler<C> {
         self.note_contention(now_ns);
         if self.penalties.is_careful(now_ns, domain.caller) {
             self.placing.hold(domain.caller);
+            self.note_waits();
         }
     }
 
@@ -170,12 +172,16 @@ impl<C: Clone> Scheduler<C> {
     pub(super) fn feed(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
         if self.workers[worker].state == State::Free {
             let view = View::new(&self.workers, &self.exclusive);
+            let waited = self.placing.unplaced();
             let Some(domain) = self.placing.next_for_free(now_ns, view) else { return };
+            if self.placing.unplaced() < waited {
+                self.residency.came(now_ns);
+            }
             self.bind(now_ns, worker, domain, actions);
         } else if self.placing.may_go(now_ns, &self.workers[worker], &self.residency) {
             let slot = &self.workers[worker];
             let waits = slot.served().is_some_and(|domain| self.lending.has_in_line(domain));
-            match !waits && self.placing.overstays(slot, self.view(), &self.residency) {
+            match !waits && self.placing.overstays(now_ns, slot, self.view(), &self.residency) {
                 true => self.hand_on(now_ns, worker, actions),
                 false => self.make_room(now_ns, actions),
             }
@@ -399,6 +405,7 @@ impl<C: Clone> Scheduler<C> {
         let draw = self.penalties.draw(now_ns, caller);
         if self.holds(now_ns, caller) {
             self.placing.hold(caller);
+            self.note_waits();
             // Other callers' calls do not wait behind those of this one.
             if self.exclusive.put_aside(caller) {
                 self.resume(now_ns, actions);

@@ -93,7 +93,13 @@ impl<C: Clone> Scheduler<C> {
             if !waits {
                 self.lending.settle_asked();
             }
+            if urgent {
+                self.residency.set_memory(true);
+            }
             return true;
+        }
+        if urgent {
+            self.residency.set_memory(false);
         }
         if bytes > 0 && urgent && !waits {
             let short = self.lending.take_back(now_ns, &self.workers, bytes, None, &mut self.taken);

@@ -367,6 +367,11 @@ impl Placing {
         }
     }
 
+    /// How many domains without workers wait for one.
+    pub(super) fn unplaced(&self) -> usize {
+        self.unplaced.len()
+    }
+
     /// Whether an idle worker may be wanted by domains without workers.
     pub(super) fn has_unplaced(&self) -> bool {
         !self.unplaced.is_empty()

@@ -23,6 +23,9 @@ const PATIENCE: u64 = 2;
 /// No more than that is learned from one standby.
 const LONGEST_PERIOD_NS: u64 = 30_000_000_000;
 
+/// Where domains wait and none of them got a process for so long, none is expected any more, although slots are empty.
+const STUCK_NS: u64 = 10_000_000_000;
+
 /// A resident that had no call for so long is not in use; where scrubs are cheap, one that had none for as long as the next scrub
 /// of one in use has to wait.
 const UNUSED_NS: u64 = 80_000_000;
@@ -34,7 +37,7 @@ const LAST_PART: u64 = 4;
 pub(super) struct Residency {
     /// How long a domain keeps a worker that another one waits for.
     least_ns: u64,
-    pub(super) scrubs: bool,
+    scrubs: bool,
     price: ResidentPrice,
     standbys: usize,
     /// Standbys that are ready.
@@ -50,6 +53,11 @@ pub(super) struct Residency {
     scrubs_again_ns: u64,
     /// How long calls take lately whose function was not in their process.
     installs_ns: u64,
+    /// Since when domains without workers wait, if some do, and when one of them got a process last.
+    waits_since_ns: Option<u64>,
+    came_ns: u64,
+    /// There was no memory for the context of the next one.
+    no_memory: bool,
 }
 
 impl Residency {
@@ -68,6 +76,9 @@ impl Residency {
             replaced_ns: None,
             scrubs_again_ns: 0,
             installs_ns: shape.resident_price.function_ns,
+            waits_since_ns: None,
+            came_ns: 0,
+            no_memory: false,
         }
     }
 
@@ -86,6 +97,37 @@ impl Residency {
             self.period_ns = now_ns.saturating_sub(taken_ns).min(LONGEST_PERIOD_NS);
         }
         self.ready = ready;
+    }
+
+    /// Domains without workers wait now.
+    pub(super) fn waits(&mut self, now_ns: u64) {
+        self.waits_since_ns.get_or_insert(now_ns);
+    }
+
+    /// None waits.
+    pub(super) fn none_waits(&mut self) {
+        self.waits_since_ns = None;
+    }
+
+    /// A domain that waited has a process.
+    pub(super) fn came(&mut self, now_ns: u64) {
+        self.came_ns = now_ns;
+    }
+
+    /// Whether there is memory for the context of the process that comes next.
+    pub(super) fn set_memory(&mut self, is_there: bool) {
+        self.no_memory = !is_there;
+    }
+
+    /// Whether those that wait cannot expect to get processes in slots that are empty.
+    pub(super) fn is_stuck(&self, now_ns: u64) -> bool {
+        let stuck = |since_ns: u64| now_ns >= since_ns.max(self.came_ns).saturating_add(STUCK_NS);
+        self.no_memory || self.waits_since_ns.is_some_and(stuck)
+    }
+
+    /// Whether those that wait get processes in empty slots, if there are some, as soon as they would by residents that give way.
+    pub(super) fn fills_slots(&self, now_ns: u64) -> bool {
+        !self.scrubs && !self.is_stuck(now_ns)
     }
 
     /// How long a standby is waited for.

@@ -93,6 +93,29 @@ fn nobody_loses_its_process_while_there_are_empty_slots() {
     // The control: all slots have a process, or get one.
     let mut b = busy_for_two_seconds(2);
     b.expect_all("replace 0");
+    // Where none comes, because the driver makes no more, they are served all the same.
+    for (waited_ms, expected) in [(9999, ""), (10_000, "replace 0")] {
+        let mut b = busy_for_two_seconds(3);
+        b.expect_all("");
+        let again = b.submit(4, domain(1));
+        b.expect_all("4 on 0.0");
+        b.now = waited_ms * MS;
+        b.finish(W0, again);
+        b.expect_all(expected);
+    }
+    // Where there is no memory for its context, at once, and also where calls wait for the same worker.
+    for (bytes, expected) in [(1, "5 on 0.0"), (u64::MAX, "replace 0")] {
+        let mut b = busy_for_two_seconds(3);
+        b.expect_all("");
+        let again = b.submit(4, domain(1));
+        b.submit(5, domain(1));
+        b.expect_all("4 on 0.0");
+        let is_there = b.scheduler.handle(b.now, ContextWanted { bytes, urgent: true }, &mut b.actions);
+        assert_eq!(is_there, bytes == 1);
+        b.actions.clear();
+        b.finish(W0, again);
+        b.expect_all(expected);
+    }
 }
 
 #[test]

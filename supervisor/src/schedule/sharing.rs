@@ -105,9 +105,20 @@ impl<C: Clone> Scheduler<C> {
         self.turn(actions, |turns, orders| turns.set_slicing(now_ns, slicing, orders));
     }
 
+    /// Domains without workers may wait no more.
+    pub(super) fn note_waits(&mut self) {
+        if !self.placing.has_unplaced() {
+            self.residency.none_waits();
+        }
+    }
+
     /// A call waits, or a worker has one: what is looked at while tenants contend is looked at soon.
     pub(super) fn note_contention(&mut self, now_ns: u64) {
         let waits = self.placing.has_unplaced();
+        match waits {
+            true => self.residency.waits(now_ns),
+            false => self.residency.none_waits(),
+        }
         if let Some(turns) = &mut self.turns {
             turns.set_outside(now_ns, waits);
         }

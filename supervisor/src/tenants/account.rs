@@ -100,6 +100,12 @@ impl Account {
         self.used(limit) > self.most(limit) || self.ledger.used(limit) > self.ledger.most(limit)
     }
 
+    /// Whether half of what there may be of one thing is free beside so much more, of this tenant and of all.
+    pub fn leaves_half(&self, limit: Limit, amount: u64) -> bool {
+        let leaves = |used: u64, most: u64| used.saturating_add(amount) <= most / 2;
+        leaves(self.used(limit), self.most(limit)) && leaves(self.ledger.used(limit), self.ledger.most(limit))
+    }
+
     /// Takes so much of one thing, or says that it is too much.
     pub fn take(self: &Arc<Self>, limit: Limit, amount: u64) -> Result<Taken, QuotaError> {
         self.add(limit, amount)?;

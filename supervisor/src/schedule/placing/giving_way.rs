@@ -53,7 +53,8 @@ impl Placing {
         let coming = residency.come_soon(view.workers);
         let missing = self.unplaced.len().saturating_sub(coming);
         let front = self.unplaced.front();
-        if missing == 0 || view.workers.first_empty().is_some() || self.goes_on(front, worker) {
+        let is_filled = view.workers.first_empty().is_some() && !residency.is_stuck(now_ns);
+        if missing == 0 || is_filled || self.goes_on(front, worker) {
             return false;
         }
         let most = residency.may_go(now_ns, coming, missing).unwrap_or(0);
@@ -151,11 +152,17 @@ impl Placing {
     }
 
     /// Whether an idle worker that [may go](Self::may_go) goes at any pace: its caller had far more than those that wait. At the pace of
-    /// residents that give way one after the other, those that happen to be idle then would go in its place for ever. Where a process
-    /// would take its place, it stays while slots are empty: those that wait get theirs there, as soon.
-    pub(in super::super) fn overstays(&self, worker: &Worker, view: View<'_>, residency: &Residency) -> bool {
+    /// residents that give way one after the other, those that happen to be idle then would go in its place for ever. While slots are
+    /// empty and processes come there, it stays: those that wait get theirs as soon.
+    pub(in super::super) fn overstays(
+        &self,
+        now_ns: u64,
+        worker: &Worker,
+        view: View<'_>,
+        residency: &Residency,
+    ) -> bool {
         self.is_far_ahead(worker)
-            && (residency.scrubs || view.workers.first_empty().is_none())
+            && !(view.workers.first_empty().is_some() && residency.fills_slots(now_ns))
             && self.missing(view, residency.come_soon(view.workers)).0 > 0
     }
 
