@@ -192,6 +192,12 @@ impl Blueprint {
         &self.input_types
     }
 
+    /// The element type that is declared of an input; `None` if none is.
+    pub fn input_type(&self, name: &str) -> Option<DType> {
+        let at = self.inputs.iter().position(|id| self.buffers[id.index()].name == name)?;
+        self.input_types[at].as_ref().map(|declared| declared.dtype)
+    }
+
     /// The words that are read at this place of the JSON, or inside it, and nowhere before.
     pub fn words_first_read_in<'a>(&'a self, place: &'a str) -> impl Iterator<Item = &'a WordRef> {
         let inside = move |read: &str| {

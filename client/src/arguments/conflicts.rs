@@ -46,7 +46,7 @@ impl CheckArguments {
     /// Refuses names that come twice.
     pub(crate) fn check(&self) -> Result<(), Conflict> {
         check_inputs(&self.inputs, |input| match input {
-            SizeOrSpec::Size(_) => None,
+            SizeOrSpec::Size(_) | SizeOrSpec::Array(_) => None,
             SizeOrSpec::Spec(spec) => Some(spec),
         })
     }

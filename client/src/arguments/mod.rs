@@ -40,12 +40,13 @@ const MAX_TENANTS: u64 = 1_000_000;
 #[command(name = "pappus", version = pappus_version::VERSION, after_help = format!("{EXAMPLES}\n{EXIT_CODES}"))]
 #[command(propagate_version = true, max_term_width = 110)]
 pub(crate) struct Arguments {
-    /// The supervisor's socket [default: /run/pappus/pappus.sock]; drain, settings, device, tenants and reload need its
-    /// admin socket (SOCKET.admin)
-    #[arg(long, global = true, env = "PAPPUS_SOCKET", value_name = "SOCKET", display_order = 100)]
+    /// The supervisor's socket [default: /run/pappus/pappus.sock] [env: PAPPUS_SOCKET]; drain, settings, device, tenants
+    /// and reload need its admin socket (SOCKET.admin)
+    // What the environment sets is read elsewhere: usage lines would show it as if it were required.
+    #[arg(long, global = true, value_name = "SOCKET", display_order = 100)]
     pub(crate) socket: Option<PathBuf>,
-    /// A file with the token of the tenant to act for, where this user is a gateway
-    #[arg(long, global = true, env = "PAPPUS_TOKEN_FILE", value_name = "FILE", display_order = 101)]
+    /// A file with the token of the tenant to act for, where this user is a gateway [env: PAPPUS_TOKEN_FILE]
+    #[arg(long, global = true, value_name = "FILE", display_order = 101)]
     pub(crate) token_file: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -68,8 +69,6 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Function(FunctionCommand),
     /// Call a function
-    // Generated usage lists options that the environment sets as if they were required.
-    #[command(override_usage = "pappus invoke <NAME> [OPTIONS]")]
     #[command(after_help = format!("{INVOKE_EXAMPLES}\n\n{EXIT_CODES}"))]
     Invoke(InvokeArguments),
     /// Show what the supervisor and its devices are doing, or whether it is ready
@@ -244,11 +243,11 @@ pub(crate) struct CheckArguments {
     /// The configuration, a package, or a folder of which every .json file is checked
     #[arg(value_name = "CONFIG.json|PACKAGE|DIR")]
     pub(crate) config: PathBuf,
-    /// An input's size, or files or numbers to take its size and words from
+    /// An input's size, its type and shape, or files or numbers to take its size and words from
     #[arg(
         long = "input",
-        value_name = "A=SIZE|[TYPE:]FILE",
-        value_parser = assignment::<SizeOrSpec>("NAME=FILE or NAME=SIZE", "--input A=")
+        value_name = "A=SIZE|TYPE[N,..]|[TYPE:]FILE",
+        value_parser = assignment::<SizeOrSpec>("NAME=FILE, NAME=SIZE or NAME=TYPE[N,...]", "--input A=")
     )]
     pub(crate) inputs: Vec<Assignment<SizeOrSpec>>,
     /// The file of a weights buffer, if not the one that the configuration names

@@ -78,8 +78,9 @@ fn names_that_come_twice_are_usage_errors() {
 
 #[test]
 fn a_missing_function_is_asked_for_by_its_usage() {
-    let why = parse("pappus invoke --socket s").unwrap_err().to_string();
-    assert!(why.contains("Usage: pappus invoke <NAME> [OPTIONS]"), "{why}");
+    let why = parse("pappus invoke").unwrap_err().to_string();
+    // Whatever the environment sets.
+    assert!(why.contains("Usage: pappus invoke <NAME>"), "{why}");
 }
 
 #[test]
@@ -87,7 +88,10 @@ fn a_malformed_assignment_is_refused_with_an_example() {
     for (line, words) in [
         ("pappus invoke f --input a.bin", "expected NAME=FILE, e.g. --input A=a.bin"),
         ("pappus invoke f --output =b", "expected NAME=FILE, e.g. --output B=a.bin"),
-        ("pappus function check f --input 8KiB", "NAME=FILE or NAME=SIZE, e.g. --input A=8KiB"),
+        (
+            "pappus function check f --input 8KiB",
+            "NAME=FILE, NAME=SIZE or NAME=TYPE[N,...], e.g. --input A=8KiB",
+        ),
         ("pappus function add f g --weight w.npy", "expected NAME=FILE, e.g. --weight W=w.npy"),
         ("pappus settings workers", "expected KEY=VALUE"),
     ] {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use bytesize::ByteSize;
 
-use crate::input::{Spec, SpecError};
+use crate::input::{Expected, Spec, SpecError};
 
 /// `NAME=VALUE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub(super) fn assignment<T: FromStr<Err: std::fmt::Display>>(
 pub(crate) enum SizeOrSpec {
     /// Only its number of bytes.
     Size(u64),
+    /// Only its type and shape.
+    Array(Expected),
     /// Its contents.
     Spec(Spec),
 }
@@ -61,9 +63,10 @@ impl FromStr for SizeOrSpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        match text.parse::<ByteSize>() {
-            Ok(size) => Ok(Self::Size(size.as_u64())),
-            Err(_) => Ok(Self::Spec(text.parse()?)),
+        match (text.parse::<ByteSize>(), Expected::announced(text)) {
+            (Ok(size), _) => Ok(Self::Size(size.as_u64())),
+            (_, Some(array)) => Ok(Self::Array(array)),
+            _ => Ok(Self::Spec(text.parse()?)),
         }
     }
 }

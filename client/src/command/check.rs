@@ -93,7 +93,10 @@ fn examine(
     let description = describe(package.blueprint(), &known)?;
     // Errors that only some sizes have show in a plan.
     input::plan(package.blueprint(), &known)?;
+    let free = package.blueprint().free_dimensions().iter();
+    let unknown = free.filter(|name| !inputs.is_empty() && !known.free.contains_key(&***name));
     Ok(Findings {
+        unknown: unknown.map(ToString::to_string).collect(),
         description,
         opened: open_modules(&package)?,
         kernels: kernels(package.blueprint()),
@@ -103,6 +106,8 @@ fn examine(
 
 /// Everything that is told.
 struct Findings {
+    /// Free dimensions that the inputs do not tell, where some are given.
+    unknown: Vec<String>,
     description: Description,
     opened: Vec<Opened>,
     kernels: Vec<(String, Vec<String>)>,
@@ -182,7 +187,8 @@ fn known(package: &Package, inputs: &[Assignment<SizeOrSpec>]) -> Result<Known> 
             SizeOrSpec::Size(bytes) => {
                 known.inputs.insert(name.clone(), *bytes);
             }
-            SizeOrSpec::Spec(spec) => opened.push(Input::open(name, spec)?),
+            SizeOrSpec::Array(array) => opened.push(Input::announced(name, array)),
+            SizeOrSpec::Spec(spec) => opened.push(Input::open(name, spec, blueprint.input_type(name))?),
         }
     }
     input::learn(&mut known, package.blueprint(), &opened)?;
@@ -225,7 +231,7 @@ impl Missing {
 
 impl Findings {
     fn to_json(&self) -> Value {
-        let Self { description, opened, kernels, missing } = self;
+        let Self { unknown, description, opened, kernels, missing } = self;
         let kernels = kernels.iter().map(|(name, params)| json!({"name": name, "arguments": params}));
         let opened = opened
             .iter()
@@ -235,6 +241,7 @@ impl Findings {
         let weights = missing.weights.iter().map(|(name, path)| json!({"name": name, "looked_for": path}));
         json!({
             "valid": true,
+            "unknown_dimensions": unknown,
             "buffers": description.buffers,
             "pool_bytes": description.pool_bytes,
             "unshared_pool_bytes": description.unshared_pool_bytes,
@@ -248,7 +255,7 @@ impl Findings {
     }
 
     fn print(&self, config: &Path, out: &mut dyn Write) -> Result<()> {
-        let Self { description, opened, kernels, missing } = self;
+        let Self { unknown, description, opened, kernels, missing } = self;
         writeln!(out, "{}: a valid function\n", config.display())?;
         let mut table = Table::new(&[
             ("BUFFER", Align::Left),
@@ -265,6 +272,13 @@ impl Findings {
             writeln!(out, "weights: {}", size(&description.weight_bytes))?;
         }
         writeln!(out, "launches: {}", description.launches)?;
+        if !unknown.is_empty() {
+            let names = unknown.join(", ");
+            writeln!(
+                out,
+                "not checked: what follows from {names}: shapes say that, as in --input 'A=f32[2,3]'"
+            )?;
+        }
         for (name, params) in kernels {
             writeln!(out, "kernel: {name}({})", params.join(", "))?;
         }
@@ -328,9 +342,14 @@ mod tests {
 
     /// Writes matmul's configuration, checks it with these inputs, and returns what is printed.
     fn check(inputs: &[&str], json: bool) -> Result<String> {
+        check_of("matmul", inputs, json)
+    }
+
+    /// The same of another function.
+    fn check_of(function: &str, inputs: &[&str], json: bool) -> Result<String> {
         let dir = tempfile::tempdir().unwrap();
-        let config = dir.path().join("matmul.json");
-        std::fs::write(&config, pappus_kernels::config("matmul").unwrap()).unwrap();
+        let config = dir.path().join(format!("{function}.json"));
+        std::fs::write(&config, pappus_kernels::config(function).unwrap()).unwrap();
         let matrix: Vec<u8> = [2i64, 1, 2, 3, 4].into_iter().flat_map(i64::to_le_bytes).collect();
         std::fs::write(dir.path().join("a.bin"), matrix).unwrap();
         let inputs = inputs.iter().map(|input| input.replace("DIR", dir.path().to_str().unwrap()));
@@ -494,5 +513,17 @@ mod tests {
         );
         let why = check(&["A=i64:0"], false).unwrap_err().to_string();
         assert!(why.contains("grid_dim_x"), "{why}");
+    }
+
+    #[test]
+    fn a_shape_is_enough_to_check_everything() {
+        let by_size = check_of("softmax", &["A=24"], false).unwrap();
+        assert!(by_size.contains("not checked: what follows from rows, cols: shapes say that"), "{by_size}");
+        let by_shape = check_of("softmax", &["A=f32[2,3]"], false).unwrap();
+        assert!(by_shape.contains("f32[2, 3]") && !by_shape.contains("not checked"), "{by_shape}");
+        let too_few = check_of("softmax", &["A=f32[2]"], false).unwrap_err().to_string();
+        assert!(too_few.contains("input \"A\""), "{too_few}");
+        // Nothing is asked of who says nothing.
+        assert!(!check_of("softmax", &[], false).unwrap().contains("not checked"));
     }
 }

@@ -35,8 +35,9 @@ const SYSTEM_SOCKET: &str = "/run/pappus/pappus.sock";
 /// Runs one command.
 pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<()> {
     let system = || Some(PathBuf::from(SYSTEM_SOCKET)).filter(|path| path.exists());
-    let socket = arguments.socket.or_else(system);
-    let token_file = arguments.token_file;
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let socket = arguments.socket.or_else(|| set("PAPPUS_SOCKET")).or_else(system);
+    let token_file = arguments.token_file.or_else(|| set("PAPPUS_TOKEN_FILE"));
     let connect = || connect(socket.as_deref(), token_file.as_deref());
     let admin = |result, command| hint_at_admin(result, socket.as_deref(), command);
     match arguments.command {

@@ -184,7 +184,8 @@ mod tests {
     }
 
     fn bind(signature: &Signature, inputs: &[(&str, &str)]) -> std::result::Result<Bound, String> {
-        let inputs = inputs.iter().map(|(name, spec)| Input::open(name, &spec.parse().unwrap()).unwrap());
+        let inputs =
+            inputs.iter().map(|(name, spec)| Input::open(name, &spec.parse().unwrap(), None).unwrap());
         signature.bind(&inputs.collect::<Vec<_>>()).map_err(|why| why.to_string())
     }
 

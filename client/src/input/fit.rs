@@ -82,7 +82,7 @@ mod tests {
         write("i64_22.npy", &npy::header("<i8", &[2, 2]), 32);
         write("f32_4.npy", &npy::header("<f4", &[4]), 16);
         write("raw.bin", b"", 10);
-        Input::open("A", &spec.replace("DIR", dir.path().to_str().unwrap()).parse().unwrap())
+        Input::open("A", &spec.replace("DIR", dir.path().to_str().unwrap()).parse().unwrap(), None)
     }
 
     #[test]

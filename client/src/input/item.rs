@@ -11,7 +11,7 @@ use pappus_blueprint::DType;
 use pappus_client::Error;
 use pappus_client::npy::{self, FileRange};
 
-use super::spec::{Dims, Source, Spec};
+use super::spec::{Dims, Expected, Source, Spec};
 use crate::failure::{Failure, Result};
 
 /// The most that is read from stdin or a pipe, since all of it is kept in memory.
@@ -39,8 +39,14 @@ pub(crate) struct Array {
 
 #[derive(Debug)]
 enum Data {
-    File { path: PathBuf, file: File, range: FileRange },
+    File {
+        path: PathBuf,
+        file: File,
+        range: FileRange,
+    },
     Memory(Vec<u8>),
+    /// So many bytes that nobody has.
+    Announced(u64),
 }
 
 impl Array {
@@ -108,6 +114,19 @@ fn stream(source: &str, path: &Path, from: impl Read) -> Result<Item> {
 }
 
 impl Item {
+    /// An array of which only the type and the shape are known.
+    pub(super) fn announced(expected: &Expected) -> Self {
+        let shape = expected.shape.clone().unwrap_or_default();
+        let bytes = expected.elements().unwrap_or(0).saturating_mul(expected.dtype.bytes());
+        let array = Array { descr: String::new(), dtype: Some(expected.dtype), shape };
+        Self { source: "command line".into(), array: Some(array), data: Data::Announced(bytes) }
+    }
+
+    /// Whether it has bytes to read.
+    pub(super) fn is_there(&self) -> bool {
+        !matches!(self.data, Data::Announced(_))
+    }
+
     fn open(path: &Path) -> Result<Self> {
         let source = path.display().to_string();
         let found = std::fs::metadata(path).map_err(Error::file(path))?.file_type();
@@ -124,6 +143,7 @@ impl Item {
         match &self.data {
             Data::File { range, .. } => range.bytes,
             Data::Memory(bytes) => bytes.len() as u64,
+            Data::Announced(bytes) => *bytes,
         }
     }
 
@@ -139,6 +159,7 @@ impl Item {
                 out.copy_from_slice(found);
                 Ok(())
             }
+            Data::Announced(_) => Err(Failure::Refused(format!("{} has no numbers", self.source))),
         }
     }
 }

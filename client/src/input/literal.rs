@@ -1,4 +1,4 @@
-//! Numbers on the command line, as the bytes of an array.
+//! Numbers on the command line, as the bytes of an array, and the other way round.
 
 use pappus_blueprint::DType;
 
@@ -24,6 +24,28 @@ pub(crate) fn read(dtype: DType, text: &str) -> Result<Option<Vec<u8>>, LiteralE
         push(dtype, part, &mut bytes)?;
     }
     Ok(Some(bytes))
+}
+
+/// Numbers as they are read, of the bytes of an array; `None` where they cannot be written.
+pub(crate) fn write(dtype: DType, bytes: &[u8]) -> Option<String> {
+    fn joined<const N: usize, T: ToString>(bytes: &[u8], number: impl Fn([u8; N]) -> T) -> String {
+        let numbers = bytes.as_chunks::<N>().0.iter().map(|bytes| number(*bytes).to_string());
+        numbers.collect::<Vec<_>>().join(",")
+    }
+    Some(match dtype {
+        DType::U8 => joined(bytes, u8::from_le_bytes),
+        DType::I8 => joined(bytes, i8::from_le_bytes),
+        DType::U16 => joined(bytes, u16::from_le_bytes),
+        DType::I16 => joined(bytes, i16::from_le_bytes),
+        DType::U32 => joined(bytes, u32::from_le_bytes),
+        DType::I32 => joined(bytes, i32::from_le_bytes),
+        DType::U64 => joined(bytes, u64::from_le_bytes),
+        DType::I64 => joined(bytes, i64::from_le_bytes),
+        DType::F32 => joined(bytes, f32::from_le_bytes),
+        DType::F64 => joined(bytes, f64::from_le_bytes),
+        DType::Bool => joined(bytes, |[byte]: [u8; 1]| byte != 0),
+        DType::F16 | DType::Bf16 => return None,
+    })
 }
 
 /// Whether it is a number of any type.
@@ -96,6 +118,27 @@ mod tests {
         assert_eq!(bytes(DType::F32, "0.5,-inf"), [0.5f32, f32::NEG_INFINITY].map(f32::to_le_bytes).concat());
         assert_eq!(bytes(DType::F64, "1e300"), 1e300f64.to_le_bytes());
         assert_eq!(bytes(DType::Bool, "true,0"), [1, 0]);
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        for (dtype, text) in [
+            (DType::U8, "0,255"),
+            (DType::I8, "-128,127"),
+            (DType::U16, "1"),
+            (DType::I16, "-2"),
+            (DType::U32, "3"),
+            (DType::I32, "-1,5"),
+            (DType::U64, "18446744073709551615"),
+            (DType::I64, "-9,9"),
+            (DType::F32, "0.5,-inf,1"),
+            (DType::F64, "1.25,-3"),
+            (DType::Bool, "true,false"),
+        ] {
+            let bytes = read(dtype, text).unwrap().unwrap();
+            assert_eq!(write(dtype, &bytes).as_deref(), Some(text), "{dtype:?}");
+        }
+        assert_eq!(write(DType::F16, &[0, 0]), None);
     }
 
     #[test]

@@ -15,13 +15,14 @@ mod literal;
 mod sizes;
 mod spec;
 
-use pappus_blueprint::{Blueprint, Known, Plan, Sizes};
+use pappus_blueprint::{Blueprint, DType, Known, Plan, Sizes};
 use pappus_client::Error;
 use serde_json::{Value, json};
 
 pub(crate) use declared::Typed;
 pub(crate) use item::Item;
-pub(crate) use spec::{Source, Spec, SpecError};
+pub(crate) use literal::write as numbers;
+pub(crate) use spec::{Expected, Source, Spec, SpecError};
 
 use crate::failure::{Failure, Result};
 
@@ -31,13 +32,19 @@ pub(crate) struct Input {
     pub(crate) name: String,
     pub(crate) items: Vec<Item>,
     /// What it was said to hold.
-    expected: Option<spec::Expected>,
+    expected: Option<Expected>,
 }
 
 impl Input {
-    /// Opens everything it is made of. What does not hold what it was said to hold is refused.
-    pub(crate) fn open(name: &str, spec: &Spec) -> Result<Self> {
-        let items = item::open(spec).map_err(|why| Failure::Refused(cannot_open(name, why)))?;
+    /// An array of which only the type and the shape are known.
+    pub(crate) fn announced(name: &str, expected: &Expected) -> Self {
+        let items = vec![Item::announced(expected)];
+        Self { name: name.to_owned(), items, expected: Some(expected.clone()) }
+    }
+
+    /// Opens everything it is made of. What does not hold what it was said to hold is refused; it is `declared` to be of this type.
+    pub(crate) fn open(name: &str, spec: &Spec, declared: Option<DType>) -> Result<Self> {
+        let items = item::open(spec).map_err(|why| Failure::Refused(cannot_open(name, declared, why)))?;
         let input = Self { name: name.to_owned(), items, expected: spec.expected.clone() };
         if let Some(expected) = &spec.expected {
             fit::as_announced(&input, expected)?;
@@ -82,7 +89,7 @@ impl Input {
 }
 
 /// Why an input cannot be opened. A file that is not there may be a number without its type.
-fn cannot_open(name: &str, why: Failure) -> String {
+fn cannot_open(name: &str, declared: Option<DType>, why: Failure) -> String {
     let Failure::Library(Error::File { path, source }) = &why else {
         return format!("input {name:?}: {why}");
     };
@@ -90,10 +97,12 @@ fn cannot_open(name: &str, why: Failure) -> String {
     if source.kind() != std::io::ErrorKind::NotFound {
         return format!("input {name:?}: {why}");
     }
-    match literal::is_number(&file.to_string()) {
+    let text = file.to_string();
+    match literal::is_number(text.trim_matches(['[', ']', '(', ')'])) {
         true => format!(
-            "input {name:?}: there is no file {file}; numbers need a type in front: --input {name}=f32:1,2,3 (u8 i8 u16 \
-             i16 u32 i32 u64 i64 f32 f64 bool)"
+            "input {name:?}: there is no file {file}; numbers need a type in front, and no brackets: --input \
+             {name}={}:1,2,3 (u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 bool)",
+            declared.unwrap_or(DType::F32).name()
         ),
         false => format!("input {name:?}: there is no file {file}"),
     }
@@ -102,8 +111,10 @@ fn cannot_open(name: &str, why: Failure) -> String {
 /// What the blueprint wants to know about these inputs; returns the shapes that go with a call. Arrays that are not of
 /// the type that it declares are refused.
 pub(crate) fn learn(known: &mut Known, blueprint: &Blueprint, inputs: &[Input]) -> Result<Vec<Typed>> {
-    inputs.iter().try_for_each(|input| learn_one(known, blueprint, input))?;
+    let learned = inputs.iter().try_for_each(|input| learn_one(known, blueprint, input));
+    // Another type says more than the size that follows from it.
     fit::as_declared(blueprint, known, inputs)?;
+    learned?;
     let bound = declared::Signature::of(blueprint).bind(inputs)?;
     known.free.extend(bound.free);
     Ok(bound.arrays)
@@ -120,6 +131,9 @@ fn learn_one(known: &mut Known, blueprint: &Blueprint, input: &Input) -> Result<
             let offset = blueprint
                 .word_offset(word, bytes)
                 .map_err(|_| sizes::no_word(input, declared, word.index))?;
+            if !input.items.iter().all(Item::is_there) {
+                continue;
+            }
             known.words.insert((input.name.clone(), word.index), input.word(offset)?);
         }
     }
@@ -155,12 +169,15 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_there_is_named_with_its_input() {
-        let why = |spec: &str| Input::open("A", &spec.parse().unwrap()).unwrap_err().to_string();
+        let opened = |spec: &str, declared| Input::open("A", &spec.parse().unwrap(), declared);
+        let why = |spec: &str| opened(spec, None).unwrap_err().to_string();
         assert_eq!(why("nowhere.bin"), "input \"A\": there is no file nowhere.bin");
         let number = why("12345,6");
-        let words =
-            "input \"A\": there is no file 12345; numbers need a type in front: --input A=f32:1,2,3 (u8 i8";
+        let words = "input \"A\": there is no file 12345; numbers need a type in front, and no brackets: --input A=f32:1,2,3 (u8 i8";
         assert!(number.starts_with(words), "{number}");
+        assert!(why("[1,2,3]").contains("no file [1; numbers need a type in front, and no brackets"));
+        let declared = opened("1", Some(DType::I64)).unwrap_err().to_string();
+        assert!(declared.contains("--input A=i64:1,2,3"), "{declared}");
     }
 
     #[test]
@@ -172,7 +189,7 @@ mod tests {
             std::fs::write(&path, content).unwrap();
             path.to_str().unwrap().to_owned()
         });
-        let input = Input::open("A", &paths.join(",").parse().unwrap()).unwrap();
+        let input = Input::open("A", &paths.join(",").parse().unwrap(), None).unwrap();
         assert_eq!(input.bytes(), 9);
         assert_eq!(input.word(0).unwrap().to_le_bytes(), [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(input.word(1).unwrap().to_le_bytes(), [2, 3, 4, 5, 6, 7, 8, 9]);

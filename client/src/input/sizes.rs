@@ -25,7 +25,7 @@ pub(super) fn no_word(input: &Input, declared: Option<DType>, index: u64) -> Fai
     let more = if index < EXAMPLE_WORDS { "" } else { ",…" };
     let example = match declared.unwrap_or(DType::U64) {
         dtype @ (DType::U64 | DType::I64) => {
-            format!(": write {name}={}:{}{more}", dtype.name(), numbers.join(","))
+            format!(", such as {name}={}:{}{more}", dtype.name(), numbers.join(","))
         }
         _ => String::new(),
     };
@@ -97,7 +97,7 @@ mod tests {
             names.join(", ")
         );
         let blueprint = pappus_blueprint::parse(text.as_bytes()).unwrap();
-        let inputs = inputs.iter().map(|(name, spec)| Input::open(name, &spec.parse().unwrap()));
+        let inputs = inputs.iter().map(|(name, spec)| Input::open(name, &spec.parse().unwrap(), None));
         let mut known = Known::default();
         super::super::learn(&mut known, &blueprint, &inputs.collect::<Result<Vec<_>>>()?)?;
         Ok(super::super::plan(&blueprint, &known)?.is_some())
@@ -129,18 +129,25 @@ mod tests {
             |index| format!(r#""buffers": {{"C": {{"FromInput": {{"bufname": "cfg", "idx": {index}}}}}}}"#);
         assert!(plan(&declared(0), &[("cfg", "u64:1")]).unwrap());
         for (index, expected) in [
-            (0, "input \"cfg\" has 4 bytes; word 0 takes 8: write cfg=u64:1"),
-            (2, "input \"cfg\" has 4 bytes; words 0 to 2 take 24: write cfg=u64:1,2,3"),
-            (99, "input \"cfg\" has 4 bytes; words 0 to 99 take 800: write cfg=u64:1,2,3,4,5,6,7,8,…"),
+            (0, "input \"cfg\" has 4 bytes; word 0 takes 8, such as cfg=u64:1"),
+            (2, "input \"cfg\" has 4 bytes; words 0 to 2 take 24, such as cfg=u64:1,2,3"),
+            (99, "input \"cfg\" has 4 bytes; words 0 to 99 take 800, such as cfg=u64:1,2,3,4,5,6,7,8,…"),
         ] {
             assert_eq!(why(&declared(index), &[("cfg", "u32:1")]), expected);
         }
         // In numbers of the type that the function takes.
-        for (dtype, example) in [("i64", ": write cfg=i64:1"), ("f32", "")] {
+        for (dtype, example) in [("i64", ", such as cfg=i64:1"), ("f32", "")] {
             let typed = format!(r#"{}, "types": {{"cfg": {{"dtype": "{dtype}"}}}}"#, declared(0));
             let expected = format!("input \"cfg\" has 4 bytes; word 0 takes 8{example}");
             assert_eq!(why(&typed, &[("cfg", "text:four")]), expected);
         }
+        // Numbers of another type are told as such.
+        let typed = format!(r#"{}, "types": {{"cfg": {{"dtype": "i64"}}}}"#, declared(0));
+        let of_another = why(&typed, &[("cfg", "i32:3")]);
+        assert!(
+            of_another.ends_with("holds i32[1], expected i64 as the function declares it"),
+            "{of_another}"
+        );
     }
 
     #[test]

@@ -50,6 +50,14 @@ pub(crate) struct Expected {
 pub(crate) enum SpecError {
     #[error("{found:?} is no type: expected {expected}; a file of that name is written ./{text}")]
     NoType { found: String, expected: String, text: String },
+    #[error(
+        "{0:?} lacks its closing bracket: shapes are written as in f32[2,3]:…; a file of that name is written ./{0}…"
+    )]
+    Unclosed(String),
+    #[error("shapes are written in square brackets: expected {0}:…")]
+    Brackets(String),
+    #[error("a space before the type {0}: expected none around = and :")]
+    Space(String),
     #[error("an empty file name between commas")]
     EmptyName,
     #[error("nothing stands behind {0:?}: expected numbers or files")]
@@ -66,6 +74,11 @@ impl Expected {
     /// Elements, where the shape is known; as many as there can be where there are too many to count.
     pub(crate) fn elements(&self) -> Option<u64> {
         self.shape.as_ref().map(|dims| dims.iter().fold(1, |all: u64, dim| all.saturating_mul(*dim)))
+    }
+
+    /// Reads `i64[128,128]` without anything behind it.
+    pub(crate) fn announced(text: &str) -> Option<Self> {
+        Self::read(text)?.ok().filter(|expected| expected.shape.is_some())
     }
 
     /// Reads `i64` or `i64[128,128]`; `None` where it is no type at all, so that it may be part of a file's name.
@@ -111,12 +124,18 @@ impl FromStr for Spec {
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let Some((before, rest)) = text.split_once(':') else {
-            return Ok(Self { expected: None, sources: files(text)? });
+            return match Expected::announced(text) {
+                Some(_) => Err(SpecError::Nothing(text.to_owned())),
+                None => Ok(Self { expected: None, sources: files(text)? }),
+            };
         };
         if before == "text" {
             return Ok(Self { expected: None, sources: vec![Source::Literal(rest.into())] });
         }
         let Some(expected) = Expected::read(before) else {
+            if let Some(why) = almost(before) {
+                return Err(why);
+            }
             if let Some((found, expected)) = meant(before) {
                 return Err(SpecError::NoType { found, expected, text: text.to_owned() });
             }
@@ -172,6 +191,20 @@ const ELSEWHERE: [(&str, DType); 25] = [
     ("boolean", DType::Bool),
 ];
 
+/// What is wrong with what stands before a colon, where it is a type but for its brackets or spaces.
+fn almost(before: &str) -> Option<SpecError> {
+    let trimmed = before.trim();
+    if trimmed != before && Expected::read(trimmed).is_some() {
+        return Some(SpecError::Space(trimmed.to_owned()));
+    }
+    let is_type = |name: &str| DType::ALL.iter().any(|dtype| dtype.name() == name);
+    if before.split_once('[').is_some_and(|(name, dims)| is_type(name) && !dims.contains(']')) {
+        return Some(SpecError::Unclosed(before.to_owned()));
+    }
+    let (name, dims) = before.split_once('(')?;
+    is_type(name).then(|| SpecError::Brackets(format!("{name}[{}]", dims.trim_end_matches(')'))))
+}
+
 /// What stands before a colon, where it was surely meant to be a type: the name that it has, or all that there are.
 fn meant(before: &str) -> Option<(String, String)> {
     let (name, shape) = before.split_once('[').map_or((before, None), |(name, shape)| (name, Some(shape)));
@@ -208,6 +241,22 @@ mod tests {
 
     fn file(name: &str) -> Source {
         Source::File(name.into())
+    }
+
+    #[test]
+    fn what_is_almost_a_type_is_told() {
+        for (text, expected) in [
+            ("f32[2,3:1,2", "\"f32[2,3\" lacks its closing bracket"),
+            ("f32(2,3):1,2", "shapes are written in square brackets: expected f32[2,3]:…"),
+            (" f32[2]:1,2", "a space before the type f32[2]"),
+            ("f32[2,3]", "nothing stands behind \"f32[2,3]\""),
+        ] {
+            let why = text.parse::<Spec>().unwrap_err().to_string();
+            assert!(why.starts_with(expected), "{why}");
+        }
+        // Files that are called so.
+        assert_eq!(read("./f32[2,3]").sources, [file("./f32[2"), file("3]")]);
+        assert_eq!(read("f32").sources, [file("f32")]);
     }
 
     #[test]

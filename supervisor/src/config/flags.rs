@@ -18,9 +18,9 @@ use super::sandbox::Names;
         One supervisor per machine: clients talk to its Unix socket, it feeds isolated worker\n\
         processes. Registered functions survive restarts in the state directory.",
     after_help = "Examples:\n  \
-        pappus-supervisor --socket /run/pappus.sock --state-dir /var/lib/pappus \\\n      \
+        pappus-supervisor --socket /run/pappus/pappus.sock --state-dir /var/lib/pappus \\\n      \
             --device cpu:workers=2,memory=256MiB\n  \
-        pappus-supervisor --socket /run/pappus.sock --state-dir /var/lib/pappus \\\n      \
+        pappus-supervisor --socket /run/pappus/pappus.sock --state-dir /var/lib/pappus \\\n      \
             --device cuda:0:workers=4,lanes=8,memory=100GiB --device cpu\n  \
         pappus-supervisor --config /etc/pappus.toml\n  \
         pappus-supervisor --list-devices\n\n\

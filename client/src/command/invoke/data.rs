@@ -19,6 +19,8 @@ use crate::input::{self, Input, Typed};
 
 /// Room for an output of unknown size of another tenant's function. Only what is written takes memory.
 const UNKNOWN_BYTES: u64 = 64 << 20;
+/// Numbers of an output that a terminal shows.
+const SHOWN_NUMBERS: u64 = 1000;
 /// Bytes copied at once between files and the arena.
 const COPY_BYTES: usize = 1 << 20;
 
@@ -52,7 +54,8 @@ impl Data {
         };
         let blueprint = parse(function.config.as_bytes())?;
         let names = blueprint.inputs().iter().map(|id| blueprint.buffers()[id.index()].name.as_str());
-        let inputs = open_inputs(&names.collect::<Vec<_>>(), arguments)?;
+        let declared = |name: &str| blueprint.input_type(name);
+        let inputs = open_inputs(&names.collect::<Vec<_>>(), declared, arguments)?;
         let (known, types) = known(&blueprint, &inputs, &function)?;
         let plan = input::plan(&blueprint, &known)?.ok_or_else(|| {
             Failure::Refused(format!(
@@ -83,7 +86,7 @@ impl Data {
         let granted =
             granted.ok_or_else(|| Failure::Refused(format!("{} is not granted any more", arguments.name)))?;
         let signature = Signature::told(&granted);
-        let inputs = open_inputs(&signature.names(), arguments)?;
+        let inputs = open_inputs(&signature.names(), |_| None, arguments)?;
         let bound = signature.bind(&inputs)?;
         let names: Vec<&str> = granted.outputs.iter().map(|output| output.name.as_str()).collect();
         for Assignment { name, value: to } in &arguments.outputs {
@@ -151,6 +154,7 @@ impl Output {
     fn save_to(&self, arena: &Arena, answer: &v1::Invoked) -> Result<()> {
         match &self.to {
             None => Ok(()),
+            Some(Destination::Stdout) if std::io::stdout().is_terminal() => self.show(arena, answer),
             // Not through anstream, which takes sequences of bytes out that mean colours.
             Some(Destination::Stdout) => {
                 self.write(arena, answer, &mut std::io::stdout().lock(), Path::new("stdout"))
@@ -161,6 +165,20 @@ impl Output {
                 self.write(arena, answer, &mut file, path)
             }
         }
+    }
+
+    /// Shows its numbers as they are written behind `--input`.
+    fn show(&self, arena: &Arena, answer: &v1::Invoked) -> Result<()> {
+        let shape = self.shape(answer).ok_or_else(|| not_for_terminals(&self.name))?;
+        let width = shape.dtype.bytes();
+        let bytes = self.bytes(answer);
+        let mut buffer = vec![0; bytes.min(SHOWN_NUMBERS * width) as usize];
+        arena.read(self.region, 0, &mut buffer)?;
+        let numbers = input::numbers(shape.dtype, &buffer).ok_or_else(|| not_for_terminals(&self.name))?;
+        let dims: Vec<String> = shape.dims.iter().map(u64::to_string).collect();
+        let (name, dtype, dims) = (&self.name, shape.dtype.name(), dims.join(","));
+        let more = if bytes > buffer.len() as u64 { ",…" } else { "" };
+        writeln!(std::io::stdout().lock(), "{name}={dtype}[{dims}]:{numbers}{more}").map_err(Failure::Print)
     }
 
     fn write(&self, arena: &Arena, answer: &v1::Invoked, to: &mut dyn Write, path: &Path) -> Result<()> {
@@ -221,8 +239,12 @@ fn written(path: &Path) -> impl FnOnce(std::io::Error) -> Failure {
     }
 }
 
-/// Opens everything that every input is made of. Names and number must be the function's.
-fn open_inputs(names: &[&str], arguments: &InvokeArguments) -> Result<Vec<Input>> {
+/// Opens everything that every input is made of. Names and number must be the function's, which declares these types.
+fn open_inputs(
+    names: &[&str],
+    declared: impl Fn(&str) -> Option<DType>,
+    arguments: &InvokeArguments,
+) -> Result<Vec<Input>> {
     if let Some(unknown) = arguments.inputs.iter().find(|input| !names.contains(&input.name.as_str())) {
         let function = &arguments.name;
         return Err(Failure::Refused(format!(
@@ -238,7 +260,7 @@ fn open_inputs(names: &[&str], arguments: &InvokeArguments) -> Result<Vec<Input>
                 arguments.name
             ))
         })?;
-        Input::open(name, &given.value)
+        Input::open(name, &given.value, declared(name))
     });
     inputs.collect()
 }
@@ -260,15 +282,21 @@ fn check_outputs(blueprint: &Blueprint, plan: &Plan, arguments: &InvokeArguments
     let names: Vec<&str> = names.collect();
     for Assignment { name, value: to } in &arguments.outputs {
         let at = position(&names, name, arguments)?;
-        if *to == Destination::Stdout && std::io::stdout().is_terminal() {
-            let message = format!("stdout is a terminal: pass {name:?} on with `| …`, or name a file");
-            return Err(Failure::Refused(message));
+        let dtype = plan.output_shapes[at].as_ref().map(|shape| shape.dtype);
+        let is_shown = dtype.is_some_and(|dtype| input::numbers(dtype, &[]).is_some());
+        if *to == Destination::Stdout && std::io::stdout().is_terminal() && !is_shown {
+            return Err(not_for_terminals(name));
         }
         if let Some(path) = npy_path(to) {
             npy_type(name, path, plan.output_shapes[at].as_ref().map(|shape| shape.dtype))?;
         }
     }
     Ok(())
+}
+
+/// An output that cannot be shown on a terminal: its type is not declared, or there are no numbers of it.
+fn not_for_terminals(name: &str) -> Failure {
+    Failure::Refused(format!("stdout is a terminal: pass {name:?} on with `| …`, or name a file"))
 }
 
 /// Where an output stands among all.
