@@ -24,9 +24,29 @@ impl Error {
     }
 }
 
+/// How what a place of the blueprint takes is written, by the first form that serde knows for it.
+const WRITTEN: [(&str, &str); 3] = [
+    (
+        "`Sizeof`",
+        r#"a size is written {"Absolute": 12}, {"Sizeof": "A"} or, in the shape of an input, {"Free": "n"}"#,
+    ),
+    ("`Ptr`", r#"an argument is written {"Ptr": "A"} or {"I64": 4}"#),
+    ("`ExecKernel`", r#"a step is written {"ExecKernel": ["kernel", [arguments], {launch}]}, with one key"#),
+];
+
 /// Where a size, an argument or a step must be an object and is not, serde_json says "expected value", which reads as if
-/// the JSON itself were broken. At the top level that is right.
+/// the JSON itself were broken. At the top level that is right. Where it is one of another form, or a string, the forms that
+/// there are say little to who never saw one.
 fn in_place(path: &str, message: String) -> String {
+    if message.starts_with("unknown variant `")
+        && let Some((_, forms)) = message.split_once(", expected one of ")
+        && let Some((_, written)) = WRITTEN.iter().find(|(first, _)| forms.starts_with(first))
+    {
+        // The place in the text stands at the end.
+        let (what, at) = message.rsplit_once(" at line ").unwrap_or((&message, ""));
+        let line = if at.is_empty() { String::new() } else { format!(" at line {at}") };
+        return format!("{what}: {written}{line}");
+    }
     match message.strip_prefix("expected value") {
         Some(rest) if path.starts_with("blueprint.") => format!(
             "expected an object with one key, such as {{\"Absolute\": 1}} for a size or {{\"I64\": 4}} for an \

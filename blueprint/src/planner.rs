@@ -234,7 +234,8 @@ impl Planner<'_> {
             counts.steps = counts.steps.saturating_add(added.steps);
             if counts.steps > limits::EXPANDED_STEPS {
                 let message = format!(
-                    "one invocation would execute more steps than allowed, expected at most {}",
+                    "one invocation would execute more steps than allowed: {}, expected at most {}",
+                    counts.steps,
                     limits::EXPANDED_STEPS
                 );
                 return Err(Error::new(blueprint::place_of_step(&blueprint.steps, at), message));

@@ -98,7 +98,9 @@ fn why_unreachable(path: &Path, source: &std::io::Error) -> String {
         _ if bytes > SOCKET_PATH_BYTES => {
             format!("the path has {bytes} bytes, a socket's can have {SOCKET_PATH_BYTES}: use a shorter one")
         }
-        _ => format!("{source}; start `pappus-supervisor`, or name the socket it was started with"),
+        _ => format!(
+            "{source}; start `pappus-supervisor --socket … --state-dir …`, or name the socket it was started with"
+        ),
     }
 }
 
@@ -112,7 +114,7 @@ mod tests {
             Error::Unreachable { path: path.into(), source: kind.into() }.to_string()
         };
         assert!(why("s", ErrorKind::PermissionDenied).contains("use the supervisor's uid or root"));
-        assert!(why("s", ErrorKind::NotFound).contains("start `pappus-supervisor`"));
+        assert!(why("s", ErrorKind::NotFound).contains("start `pappus-supervisor "));
         let long = "x".repeat(SOCKET_PATH_BYTES + 1);
         let words = "has 108 bytes, a socket's can have 107";
         assert!(why(&long, ErrorKind::InvalidInput).contains(words));

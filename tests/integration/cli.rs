@@ -143,7 +143,7 @@ fn checking_needs_neither_supervisor_nor_modules_nor_sizes() {
     supervisor.write("short.bin", [1; 7]);
     let short = check(&["configs/matmul.json", "--input", "A=short.bin"]);
     assert_eq!(short.code, 3, "{}{}", short.stdout, short.stderr);
-    assert!(short.stderr.contains("write A=i64:1"), "{}", short.stderr);
+    assert!(short.stderr.contains(", such as A=i64:1"), "{}", short.stderr);
     supervisor.write("broken.json", config("matmul").unwrap().replace("Sizeof", "SizeOf"));
     let broken = check(&["broken.json"]);
     assert_eq!(broken.code, 3);

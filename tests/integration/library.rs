@@ -147,5 +147,5 @@ fn matrices_that_start_with_their_dimensions_are_held_to_them() {
     gives(&supervisor, "inference_batched", &given(&a, &[3, 12, 40]), ("D", wanted));
     refuses(&supervisor, "inference_batched", &given(&a, &[2, 12, 40]), "expected 3848 (f32[962])");
     refuses(&supervisor, "inference", &given(&a, &[12, 40]), "expected 1928 (f32[482])");
-    refuses(&supervisor, "inference", &given(&a, &[12]), "write size=i64:1,2");
+    refuses(&supervisor, "inference", &given(&a, &[12]), ", such as size=i64:1,2");
 }

@@ -81,6 +81,18 @@ fn keys_are_known_and_come_once() {
     check_argument(r#"{"I32": {"Absolute": 1, "Sizeof": "A"}}"#, "[0].I32", "a second key");
     check_argument(r#"{"Ptr": "A", "Ptr": "A"}"#, "[0]", "expected");
     check_argument(r#"{"Pointer": "A"}"#, "[0]", "unknown variant `Pointer`, expected one of `Ptr`");
+    for (found, place, written) in [
+        (
+            with(r#""B": "A""#, ""),
+            "blueprint.buffers.B",
+            r#"a size is written {"Absolute": 12}, {"Sizeof": "A"}"#,
+        ),
+        (with_steps(r#""A""#), "blueprint.control_flow[0]", "a step is written {\"ExecKernel\""),
+    ] {
+        let error = parse(found.as_bytes()).unwrap_err();
+        assert_eq!(error.path, place);
+        assert!(error.message.contains(written) && error.message.contains(" at line "), "{error}");
+    }
     check_argument("5", "[0]", "expected");
     check(&with(r#""B": {"Sizeof": 5}"#, ""), "blueprint.buffers.B.Sizeof", "expected a string");
     check(&with(r#""B": {"Absolute": -5}"#, ""), "blueprint.buffers.B.Absolute", "expected u64");

@@ -272,7 +272,7 @@ pub(crate) struct InvokeArguments {
     #[arg(long = "output", value_name = "B=FILE", value_parser = assignment::<Destination>("NAME=FILE", "--output B="))]
     pub(crate) outputs: Vec<Assignment<Destination>>,
     /// End each call after this time, such as 500ms
-    #[arg(long, value_parser = humantime::parse_duration)]
+    #[arg(long, value_parser = values::some_time)]
     pub(crate) deadline: Option<Duration>,
     /// Call it that many times and show how the latencies are distributed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]

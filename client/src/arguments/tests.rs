@@ -86,6 +86,7 @@ fn a_missing_function_is_asked_for_by_its_usage() {
 #[test]
 fn a_malformed_assignment_is_refused_with_an_example() {
     for (line, words) in [
+        ("pappus invoke f --deadline 0s", "nothing can be done in no time"),
         ("pappus invoke f --input a.bin", "expected NAME=FILE, e.g. --input A=a.bin"),
         ("pappus invoke f --output =b", "expected NAME=FILE, e.g. --output B=a.bin"),
         (

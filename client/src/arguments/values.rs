@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use bytesize::ByteSize;
 
@@ -68,6 +69,15 @@ impl FromStr for SizeOrSpec {
             (_, Some(array)) => Ok(Self::Array(array)),
             _ => Ok(Self::Spec(text.parse()?)),
         }
+    }
+}
+
+/// A time such as `500ms`; none at all is refused.
+pub(super) fn some_time(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(Duration::ZERO) => Err("nothing can be done in no time: expected a time such as 500ms".into()),
+        Ok(time) => Ok(time),
+        Err(why) => Err(why.to_string()),
     }
 }
 

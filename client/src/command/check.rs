@@ -143,7 +143,10 @@ impl Tells {
 fn open_modules(package: &Package) -> Result<Vec<Opened>> {
     let mut opened = Vec::new();
     for (at, module) in package.modules().iter().enumerate() {
-        for file in &module.files {
+        // What is wrong is told of the file that the configuration names, if that is one.
+        let mut files: Vec<_> = module.files.iter().collect();
+        files.sort_by_key(|file| file.path.file_name() != module.path.file_name());
+        for file in files {
             let mut tells = Tells::Nothing;
             for part in module_kernels::of_file(file)? {
                 let Some(kernels) = part.kernels else { continue };
@@ -154,6 +157,7 @@ fn open_modules(package: &Package) -> Result<Vec<Opened>> {
             opened.push(Opened { module: module.name.clone(), path: file.path.clone(), tells });
         }
     }
+    opened.sort_by(|one, other| (&one.module, &one.path).cmp(&(&other.module, &other.path)));
     Ok(opened)
 }
 

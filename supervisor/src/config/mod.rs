@@ -40,7 +40,9 @@ pub use tenants::TenantRules;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// Not given anywhere.
-    #[error("--{0} is missing: give the flag or put `{0} = …` into the configuration file")]
+    #[error(
+        "--{0} is missing: give the flag or put `{0} = …` into the configuration file; --socket and --state-dir are needed"
+    )]
     Missing(&'static str),
     /// A value that does not read.
     #[error("{name} = {value:?}: {why}")]
