@@ -197,7 +197,7 @@ def test_a_supervisor_that_dies_is_told_from_one_that_never_was(start: Callable[
     assert caught.value.retryable
     assert caught.value.code is pappus.Code.UNAVAILABLE
     assert client.closed
-    with pytest.raises(pappus.Unreachable, match="start `pappus-supervisor`"):
+    with pytest.raises(pappus.Unreachable, match="start `pappus-supervisor "):
         supervisor.connect()
     with pytest.raises(pappus.Unreachable, match="a socket's can have 107"):
         pappus.connect("/" + "x" * 200)

@@ -11,6 +11,7 @@ use super::load::{self, Calls, until_standby};
 use crate::Result;
 use crate::bare::work::Work;
 use crate::harness::pace;
+use crate::harness::sampling::nanoseconds;
 use crate::report::{Report, Unit};
 
 /// Busy tenants, and calls in flight of each.
@@ -110,9 +111,9 @@ fn all_at_once(bed: &Bed, report: &mut Report) -> Result<()> {
         let begin = Instant::now();
         let mut first = None;
         let kept = ready.and_then(|(mut client, calls)| {
-            load::keep_until(&mut client, &calls, &over, |now, _| {
+            load::keep_until(&mut client, &calls, &over, |_, _| {
                 if first.is_none() {
-                    first = Some(nanoseconds_between(begin, now));
+                    first = Some(nanoseconds(begin));
                     over.fetch_or(waiting.fetch_sub(1, Ordering::Relaxed) == 1, Ordering::Relaxed);
                 }
                 Ok(())
@@ -144,10 +145,6 @@ fn all_at_once(bed: &Bed, report: &mut Report) -> Result<()> {
         false => report.info(title, lost as f64, Unit::Count),
     }
     Ok(())
-}
-
-fn nanoseconds_between(begin: Instant, end: Instant) -> u64 {
-    u64::try_from(end.saturating_duration_since(begin).as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Calls of the busy tenants in some time.

@@ -527,7 +527,25 @@ mod tests {
         assert!(by_shape.contains("f32[2, 3]") && !by_shape.contains("not checked"), "{by_shape}");
         let too_few = check_of("softmax", &["A=f32[2]"], false).unwrap_err().to_string();
         assert!(too_few.contains("input \"A\""), "{too_few}");
+        // Words that sizes are computed from are not known then, and not asked for.
+        let words = check(&["A=i64[5]"], false).unwrap();
+        assert!(words.contains("i64[A[0] × A[0] + 1]"), "{words}");
         // Nothing is asked of who says nothing.
         assert!(!check_of("softmax", &[], false).unwrap().contains("not checked"));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_of_the_file_that_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["linalg.gfx942.hsaco", "linalg.wasm"] {
+            std::fs::write(dir.path().join(name), pappus_kernels::artefact(name).unwrap()).unwrap();
+        }
+        let config = pappus_kernels::config("vec_add").unwrap().replace("vec_add_f", "no_such_kernel");
+        for named in ["linalg.gfx942.hsaco", "linalg.wasm"] {
+            let path = dir.path().join("config.json");
+            std::fs::write(&path, config.replace("../built/linalg.wasm", named)).unwrap();
+            let why = examine(&path, &[], &[]).err().unwrap().to_string();
+            assert!(why.contains(&format!("{named}: ")), "{why}");
+        }
     }
 }

@@ -51,7 +51,8 @@ def unreachable(path: str, why: OSError) -> Unreachable:
     elif size > _SOCKET_PATH_BYTES:
         reason = f"the path has {size} bytes, a socket's can have {_SOCKET_PATH_BYTES}: use a shorter one"
     else:
-        reason = f"{why.strerror or why}; start `pappus-supervisor`, or name the socket it was started with"
+        start = "start `pappus-supervisor --socket … --state-dir …`, or name the socket it was started with"
+        reason = f"{why.strerror or why}; {start}"
     return Unreachable(f"cannot reach a supervisor at {path}: {reason}", retryable=True)
 
 

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::code::{Codes, Wish};
-use super::requests::{NewFunction, NewModule, NewVariant, NewWeight};
+use super::failures::Job;
+use super::requests::{NewFunction, NewFunctionModule, NewModule, NewVariant, NewWeight};
 use super::*;
 use crate::blocking::{BlockingThreads, Whose};
 use crate::config::SandboxSettings;
@@ -196,6 +197,35 @@ fn records_and_grants_are_charged_as_memory() {
     assert_eq!(account.used(Limit::PlanBytes), before);
     registry.remove_function(&account, "f").unwrap();
     assert_eq!(account.used(Limit::PlanBytes), 0);
+}
+
+#[test]
+fn a_function_whose_machine_code_is_gone_is_not_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = open(dir.path());
+    let account = account(&registry, 1);
+    let handed = Handed::default();
+    let put = |bytes: &[u8]| registry.put_blob(&account, &handed, bytes.len() as u64, bytes).unwrap().0;
+    let config = br#"{"module_path": "m.wasm", "kernels": [], "blueprint": {"inputs": [], "buffers": {}, "outputs": [], "control_flow": []}}"#;
+    let (config, module) = (put(config), put(b"module"));
+    let variant = NewVariant { format: "wasm".into(), arch: String::new(), sha256: module.0.to_vec().into() };
+    let module_of =
+        NewFunctionModule { name: "m.wasm".into(), variants: vec![variant], registered: String::new() };
+    let new = NewFunction {
+        name: "f".into(),
+        config_sha256: config.0.to_vec().into(),
+        modules: vec![module_of],
+        weights: vec![],
+        replace: false,
+    };
+    // It was made for this request, and went while another module was.
+    let mut codes = Codes::new(Wish::Afresh);
+    codes.made(Job { tenant: account.tenant, module, class: Some(0) });
+    registry.try_add_function(&account, &new, &mut codes).unwrap();
+    assert!(registry.find(&account, "f").is_none());
+    // The control: one without modules.
+    add(&registry, &account, "g", &[]).unwrap();
+    assert!(registry.find(&account, "g").is_some());
 }
 
 #[test]

@@ -103,6 +103,25 @@ fn nobody_loses_its_process_while_there_are_empty_slots() {
         b.finish(W0, again);
         b.expect_all(expected);
     }
+    // What they waited for is forgotten once none waits, and one of them that got a process shows that more come.
+    let mut b = busy_for_two_seconds(4);
+    b.submit(4, domain(4));
+    b.now = 9000 * MS;
+    b.ready(W1);
+    let again = b.submit(5, domain(1));
+    b.expect_all("2 on 1.0, bring 2, 5 on 0.0");
+    b.now = 10_000 * MS;
+    b.finish(W0, again);
+    b.expect_all("");
+    let mut b = bench(shape(4));
+    let first = b.submit(1, domain(1));
+    let given_up = b.submit(2, domain(2));
+    b.scheduler.handle(b.now, Cancel { id: given_up }, &mut b.actions);
+    b.now = 20_000 * MS;
+    b.submit(3, domain(3));
+    b.submit(4, domain(4));
+    b.finish(W0, first);
+    b.expect_all("1 on 0.0, bring 1");
     // Where there is no memory for its context, at once, and also where calls wait for the same worker.
     for (bytes, expected) in [(1, "5 on 0.0"), (u64::MAX, "replace 0")] {
         let mut b = busy_for_two_seconds(3);

@@ -91,8 +91,10 @@ impl Data {
         let names: Vec<&str> = granted.outputs.iter().map(|output| output.name.as_str()).collect();
         for Assignment { name, value: to } in &arguments.outputs {
             let at = position(&names, name, arguments)?;
+            let dtype = DType::named(&granted.outputs[at].dtype);
+            check_terminal(name, to, dtype)?;
             if let Some(path) = npy_path(to) {
-                let dtype = DType::named(&granted.outputs[at].dtype).ok_or_else(|| {
+                let dtype = dtype.ok_or_else(|| {
                     Failure::Refused(format!(
                         "{}: only the owner of {} knows what {name:?} holds: write raw bytes to a file that does not end \
                          in .npy",
@@ -283,15 +285,21 @@ fn check_outputs(blueprint: &Blueprint, plan: &Plan, arguments: &InvokeArguments
     for Assignment { name, value: to } in &arguments.outputs {
         let at = position(&names, name, arguments)?;
         let dtype = plan.output_shapes[at].as_ref().map(|shape| shape.dtype);
-        let is_shown = dtype.is_some_and(|dtype| input::numbers(dtype, &[]).is_some());
-        if *to == Destination::Stdout && std::io::stdout().is_terminal() && !is_shown {
-            return Err(not_for_terminals(name));
-        }
+        check_terminal(name, to, dtype)?;
         if let Some(path) = npy_path(to) {
-            npy_type(name, path, plan.output_shapes[at].as_ref().map(|shape| shape.dtype))?;
+            npy_type(name, path, dtype)?;
         }
     }
     Ok(())
+}
+
+/// Whether an output of this type can go where it is to go, if that is a terminal.
+fn check_terminal(name: &str, to: &Destination, dtype: Option<DType>) -> Result<()> {
+    let is_shown = dtype.is_some_and(|dtype| input::numbers(dtype, &[]).is_some());
+    match *to == Destination::Stdout && std::io::stdout().is_terminal() && !is_shown {
+        true => Err(not_for_terminals(name)),
+        false => Ok(()),
+    }
 }
 
 /// An output that cannot be shown on a terminal: its type is not declared, or there are no numbers of it.
