@@ -13,7 +13,7 @@ pub mod turn_wait;
 mod weights;
 
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pappus_protocol::from_worker::Done;
 use pappus_protocol::pipe::{Got, Outbox};
@@ -136,7 +136,8 @@ struct Server<D: Device> {
 
 impl<D: Device> Server<D> {
     fn handle(&mut self, message: ToWorker<'_>) -> Result<(), Error> {
-        match message {
+        let cold = (!matches!(message, ToWorker::Invoke { .. })).then(Instant::now);
+        let handled = match message {
             ToWorker::Invoke { call, invoke } => self.invoke(call, &invoke),
             ToWorker::Configure(configure) => self.configure(&configure),
             ToWorker::Install { function, install } => self.install(function, &install),
@@ -161,7 +162,10 @@ impl<D: Device> Server<D> {
             ToWorker::Compile { .. } | ToWorker::Describe { .. } => {
                 Err(Error::Unexpected("a serving worker does not compile"))
             }
-        }
+        };
+        // A turn that waits for calls does not wait for what the worker did itself.
+        cold.into_iter().for_each(|begin| self.turn.worked(begin.elapsed()));
+        handled
     }
 
     /// Takes in what the turn page says; whether a turn begins.

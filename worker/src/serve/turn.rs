@@ -101,6 +101,11 @@ impl Turn {
         self.wait.arrived(now_ns(), in_turn);
     }
 
+    /// The worker did something but calls for so long.
+    pub(super) fn worked(&mut self, took: Duration) {
+        self.wait.worked(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+    }
+
     /// The turn that is held.
     pub(super) fn held(&self) -> Option<TurnId> {
         self.held.as_ref().map(|held| held.turn)

@@ -23,14 +23,17 @@
 //!   so long at most, if that is expected to cost less than to yield at once.
 //! - How late a call comes counts no further than the wait for it would cost: the longest wait, and for a later time the yield behind
 //!   it. A host that takes a processor away for some milliseconds delays one call, which says nothing of the next ones.
-//! - A turn that does not wait learns nothing of `n`, and one that declines a later wait nothing of later times: behind 31 such
-//!   turns one waits all the same, every time. A later time in which the worker did not wait counts for nothing: its client
-//!   may have slept because the turn was over.
+//! - A turn that does not wait learns nothing of `n`, and one that declines a later wait nothing of later times: behind one such
+//!   turn the next one waits all the same, every time. Where that taught that it does not pay, it is tried again behind three of
+//!   them, then behind 7, 15 and 31: one time that was long by chance costs two turns, a tenant whose calls always come late an
+//!   eighth of every 32nd. A later time in which the worker did not wait counts for nothing: its client may have slept because
+//!   the turn was over.
+//! - What the worker itself did meanwhile, such as pinning an arena that came in front of the call, is no time without one.
 //!
 //! All times are nanoseconds of one clock, which the caller reads.
 
-/// A turn that would not wait does so all the same, each so many turns.
-const EXPLORE: u32 = 32;
+/// A turn that would not wait does so all the same: the second one, and each so many turns where that never paid.
+const EXPLORE: std::ops::RangeInclusive<u32> = 2..=32;
 /// Changes that waits save in a turn, until that was seen.
 const HOPED: u64 = 16;
 /// The part of a quantum that a wait takes at most.
@@ -66,6 +69,8 @@ pub struct TurnWait {
     declined: bool,
     /// Turns since one waited each time.
     unexplored: u32,
+    /// Times in a row that waiting all the same did not pay.
+    in_vain: u32,
     /// This turn waits all the same.
     explores: bool,
     /// What waiting was weighed by last.
@@ -120,7 +125,15 @@ impl TurnWait {
     pub fn begin(&mut self) {
         (self.ended, self.waited, self.declined) = (0, false, false);
         (self.calls, self.first_calls) = (0, 0);
-        self.explores = self.unexplored >= EXPLORE - 1;
+        let every = (EXPLORE.start() << self.in_vain.min(16)).min(*EXPLORE.end());
+        self.explores = self.unexplored >= every - 1;
+    }
+
+    /// The worker itself did something for so long, which does not count as a time without a call.
+    pub fn worked(&mut self, ns: u64) {
+        if let Some(idle) = &mut self.idle {
+            idle.since_ns = idle.since_ns.saturating_add(ns);
+        }
     }
 
     /// A call is over.
@@ -166,7 +179,11 @@ impl TurnWait {
         }
         // Of what it declined nothing was learned.
         let learned = self.waited && !self.declined;
-        self.unexplored = if learned { 0 } else { self.unexplored.saturating_add(1) };
+        match (learned, self.explores) {
+            (true, true) => (self.unexplored, self.in_vain) = (0, self.in_vain.saturating_add(1)),
+            (true, false) => (self.unexplored, self.in_vain) = (0, 0),
+            (false, _) => self.unexplored = self.unexplored.saturating_add(1),
+        }
         self.begin();
     }
 
@@ -276,7 +293,7 @@ mod tests {
         let (mut wait, mut now) = (TurnWait::default(), 0);
         let turns = 3200;
         let waited = (0..turns).filter(|_| turn(&mut wait, &mut now, &[5_000 * US]).1).count();
-        // A few at first, then each 32nd.
+        // More often at first, then each 32nd.
         assert!((turns / 33..turns / 33 + 20).contains(&waited), "{waited}");
     }
 
@@ -363,6 +380,33 @@ mod tests {
             }
             let came = good(&mut wait, &mut now);
             assert!(came > 150 * gaps.len(), "{late}: {came}");
+        }
+    }
+
+    #[test]
+    fn one_long_time_without_a_call_costs_two_turns() {
+        let gaps = [vec![40 * US], vec![20 * US; 60]].concat();
+        for late in [[100 * US, 2_000 * US], [300 * US, 100_000 * US], [5_000 * US, 5_000 * US]] {
+            let (mut wait, mut now) = (TurnWait::default(), 0);
+            turn(&mut wait, &mut now, &late);
+            let kept = (0..40).filter(|_| turn(&mut wait, &mut now, &gaps).0 == gaps.len()).count();
+            assert!(kept >= 38, "{late:?}: {kept}");
+        }
+    }
+
+    #[test]
+    fn what_the_worker_does_itself_is_no_time_without_a_call() {
+        for (worked, waits, learned) in [(0, false, 625 * US), (4_900 * US, true, 40 * US)] {
+            let mut wait = TurnWait::default();
+            wait.begin();
+            wait.call_over();
+            wait.idle(0);
+            assert!(wait.left_ns(0, PRICES) > 0);
+            // Arenas came in front of the call.
+            wait.worked(worked);
+            assert_eq!(wait.left_ns(4_940 * US, PRICES) > 0, waits);
+            wait.arrived(4_940 * US, true);
+            assert_eq!(wait.first_ns, Some(learned));
         }
     }
 
