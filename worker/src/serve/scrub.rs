@@ -22,19 +22,21 @@ impl<D: Device> Server<D> {
         for function in self.functions.drain() {
             self.device.unload(function)?;
         }
+        self.lanes.iter_mut().for_each(|lane| *lane = Lane::default());
+        self.device.forget()?;
+        self.device.scrub()?;
+        self.dirty = false;
+        if let Some(turn) = self.turn.held() {
+            // The rest needs nothing but the host, and others have the device meanwhile.
+            self.give_back(turn)?;
+            self.outbox.flush_blocking()?;
+        }
         for arena in self.arenas.of_clients() {
             self.device.unmap_arena(arena);
             self.arenas.remove(arena);
         }
         self.arenas.drop_postponed();
-        self.lanes.iter_mut().for_each(|lane| *lane = Lane::default());
         self.arenas.zero_all(STAGING_ARENA);
-        self.device.forget()?;
-        self.device.scrub()?;
-        self.dirty = false;
-        if let Some(turn) = self.turn.held() {
-            self.give_back(turn)?;
-        }
         self.turn.forget();
         self.page.forget();
         self.outbox.push_from_worker(&FromWorker::Scrubbed { handover });
