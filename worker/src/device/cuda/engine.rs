@@ -9,7 +9,7 @@ use pappus_protocol::{Fault, FaultCode};
 use super::driver::memory::{self, DeviceBuffer, HostBuffer, Physical, Pinned};
 use super::driver::module::{Kernel, Module};
 use super::driver::tensor_map;
-use super::driver::{Context, CudaError, DeviceInfo, Event, GraphExec, Library, Stream};
+use super::driver::{Context, CudaError, DeviceInfo, Event, GraphExec, GraphNode, Library, Stream};
 use super::{copy_kernel, elf, nvml, scrub_kernels};
 use crate::device::CodeError;
 use crate::device::gpu::driver::{
@@ -59,6 +59,7 @@ impl Driver for Engine {
     type Stream = Stream;
     type Event = Event;
     type Graph = GraphExec;
+    type Launch = GraphNode;
     type Module = Module;
     type Kernel = Kernel;
     type Memory = Physical;

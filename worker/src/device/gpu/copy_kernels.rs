@@ -14,7 +14,7 @@
 
 use pappus_protocol::Fault;
 
-use super::driver::{ALONE, Driver, Shape, Stream};
+use super::driver::{ALONE, Driver, Graph, Shape, Stream};
 use super::layout::Transfer;
 
 /// The most bytes that a kernel copies in, or out: copy engines are faster for more.
@@ -51,71 +51,90 @@ struct Segment {
     clears: bool,
 }
 
-/// The ranges of one launch.
-#[derive(Debug, Default)]
-struct Segments(Vec<Segment>);
+/// The ranges of one launch, as the kernel's parameter: no memory is allocated for them.
+#[derive(Debug, Clone, Copy)]
+struct Segments {
+    param: [u8; PARAM_BYTES],
+    count: usize,
+    longest: u64,
+}
 
 impl Segments {
-    fn copy(&mut self, from: u64, to: u64, bytes: u64, clears: bool) {
-        self.0.push(Segment { from, to, bytes, clears });
+    const NONE: Self = Self { param: [0; PARAM_BYTES], count: 0, longest: 0 };
+
+    /// Adds one; none where there is no place for it.
+    fn push(&mut self, segment: Segment) -> Option<()> {
+        let at = 8 + self.count * SEGMENT_BYTES;
+        let place = self.param.get_mut(at..at + SEGMENT_BYTES)?;
+        let words = [segment.from, segment.to, segment.bytes, segment.clears.into()];
+        for (slot, word) in place.chunks_exact_mut(8).zip(words) {
+            slot.copy_from_slice(&word.to_le_bytes());
+        }
+        self.count += 1;
+        self.param[..8].copy_from_slice(&(self.count as u64).to_le_bytes());
+        self.longest = self.longest.max(segment.bytes);
+        Some(())
+    }
+
+    fn copy(&mut self, from: u64, to: u64, bytes: u64, clears: bool) -> Option<()> {
+        self.push(Segment { from, to, bytes, clears })
     }
 
     /// Clears the bytes between two addresses, aligned or not.
-    fn clear(&mut self, start: u64, end: u64) {
+    fn clear(&mut self, start: u64, end: u64) -> Option<()> {
         let aligned = start.next_multiple_of(VECTOR).min(end);
         for (start, end) in [(start, aligned), (aligned, end)] {
             if start < end {
-                self.0.push(Segment { from: 0, to: start, bytes: end - start, clears: false });
+                self.push(Segment { from: 0, to: start, bytes: end - start, clears: false })?;
             }
         }
+        Some(())
     }
 
-    /// The kernel's parameter.
-    fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(PARAM_BYTES);
-        bytes.extend((self.0.len() as u64).to_le_bytes());
-        for segment in &self.0 {
-            let words = [segment.from, segment.to, segment.bytes, segment.clears.into()];
-            bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-        }
-        bytes.resize(PARAM_BYTES, 0);
-        bytes
+    /// The kernel's launch; none where there is nothing to do.
+    fn shape(&self) -> Option<Shape> {
+        let blocks = self.longest.div_ceil(VECTOR * u64::from(THREADS)).min(MOST_BLOCKS) as u32;
+        let shape = Shape { grid: [blocks, 1, 1], block: [THREADS, 1, 1], cluster: ALONE, shared_bytes: 0 };
+        (blocks > 0).then_some(shape)
     }
 }
 
-/// Copies back, and clearing of the range that a call used. The outputs are cleared as they are copied.
+/// Copies back, and clearing of the range that a call used. The outputs are cleared as they are copied. None where that
+/// cannot be done in one pass.
 fn cleared_behind(outputs: &[Transfer], base: u64, used_bytes: u64) -> Option<Segments> {
-    let mut order: Vec<&Transfer> = outputs.iter().collect();
-    order.sort_by_key(|output| output.device);
-    let mut segments = Segments::default();
+    let mut order = [0; SEGMENTS];
+    let order = order.get_mut(..outputs.len())?;
+    order.iter_mut().enumerate().for_each(|(at, nth)| *nth = at);
+    order.sort_unstable_by_key(|&nth| outputs[nth].device);
+    let mut segments = Segments::NONE;
     let mut cleared = base;
-    for output in order {
+    for output in order.iter().map(|&nth| &outputs[nth]) {
         // Outputs that overlap or lie outside of the range cannot be copied and cleared in one pass.
         if output.device < cleared || output.device + output.bytes > base + used_bytes {
             return None;
         }
-        segments.clear(cleared, output.device);
-        segments.copy(output.device, output.host.addr() as u64, output.bytes, true);
+        segments.clear(cleared, output.device)?;
+        segments.copy(output.device, output.host.addr() as u64, output.bytes, true)?;
         cleared = output.device + output.bytes;
     }
-    segments.clear(cleared, base + used_bytes);
+    segments.clear(cleared, base + used_bytes)?;
     Some(segments)
 }
 
-fn copied_in(inputs: &[Transfer]) -> Segments {
-    let mut segments = Segments::default();
+fn copied_in(inputs: &[Transfer]) -> Option<Segments> {
+    let mut segments = Segments::NONE;
     for input in inputs {
-        segments.copy(input.host.addr() as u64, input.device, input.bytes, false);
+        segments.copy(input.host.addr() as u64, input.device, input.bytes, false)?;
     }
-    segments
+    Some(segments)
 }
 
-fn copied_out(outputs: &[Transfer]) -> Segments {
-    let mut segments = Segments::default();
+fn copied_out(outputs: &[Transfer]) -> Option<Segments> {
+    let mut segments = Segments::NONE;
     for output in outputs {
-        segments.copy(output.device, output.host.addr() as u64, output.bytes, false);
+        segments.copy(output.device, output.host.addr() as u64, output.bytes, false)?;
     }
-    segments
+    Some(segments)
 }
 
 /// Whether all of them can be copied by a kernel.
@@ -126,11 +145,16 @@ fn small(transfers: &[Transfer]) -> bool {
 
 /// The copies of a small call: its inputs, and its outputs with the clearing.
 #[derive(Debug)]
-pub(super) struct SmallCopies<'a, D: Driver> {
-    kernel: &'a CopyKernel<D>,
-    inputs: Segments,
-    outputs: Segments,
+pub(super) struct SmallCopies<D: Driver> {
+    kernel: D::Kernel,
+    /// In front of the steps, and behind them.
+    launches: [Segments; 2],
+    /// Whether the range of the call is cleared, too.
+    pub(super) clears: bool,
 }
+
+/// The captured launches of the copies, in front of the steps and behind them.
+pub(super) type Captured<D> = [Option<<D as Driver>::Launch>; 2];
 
 impl<D: Driver> CopyKernel<D> {
     /// The backend's kernel.
@@ -140,46 +164,56 @@ impl<D: Driver> CopyKernel<D> {
     }
 
     /// How a call's bytes are copied by kernels, if they are few enough; `used_bytes` from `base` on are
-    /// cleared.
+    /// cleared, if they are few enough, too.
     pub(super) fn plan(
         &self,
         inputs: &[Transfer],
         outputs: &[Transfer],
         base: u64,
         used_bytes: u64,
-    ) -> Option<SmallCopies<'_, D>> {
-        if !small(inputs) || !small(outputs) || used_bytes > MOST_CLEARED_BYTES {
+    ) -> Option<SmallCopies<D>> {
+        if !small(inputs) || !small(outputs) {
             return None;
         }
-        let outputs = match used_bytes {
-            0 => copied_out(outputs),
-            _ => cleared_behind(outputs, base, used_bytes)?,
+        let cleared = match used_bytes {
+            1..=MOST_CLEARED_BYTES => cleared_behind(outputs, base, used_bytes),
+            _ => None,
         };
-        let inputs = copied_in(inputs);
-        let fit = inputs.0.len() <= SEGMENTS && outputs.0.len() <= SEGMENTS;
-        fit.then_some(SmallCopies { kernel: self, inputs, outputs })
-    }
-
-    fn launch(&self, stream: &D::Stream, segments: &Segments) -> Result<(), D::Error> {
-        let longest = segments.0.iter().map(|segment| segment.bytes).max().unwrap_or(0);
-        if longest == 0 {
-            return Ok(());
-        }
-        let blocks = longest.div_ceil(VECTOR * u64::from(THREADS)).min(MOST_BLOCKS) as u32;
-        let shape = Shape { grid: [blocks, 1, 1], block: [THREADS, 1, 1], cluster: ALONE, shared_bytes: 0 };
-        stream.launch(self.kernel, &shape, &segments.encode())
+        let clears = cleared.is_some() || used_bytes == 0;
+        let launches = [copied_in(inputs)?, cleared.or_else(|| copied_out(outputs))?];
+        Some(SmallCopies { kernel: self.kernel, launches, clears })
     }
 }
 
-impl<D: Driver> SmallCopies<'_, D> {
-    /// Copies the inputs to the device.
-    pub(super) fn copy_in(&self, stream: &D::Stream) -> Result<(), D::Error> {
-        self.kernel.launch(stream, &self.inputs)
+impl<D: Driver> SmallCopies<D> {
+    /// Captures the copies around what `steps` submits.
+    pub(super) fn capture(
+        &self,
+        stream: &D::Stream,
+        steps: impl FnOnce(&D::Stream) -> Result<(), D::Error>,
+    ) -> Result<Captured<D>, D::Error> {
+        let launch = |segments: &Segments| {
+            let Some(shape) = segments.shape() else { return Ok(None) };
+            stream.launch(self.kernel, &shape, &segments.param)?;
+            stream.collected().map(Some)
+        };
+        let before = launch(&self.launches[0])?;
+        steps(stream)?;
+        Ok([before, launch(&self.launches[1])?])
     }
 
-    /// Copies the outputs back and clears what the call used.
-    pub(super) fn copy_out_and_clear(&self, stream: &D::Stream) -> Result<(), D::Error> {
-        self.kernel.launch(stream, &self.outputs)
+    /// Has a graph's launches copy this; false where it has none for some of it, or one too many.
+    pub(super) fn change(&self, graph: &D::Graph, captured: &Captured<D>) -> Result<bool, D::Error> {
+        for (segments, launch) in self.launches.iter().zip(captured) {
+            match (segments.shape(), launch) {
+                (Some(shape), Some(launch)) => {
+                    graph.change(*launch, self.kernel, &shape, &segments.param)?;
+                }
+                (None, None) => {}
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -191,9 +225,16 @@ mod tests {
         Transfer { host: std::ptr::without_provenance_mut(host), device, bytes }
     }
 
+    fn decoded(segments: &Segments) -> Vec<Segment> {
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+        let words: Vec<u64> = segments.param.chunks_exact(8).map(word).collect();
+        let all = words[1..].chunks_exact(4).take(words[0] as usize);
+        all.map(|all| Segment { from: all[0], to: all[1], bytes: all[2], clears: all[3] != 0 }).collect()
+    }
+
     /// What the kernel does, on bytes that lie at their addresses.
     fn run(memory: &mut [u8], segments: &Segments) {
-        for &Segment { from, to, bytes, clears } in &segments.0 {
+        for &Segment { from, to, bytes, clears } in &decoded(segments) {
             assert!(bytes < VECTOR || (from | to).is_multiple_of(VECTOR), "{from:#x} {to:#x} {bytes}");
             for at in 0..bytes {
                 let byte = if from == 0 { 0 } else { memory[(from + at) as usize] };
@@ -244,9 +285,18 @@ mod tests {
 
     #[test]
     fn segments_are_encoded_as_the_kernel_reads_them() {
-        assert_eq!(copied_in(&[]).encode().len(), PARAM_BYTES);
-        let encoded = cleared_behind(&[transfer(1024, 4096, 64)], 4096, 64).unwrap().encode();
+        assert_eq!(copied_in(&[]).unwrap().param, [0; PARAM_BYTES]);
+        let encoded = cleared_behind(&[transfer(1024, 4096, 64)], 4096, 64).unwrap().param;
         let words: Vec<u8> = [1u64, 4096, 1024, 64, 1].iter().flat_map(|word| word.to_le_bytes()).collect();
         assert_eq!(encoded[..words.len()], words);
+    }
+
+    #[test]
+    fn more_ranges_than_a_launch_takes_are_left_to_copies() {
+        let many: Vec<_> =
+            (0..=SEGMENTS).map(|nth| transfer(1024 + nth * 64, 4096 + nth as u64 * 64, 64)).collect();
+        assert!(copied_in(&many[1..]).is_some() && copied_in(&many).is_none());
+        assert!(copied_out(&many).is_none() && cleared_behind(&many, 4096, 4096).is_none());
+        assert!(cleared_behind(&many[1..], 4096, 4096).is_none(), "what lies between takes places, too");
     }
 }

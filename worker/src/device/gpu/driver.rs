@@ -34,11 +34,19 @@ pub trait Driver: Debug + Sized {
     /// An error of the driver.
     type Error: DriverError;
     /// A queue of work.
-    type Stream: Stream<Error = Self::Error, Event = Self::Event, Graph = Self::Graph, Kernel = Self::Kernel>;
+    type Stream: Stream<
+            Error = Self::Error,
+            Event = Self::Event,
+            Graph = Self::Graph,
+            Kernel = Self::Kernel,
+            Launch = Self::Launch,
+        >;
     /// A point in a stream.
     type Event: Event<Error = Self::Error>;
     /// Work that was captured and is ready to be submitted as one.
-    type Graph: Debug;
+    type Graph: Graph<Error = Self::Error, Kernel = Self::Kernel, Launch = Self::Launch>;
+    /// A launch in captured work.
+    type Launch: Copy + Debug;
     /// Loaded machine code.
     type Module: Module<Error = Self::Error, Kernel = Self::Kernel>;
     /// A kernel of a loaded module; its holder holds the module.
@@ -137,6 +145,8 @@ pub trait Stream: Debug {
     type Graph;
     /// As the driver's.
     type Kernel;
+    /// As the driver's.
+    type Launch;
 
     /// Copies host memory to the device.
     ///
@@ -178,20 +188,56 @@ pub trait Stream: Debug {
     /// From here on, what this thread submits to the stream is collected and does not run.
     fn begin_capture(&self) -> Result<(), Self::Error>;
 
-    /// Ends the capture, also a failed one, and makes a graph of the collected work.
-    fn end_capture(&self) -> Result<Self::Graph, Self::Error>;
+    /// The launch that was collected last, for [`Graph::change`].
+    fn collected(&self) -> Result<Self::Launch, Self::Error>;
 
-    /// Collects what `submit` submits into a graph.
+    /// Ends the capture, also a failed one, and makes a graph of the collected work. What launches of it are known by stays
+    /// only with `keeps_template`.
+    fn end_capture(&self, keeps_template: bool) -> Result<Self::Graph, Self::Error>;
+
+    /// Collects what `submit` submits into a graph that stays as it is.
     fn capture(
         &self,
         submit: impl FnOnce(&Self) -> Result<(), Self::Error>,
     ) -> Result<Self::Graph, Self::Error> {
         self.begin_capture()?;
         let submitted = submit(self);
-        let graph = self.end_capture();
+        let graph = self.end_capture(false);
         submitted?;
         graph
     }
+
+    /// Collects what `submit` submits into a graph with launches that can be changed, which it returns.
+    fn capture_to_change<T>(
+        &self,
+        submit: impl FnOnce(&Self) -> Result<T, Self::Error>,
+    ) -> Result<(Self::Graph, T), Self::Error> {
+        self.begin_capture()?;
+        let submitted = submit(self);
+        let graph = self.end_capture(true);
+        let launches = submitted?;
+        Ok((graph?, launches))
+    }
+}
+
+/// Work that is submitted as one.
+pub trait Graph: Debug {
+    /// As the driver's.
+    type Error;
+    /// As the driver's.
+    type Kernel;
+    /// As the driver's.
+    type Launch;
+
+    /// Changes a launch of the same kernel, from the next time on that the graph is submitted. After an error, the launch
+    /// is as it was or as it should be.
+    fn change(
+        &self,
+        launch: Self::Launch,
+        kernel: Self::Kernel,
+        shape: &Shape,
+        params: &[u8],
+    ) -> Result<(), Self::Error>;
 }
 
 /// A point in a stream.

@@ -1,16 +1,18 @@
 //! A driver without a device, for tests: it records what it is told, in order, and fails where it is told to.
 //! Events have passed as soon as they are recorded, unless they are held back.
 
+mod memory;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 use pappus_blueprint::TensorMap;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::{Fault, FaultCode};
-use pappus_shmem::memfd;
 
+pub(super) use self::memory::{DeviceBuffer, HostBuffer, Memory, Pinned};
 use super::driver::{
     self, Access, COUNTERS_BYTES, Driver, DriverError, LoadedKernel, ParamPlace, Properties, ScrubKernel,
     ScrubRun, Section, Shape, TENSOR_MAP_SLOTS, Variable,
@@ -45,6 +47,8 @@ pub(super) enum Did {
     Captured(u64),
     /// A graph runs; what is in it follows.
     Graph(u64),
+    /// A launch of this kernel is changed in a graph.
+    Change(&'static str),
     DropGraph(u64),
     Synchronize,
     Reserve {
@@ -94,7 +98,7 @@ struct State {
     events: Option<Result<bool, FakeError>>,
     /// Multiprocessors that a scrub reaches.
     reached: u32,
-    /// Shapes and parameters of launches, captured ones too.
+    /// Shapes and parameters of launches, captured and changed ones too.
     launched: Vec<(Shape, Vec<u8>)>,
 }
 
@@ -242,6 +246,7 @@ impl Driver for Fake {
     type Stream = Stream;
     type Event = Event;
     type Graph = Graph;
+    type Launch = usize;
     type Module = Module;
     type Kernel = &'static str;
     type Memory = Memory;
@@ -364,6 +369,7 @@ impl driver::Stream for Stream {
     type Event = Event;
     type Graph = Graph;
     type Kernel = &'static str;
+    type Launch = usize;
 
     unsafe fn copy_in(&self, to: u64, _: *const u8, bytes: u64) -> Result<(), FakeError> {
         if with(|state| std::mem::take(&mut state.copy_fails)) {
@@ -417,8 +423,8 @@ impl driver::Stream for Stream {
     }
 
     fn launch_graph(&self, graph: &Graph) -> Result<(), FakeError> {
-        tell(Did::Graph(graph.0))?;
-        with(|state| state.log.extend_from_slice(&state.graphs[&graph.0]));
+        tell(Did::Graph(graph.number))?;
+        with(|state| state.log.extend_from_slice(&state.graphs[&graph.number]));
         Ok(())
     }
 
@@ -428,12 +434,16 @@ impl driver::Stream for Stream {
         Ok(())
     }
 
-    fn end_capture(&self) -> Result<Graph, FakeError> {
+    fn collected(&self) -> Result<usize, FakeError> {
+        with(|state| state.capture.as_ref()?.len().checked_sub(1)).ok_or(FakeError::Refused)
+    }
+
+    fn end_capture(&self, keeps_template: bool) -> Result<Graph, FakeError> {
         let captured = with(|state| state.capture.take()).ok_or(FakeError::Refused)?;
         let number = with(State::number);
         tell(Did::Captured(number))?;
         with(|state| state.graphs.insert(number, captured));
-        Ok(Graph(number))
+        Ok(Graph { number, changes: keeps_template })
     }
 }
 
@@ -453,11 +463,37 @@ impl driver::Event for Event {
 }
 
 #[derive(Debug)]
-pub(super) struct Graph(u64);
+pub(super) struct Graph {
+    number: u64,
+    /// Launches of it are known.
+    changes: bool,
+}
+
+impl driver::Graph for Graph {
+    type Error = FakeError;
+    type Kernel = &'static str;
+    type Launch = usize;
+
+    fn change(
+        &self,
+        launch: usize,
+        kernel: &'static str,
+        shape: &Shape,
+        params: &[u8],
+    ) -> Result<(), FakeError> {
+        let was = with(|state| state.graphs[&self.number].get(launch).cloned());
+        if !self.changes || was != Some(Did::Launch(kernel)) {
+            return Err(FakeError::Refused);
+        }
+        tell(Did::Change(kernel))?;
+        with(|state| state.launched.push((*shape, params.to_vec())));
+        Ok(())
+    }
+}
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        note(Did::DropGraph(self.0));
+        note(Did::DropGraph(self.number));
     }
 }
 
@@ -526,62 +562,5 @@ impl Drop for Module {
         if !self.kernels.is_empty() {
             note(Did::Unload);
         }
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct Memory {
-    bytes: u64,
-}
-
-impl driver::Memory for Memory {
-    type Error = FakeError;
-
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    fn export(&self) -> Result<OwnedFd, FakeError> {
-        let memfd = memfd::sealed("fake", b"memory").map_err(|_| FakeError::Refused)?;
-        memfd.as_fd().try_clone_to_owned().map_err(|_| FakeError::Refused)
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct Pinned;
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        note(Did::Unpin);
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct HostBuffer(*mut [u8]);
-
-impl driver::HostBuffer for HostBuffer {
-    fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: made of a box, and `&mut self` makes it the only view.
-        unsafe { &mut *self.0 }
-    }
-
-    fn as_ptr(&self) -> *mut u8 {
-        self.0.cast()
-    }
-}
-
-impl Drop for HostBuffer {
-    fn drop(&mut self) {
-        // SAFETY: made of a box, which nothing else frees.
-        drop(unsafe { Box::from_raw(self.0) });
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct DeviceBuffer(u64);
-
-impl driver::DeviceBuffer for DeviceBuffer {
-    fn address(&self) -> u64 {
-        self.0
     }
 }

@@ -22,6 +22,7 @@ use super::driver::{Driver, Event, Stream};
 use super::function::Function;
 use super::layout::{SLICE_STEPS, TIMED_EVERY, Transfer};
 use super::plan_cache::BoundPlan;
+use super::whole_call::{Copies, WholeCall};
 
 /// Slices that may be submitted and not over.
 const SLICES: usize = 2;
@@ -230,44 +231,36 @@ impl<D: Driver> Lane<D> {
         self.copies.push(output);
     }
 
-    /// Submits the call as a graph of everything in it, if there is one for just these copies; says
-    /// whether there was.
+    /// Submits the call as one graph, if it can be one; says whether it was.
     pub(super) fn run_whole(
         &mut self,
         bound: &Rc<BoundPlan<D>>,
         copy_kernel: Option<&CopyKernel<D>>,
     ) -> Result<bool, D::Error> {
         let Some(running) = &mut self.running else { return Ok(false) };
-        if running.timed || running.alone || !bound.takes_whole() {
+        let Some(kernel) = copy_kernel.filter(|_| !running.timed && !running.alone && bound.takes_whole())
+        else {
             return Ok(false);
-        }
+        };
+        let copies = Copies { all: &self.copies, inputs: self.inputs };
         let (inputs, outputs) = self.copies.split_at(self.inputs);
-        let (done, base) = (&self.done, running.base);
-        let bytes = if self.uncleared { 0 } else { running.used_bytes };
+        let (base, bytes) = (running.base, if self.uncleared { 0 } else { running.used_bytes });
         let steps = |stream: &D::Stream| {
             bound.commands.submit(stream, &mut Cursor::default(), u32::MAX, &mut None).map(drop)
         };
-        let ran = bound.run_whole(&self.stream, &self.copies, |stream| {
-            if let Some(small) = copy_kernel.and_then(|kernel| kernel.plan(inputs, outputs, base, bytes)) {
-                small.copy_in(stream)?;
-                steps(stream)?;
-                small.copy_out_and_clear(stream)?;
-                return stream.record_in_graph(done);
-            }
-            copy_all_in::<D>(stream, inputs)?;
-            steps(stream)?;
-            copy_all_out::<D>(stream, outputs)?;
-            stream.record_in_graph(done)?;
-            match bytes {
-                0 => Ok(()),
-                bytes => stream.fill(base, 0, bytes),
-            }
-        })?;
-        if ran {
-            running.bound = Some(bound.clone());
-            self.cleared = true;
+        let cleared = bound.run_whole(
+            &self.stream,
+            copies,
+            || kernel.plan(inputs, outputs, base, bytes),
+            |small| WholeCall::capture(&self.stream, small, copies, &self.done, steps),
+        )?;
+        let Some(cleared) = cleared else { return Ok(false) };
+        if !cleared {
+            self.stream.fill(base, 0, bytes)?;
         }
-        Ok(ran)
+        running.bound = Some(bound.clone());
+        self.cleared = true;
+        Ok(true)
     }
 
     /// Submits the inputs, the steps, then the outputs.

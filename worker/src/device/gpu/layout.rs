@@ -7,12 +7,9 @@ pub(super) const SLICE_STEPS: u32 = 256;
 /// Steps from which on a plan becomes a graph, and up to which its repeats are unfolded for one.
 pub(super) const GRAPH_STEPS: std::ops::RangeInclusive<u64> = 2..=20_000;
 
-/// Steps of the longest plan that becomes one graph together with its copies and its clearing. Such a
-/// graph is for one set of regions; longer plans would save little beside the time of their steps.
+/// Steps of the longest plan that becomes one graph together with its copies: longer ones would save little beside the time
+/// of their steps.
 pub(super) const WHOLE_STEPS: u64 = 64;
-
-/// Sets of regions that a plan has graphs for on one lane.
-pub(super) const WHOLE_GRAPHS: usize = 256;
 
 /// Runs of a plan, on any lane, before it becomes a graph: making one costs about as much time of a processor as launching
 /// its steps (1500 kernels on an H200: 3.6 and 4.0 ms), during which nothing of it runs.
@@ -49,7 +46,7 @@ pub(super) const UNPINNED_BYTES: u64 = 2 << 20;
 pub(super) const TIMED_EVERY: u64 = 256;
 
 /// Bytes that go to the device or back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transfer {
     pub(super) host: *mut u8,
     pub(super) device: u64,

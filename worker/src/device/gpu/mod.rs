@@ -4,8 +4,8 @@
 //! Bottom to top, as files import each other:
 //! - [`driver`]: the traits that a backend implements. `layout`: sizes that the parts agree on.
 //! - `ranges`, `memory`, `weights`: device addresses and what is mapped there; lanes' memory, and weights.
-//! - `module`, `function`, `command_list`, `plan_cache`: from machine code and a plan to commands and graphs.
 //! - [`copy_kernels`]: copies and clearing of small calls as kernels; `scrub`: clearing on-chip memory.
+//! - `module`, `function`, `command_list`, `whole_call`, `plan_cache`: from machine code and a plan to commands and graphs.
 //! - `reason`: what a kernel that traps says.
 //! - `lane`: a call from its first copy to its clearing. This file: the device.
 //!
@@ -34,6 +34,9 @@ mod tests;
 mod weights;
 #[cfg(test)]
 mod weights_tests;
+mod whole_call;
+#[cfg(test)]
+mod whole_call_tests;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -71,8 +74,8 @@ pub struct Gpu<D: Driver> {
     /// Memory was mapped while a call waited for its turn, and is not zeroed yet. No kernel ran since; the next start zeroes it first.
     has_unzeroed: bool,
     loader: Loader<D>,
-    /// Arenas that are pinned.
-    arenas: HashMap<ArenaId, PinnedArena<D>>,
+    /// Arenas that are pinned: the device copies from and to them by itself.
+    arenas: HashMap<ArenaId, D::Pinned>,
     bounce: D::HostBuffer,
     bounce_events: [D::Event; 2],
     /// For work that belongs to no lane.
@@ -86,14 +89,6 @@ pub struct Gpu<D: Driver> {
     /// Where a kernel that traps says why.
     reason: Option<Reason<D>>,
     driver: D,
-}
-
-/// An arena that the device copies from and to by itself.
-#[derive(Debug)]
-struct PinnedArena<D: Driver> {
-    base: usize,
-    bytes: usize,
-    _pinned: D::Pinned,
 }
 
 impl<D: Driver> Gpu<D> {
@@ -149,7 +144,7 @@ impl<D: Driver> Gpu<D> {
         for input in call.brought() {
             self.copy_in(lane, base, input, call)?;
         }
-        let bound = self.bind(lane, function, call, false)?;
+        let bound = self.bind(lane, function, call)?;
         for output in call.outputs.iter().filter(|output| output.bytes > 0) {
             let arena = call.arenas.range(output.arena, output.offset, output.bytes)?;
             let to = arena.range(output.offset, output.bytes).map_err(|_| broken())?;
@@ -159,10 +154,11 @@ impl<D: Driver> Gpu<D> {
                 bytes: output.bytes,
             });
         }
-        if !self.lanes[lane.index()].run_whole(&bound, self.copy_kernel.as_ref()).map_err(Stop::Driver)? {
-            self.lanes[lane.index()].run(bound).map_err(Stop::Driver)?;
+        if self.lanes[lane.index()].run_whole(&bound, self.copy_kernel.as_ref()).map_err(Stop::Driver)? {
+            return Ok(());
         }
-        Ok(())
+        self.make_graph(lane, function, call, &bound, false)?;
+        self.lanes[lane.index()].run(bound).map_err(Stop::Driver)
     }
 
     /// Zeroes memory that [`Device::prepare`] mapped.
@@ -174,46 +170,55 @@ impl<D: Driver> Gpu<D> {
         Ok(())
     }
 
-    /// The plan with addresses for this lane, as a graph once it ran often enough, or while the call `waits` for its turn.
+    /// The plan with addresses for this lane.
     fn bind(
         &mut self,
         lane: LaneId,
         function: &mut Function<D>,
         call: &Call<'_>,
-        waits: bool,
     ) -> Result<Rc<BoundPlan<D>>, Stop<D::Error>> {
         let bases = Bases { pool: self.memory[lane.index()].base(), weights: function.weights.base() };
-        let key = Key { function: function.key, plan: std::sync::Arc::as_ptr(call.plan) as usize, lane };
+        let key = key_of(function, call, lane);
         let known = self.plans.borrow_mut().get(&key);
-        let stream = &self.lanes[lane.index()].stream;
-        let bound = match known {
-            Some(bound) => bound,
-            None => {
-                let names = function.names();
-                let load = |kernel| function.kernel(&self.driver, stream, lane, kernel);
-                let encode = |map: &TensorMap, address| self.driver.encode_tensor_map(map, address);
-                let commands = CommandList::write(call.plan, names, bases, load, encode)?;
-                let runs = self.plans.borrow().runs(&key, self.lanes.len());
-                let bound = Rc::new(BoundPlan::new(commands, call.plan.clone(), runs));
-                self.plans.borrow_mut().insert(key, &bound);
-                bound
-            }
-        };
-        if bound.wants_graph(waits) && !call.alone {
-            let graph = stream.capture(|stream| {
-                bound.commands.submit(stream, &mut Cursor::default(), u32::MAX, &mut None).map(drop)
-            });
-            match graph {
-                Ok(graph) => {
-                    let _ = bound.graph.set(graph);
-                    self.plans.borrow_mut().grown(&key, call.plan.expanded_steps);
-                }
-                Err(e) if e.is_fatal() => return Err(Stop::Driver(e)),
-                // The plan runs without a graph.
-                Err(_) => bound.direct_only.set(true),
-            }
+        if let Some(bound) = known {
+            return Ok(bound);
         }
+        let stream = &self.lanes[lane.index()].stream;
+        let names = function.names();
+        let load = |kernel| function.kernel(&self.driver, stream, lane, kernel);
+        let encode = |map: &TensorMap, address| self.driver.encode_tensor_map(map, address);
+        let commands = CommandList::write(call.plan, names, bases, load, encode)?;
+        let runs = self.plans.borrow().runs(&key, self.lanes.len());
+        let bound = Rc::new(BoundPlan::new(commands, call.plan.clone(), runs));
+        self.plans.borrow_mut().insert(key, &bound);
         Ok(bound)
+    }
+
+    /// Makes a graph of the plan's steps once they ran often enough, or while the call `waits` for its turn.
+    fn make_graph(
+        &self,
+        lane: LaneId,
+        function: &Function<D>,
+        call: &Call<'_>,
+        bound: &BoundPlan<D>,
+        waits: bool,
+    ) -> Result<(), Stop<D::Error>> {
+        if call.alone || !bound.wants_graph(waits) {
+            return Ok(());
+        }
+        let graph = self.lanes[lane.index()].stream.capture(|stream| {
+            bound.commands.submit(stream, &mut Cursor::default(), u32::MAX, &mut None).map(drop)
+        });
+        match graph {
+            Ok(graph) => {
+                let _ = bound.graph.set(graph);
+                self.plans.borrow_mut().grown(&key_of(function, call, lane), call.plan.expanded_steps);
+            }
+            Err(e) if e.is_fatal() => return Err(Stop::Driver(e)),
+            // The plan runs without a graph.
+            Err(_) => bound.direct_only.set(true),
+        }
+        Ok(())
     }
 
     fn copy_in(
@@ -341,6 +346,11 @@ impl<D: Driver> Gpu<D> {
     }
 }
 
+/// Under which the call's bound plan is kept.
+fn key_of<D: Driver>(function: &Function<D>, call: &Call<'_>, lane: LaneId) -> Key {
+    Key { function: function.key, plan: std::sync::Arc::as_ptr(call.plan) as usize, lane }
+}
+
 /// How a call ended, once it did.
 type Ended = Option<Result<Done, Fault>>;
 
@@ -441,16 +451,14 @@ impl<D: Driver> Device for Gpu<D> {
     fn map_arena(&mut self, arena: ArenaId, mapping: &Mapping) -> Result<(), Fault> {
         // SAFETY: the mapping is this long, and `unmap_arena` comes before it goes.
         let pinned = unsafe { self.driver.pin(mapping.base(), mapping.bytes(), false) };
-        let _pinned = pinned.map_err(|e| self.look(e.fault("pinning the arena")))?;
-        let (base, bytes) = (mapping.base().addr(), mapping.bytes() as usize);
-        self.arenas.insert(arena, PinnedArena { base, bytes, _pinned });
+        let pinned = pinned.map_err(|e| self.look(e.fault("pinning the arena")))?;
+        self.arenas.insert(arena, pinned);
         Ok(())
     }
 
     fn unmap_arena(&mut self, arena: ArenaId) {
-        if let Some(pinned) = self.arenas.remove(&arena) {
-            self.plans.borrow_mut().forget_host(pinned.base, pinned.bytes);
-        }
+        // Graphs may name its addresses until the next call of their lanes, which changes them before they run.
+        self.arenas.remove(&arena);
     }
 
     /// Memory, machine code, command list and graph; errors are met again when the call starts.
@@ -463,7 +471,9 @@ impl<D: Driver> Device for Gpu<D> {
                 return;
             }
         }
-        if let Err(Stop::Driver(error)) = self.bind(lane, function, call, true)
+        let ready = self.bind(lane, function, call);
+        let ready = ready.and_then(|bound| self.make_graph(lane, function, call, &bound, true));
+        if let Err(Stop::Driver(error)) = ready
             && error.is_fatal()
         {
             self.lost.get_or_insert_with(|| error.fault("the GPU or its driver failed"));

@@ -10,14 +10,12 @@ use pappus_blueprint::Plan;
 use pappus_protocol::LaneId;
 
 use super::command_list::CommandList;
-use super::driver::{Driver, DriverError, Stream};
+use super::copy_kernels::SmallCopies;
+use super::driver::{Driver, DriverError};
 use super::layout::{
-    BOUND_PLANS_BYTES, EARLY_GRAPH_STEPS, GRAPH_NODE_BYTES, GRAPH_STEPS, RUNS_BEFORE_GRAPH, Transfer,
-    WHOLE_GRAPHS, WHOLE_STEPS,
+    BOUND_PLANS_BYTES, EARLY_GRAPH_STEPS, GRAPH_NODE_BYTES, GRAPH_STEPS, RUNS_BEFORE_GRAPH, WHOLE_STEPS,
 };
-
-/// Graphs of whole calls by what they copy; none where it was seen once.
-type WholeGraphs<D> = HashMap<Box<[Transfer]>, Option<<D as Driver>::Graph>>;
+use super::whole_call::{Copies, WholeCall};
 
 /// A plan with everything that one lane submits for it.
 #[derive(Debug)]
@@ -28,8 +26,8 @@ pub(super) struct BoundPlan<D: Driver> {
     runs: Rc<Cell<u32>>,
     /// No graph of it can be made.
     pub(super) direct_only: Cell<bool>,
-    /// Graphs of whole calls by what they copy; none where it was seen once.
-    whole: RefCell<WholeGraphs<D>>,
+    /// The graph of a whole call, copies included.
+    whole: RefCell<Option<WholeCall<D>>>,
     /// Keeps the plan's address from being used for another.
     plan: Arc<Plan>,
 }
@@ -58,54 +56,60 @@ impl<D: Driver> BoundPlan<D> {
         let steps = self.plan.expanded_steps;
         let pays = match waits {
             true => EARLY_GRAPH_STEPS.contains(&steps),
-            false => GRAPH_STEPS.contains(&steps) && self.runs.get() >= RUNS_BEFORE_GRAPH,
+            false => GRAPH_STEPS.contains(&steps) && self.came_again() && self.whole.borrow().is_none(),
         };
         pays && self.graph.get().is_none() && !self.direct_only.get()
     }
 
-    /// Whether calls of it may become graphs as a whole.
+    /// Whether a call of it may become a graph as a whole.
     pub(super) fn takes_whole(&self) -> bool {
-        self.plan.expanded_steps <= WHOLE_STEPS && !self.direct_only.get()
+        self.is_short() && self.came_again() && !self.direct_only.get()
     }
 
-    /// What graphs of whole calls may come to occupy.
+    fn is_short(&self) -> bool {
+        self.plan.expanded_steps <= WHOLE_STEPS
+    }
+
+    /// Whether a graph of it pays.
+    fn came_again(&self) -> bool {
+        self.runs.get() >= RUNS_BEFORE_GRAPH
+    }
+
+    /// What the graph of a whole call may come to occupy.
     fn whole_bytes(&self) -> u64 {
-        match self.takes_whole() {
-            true => (self.plan.expanded_steps + 4) * GRAPH_NODE_BYTES * WHOLE_GRAPHS as u64 / 16,
-            false => 0,
-        }
+        if self.is_short() { (self.plan.expanded_steps + 4) * GRAPH_NODE_BYTES } else { 0 }
     }
 
-    /// Launches the graph of a whole call with these copies; the second time they are seen, makes the graph of the
-    /// work that `submit` submits. Says whether it ran.
+    /// Submits a call as one graph: the one that is there, changed where it copied something else, or one that `capture` makes.
+    /// Says whether that clears the call's range; none where there is no such graph.
     pub(super) fn run_whole(
         &self,
         stream: &D::Stream,
-        copies: &[Transfer],
-        submit: impl FnOnce(&D::Stream) -> Result<(), D::Error>,
-    ) -> Result<bool, D::Error> {
+        copies: Copies<'_>,
+        small: impl Fn() -> Option<SmallCopies<D>>,
+        capture: impl FnOnce(&SmallCopies<D>) -> Result<WholeCall<D>, D::Error>,
+    ) -> Result<Option<bool>, D::Error> {
         let mut whole = self.whole.borrow_mut();
-        let known = whole.len();
-        match whole.get_mut(copies) {
-            Some(Some(graph)) => return stream.launch_graph(graph).map(|()| true),
-            Some(seen) => match stream.capture(submit) {
-                Ok(graph) => return stream.launch_graph(seen.insert(graph)).map(|()| true),
-                Err(e) if e.is_fatal() => return Err(e),
-                Err(_) => self.direct_only.set(true),
-            },
-            None if known < WHOLE_GRAPHS => {
-                whole.insert(copies.into(), None);
-            }
-            // Regions that are not used again must not keep others out for ever.
-            None => whole.retain(|_, graph| graph.is_some()),
+        if let Some(whole) = whole.as_ref().filter(|whole| whole.copies(copies)) {
+            return whole.launch(stream).map(Some);
         }
-        Ok(false)
-    }
-
-    /// Forgets graphs that copy from or to a range of host memory.
-    fn forget_host(&self, base: usize, bytes: usize) {
-        let inside = |copy: &Transfer| (base..base + bytes).contains(&copy.host.addr());
-        self.whole.borrow_mut().retain(|copies, _| !copies.iter().any(inside));
+        let Some(small) = small() else { return Ok(None) };
+        if let Some(there) = whole.as_mut() {
+            match there.change(&small, copies) {
+                Ok(true) => return there.launch(stream).map(Some),
+                Err(e) if e.is_fatal() => return Err(e),
+                // Another number of launches, or a driver that does not change this one.
+                Ok(false) | Err(_) => *whole = None,
+            }
+        }
+        match capture(&small) {
+            Ok(made) => whole.insert(made).launch(stream).map(Some),
+            Err(e) if e.is_fatal() => Err(e),
+            Err(_) => {
+                self.direct_only.set(true);
+                Ok(None)
+            }
+        }
     }
 }
 
@@ -215,11 +219,6 @@ impl<D: Driver> BoundPlans<D> {
     /// A lane's instance of one of the function's modules is gone.
     pub(super) fn forget_lane(&mut self, function: FunctionKey, lane: LaneId) {
         self.remove_where(|key| key.function == function && key.lane == lane);
-    }
-
-    /// Drops graphs that copy from or to an arena before the arena is unmapped.
-    pub(super) fn forget_host(&mut self, base: usize, bytes: usize) {
-        self.slots.values().for_each(|slot| slot.bound.forget_host(base, bytes));
     }
 
     /// Another domain follows.

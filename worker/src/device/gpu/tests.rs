@@ -16,7 +16,7 @@ use super::*;
 use crate::arenas::Arenas;
 use crate::device::{Call, CopyIn, CopyOut, Device, FunctionImage, Source};
 
-const ARENA: ArenaId = ArenaId::new(1);
+pub(super) const ARENA: ArenaId = ArenaId::new(1);
 pub(super) const LANE: LaneId = LaneId::new(0);
 const BYTES: u64 = 512;
 /// The plan's buffers are an input and an output of so many bytes.
@@ -28,13 +28,13 @@ pub(super) struct Fixture {
     pub(super) gpu: Gpu<Fake>,
     pub(super) function: Option<Function<Fake>>,
     blueprint: Blueprint,
-    plan: Arc<Plan>,
-    arenas: Arenas,
-    base: u64,
+    pub(super) plan: Arc<Plan>,
+    pub(super) arenas: Arenas,
+    pub(super) base: u64,
 }
 
 /// A launch of `k`.
-fn launch(from: &str, to: &str, one: &str) -> String {
+pub(super) fn launch(from: &str, to: &str, one: &str) -> String {
     format!(
         r#"{{"ExecKernel": ["k", [{{"Ptr": "{from}"}}, {{"Ptr": "{to}"}}], {{
             "grid_dim_x": {one}, "grid_dim_y": {one}, "grid_dim_z": {one},
@@ -69,13 +69,13 @@ impl Fixture {
         Self::with(Fake::new(), repeats, module)
     }
 
-    fn with(driver: Fake, repeats: u64, module: &str) -> Self {
+    pub(super) fn with(driver: Fake, repeats: u64, module: &str) -> Self {
         let fixture = Self::over(driver, blueprint(repeats), 4 * GRANULE, module);
         assert_eq!(fixture.plan.pool_bytes, USED);
         fixture
     }
 
-    fn over(driver: Fake, blueprint: Blueprint, lease: u64, module: &str) -> Self {
+    pub(super) fn over(driver: Fake, blueprint: Blueprint, lease: u64, module: &str) -> Self {
         let mut gpu = Gpu::new(driver, 2).unwrap();
         gpu.grow(LANE, lease).unwrap();
         let function = Some(load(&mut gpu, &blueprint, module).unwrap());
@@ -114,11 +114,11 @@ impl Fixture {
     }
 
     /// Starts one on lane 0.
-    fn start(&mut self, offset: u64, deadline_ns: u64, alone: bool) {
+    pub(super) fn start(&mut self, offset: u64, deadline_ns: u64, alone: bool) {
         self.hand(offset, deadline_ns, alone, |gpu, function, call| gpu.start(LANE, function, call));
     }
 
-    fn end(&mut self) -> Result<Done, Fault> {
+    pub(super) fn end(&mut self) -> Result<Done, Fault> {
         self.end_of(LANE)
     }
 
@@ -370,43 +370,12 @@ fn a_long_plan_becomes_a_graph_behind_two_direct_runs() {
 }
 
 #[test]
-fn a_short_call_that_comes_again_is_one_graph_with_its_copies_and_its_clearing() {
-    let mut fixture = Fixture::new(2, MODULE);
-    (0..4).for_each(|_| drop(fixture.call()));
-    let whole = fixture.call();
-    let [Did::Graph(_), inside @ ..] = &whole[..] else { panic!("{whole:?}") };
-    assert_eq!(inside, [fixture.work(2), vec![fixture.cleared()]].concat());
-    // Other regions are another graph.
-    fixture.start(1024, u64::MAX, false);
-    fixture.end().unwrap();
-    assert!(!matches!(fake::log()[..], [Did::Graph(_), ..]));
-}
-
-#[test]
-fn small_copies_are_kernels_where_kernels_reach_host_memory() {
-    let mut driver = Fake::new();
-    driver.properties.host_addresses = true;
-    let mut fixture = Fixture::with(driver, 2, MODULE);
-    (0..4).for_each(|_| drop(fixture.call()));
-    let [Did::Graph(_), inside @ ..] = &fixture.call()[..] else { panic!("no graph") };
-    assert_eq!(inside, ["copy", "k", "k", "copy"].map(Did::Launch));
-}
-
-#[test]
 fn a_graph_that_cannot_be_made_is_not_tried_again() {
     let mut fixture = Fixture::new(100, MODULE);
     (0..2).for_each(|_| drop(fixture.call()));
     fake::fail(Did::Capture, FakeError::Refused);
     assert_eq!(fixture.call(), [fixture.work(100), vec![fixture.cleared()]].concat());
     assert!(!fixture.call().contains(&Did::Capture));
-}
-
-#[test]
-fn graphs_of_an_arena_go_before_it_does() {
-    let mut fixture = Fixture::new(2, MODULE);
-    (0..5).for_each(|_| drop(fixture.call()));
-    fixture.gpu.unmap_arena(ARENA);
-    let [Did::DropGraph(_), Did::Unpin] = fake::log()[..] else { panic!("not in this order") };
 }
 
 #[test]

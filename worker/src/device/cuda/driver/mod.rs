@@ -22,7 +22,7 @@ use pappus_protocol::{Fault, FaultCode};
 
 pub(super) use context::{Context, DeviceInfo};
 pub(super) use error::{CudaError, check};
-pub(super) use stream::{Event, GraphExec, Stream};
+pub(super) use stream::{Event, GraphExec, GraphNode, Stream};
 
 /// The oldest driver that tells the layout of kernels' parameters and their names: R550, CUDA 12.4.
 const OLDEST: i32 = 12_040;

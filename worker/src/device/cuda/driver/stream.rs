@@ -3,7 +3,7 @@
 
 use std::ffi::c_void;
 
-use cudarc::driver::sys::{self, CUevent_flags_enum, CUstream_flags_enum};
+use cudarc::driver::sys::{self, CUevent_flags_enum, CUstream_flags_enum, CUstreamCaptureStatus};
 
 use super::error::{CudaError, check};
 use super::module::Kernel;
@@ -30,6 +30,7 @@ impl driver::Stream for Stream {
     type Event = Event;
     type Graph = GraphExec;
     type Kernel = Kernel;
+    type Launch = GraphNode;
 
     unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: u64) -> Result<(), CudaError> {
         // SAFETY: as the caller promises; a device address that is not ours is an error.
@@ -52,12 +53,8 @@ impl driver::Stream for Stream {
     }
 
     fn launch(&self, kernel: Kernel, shape: &Shape, params: &[u8]) -> Result<(), CudaError> {
-        const END: *mut c_void = std::ptr::null_mut();
-        const BUFFER: *mut c_void = std::ptr::without_provenance_mut(1);
-        const SIZE: *mut c_void = std::ptr::without_provenance_mut(2);
         let mut bytes = params.len();
-        let buffer = params.as_ptr().cast_mut().cast();
-        let mut extra = [BUFFER, buffer, SIZE, (&raw mut bytes).cast(), END];
+        let mut extra = extra(params, &mut bytes);
         let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
         if shape.cluster != ALONE {
             let [x, y, z] = shape.cluster;
@@ -145,17 +142,31 @@ impl driver::Stream for Stream {
         check(unsafe { sys::cuStreamBeginCapture_v2(self.raw, mode) })
     }
 
-    fn end_capture(&self) -> Result<GraphExec, CudaError> {
-        let mut graph = std::ptr::null_mut();
+    fn collected(&self) -> Result<GraphNode, CudaError> {
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        let (mut nodes, mut count) = (std::ptr::null(), 0);
+        let (id, graph) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: writes one status, the address of an array of nodes, and its length.
+        check(unsafe {
+            sys::cuStreamGetCaptureInfo_v2(self.raw, &mut status, id, graph, &mut nodes, &mut count)
+        })?;
+        if count == 0 || nodes.is_null() {
+            return Err(CudaError(sys::CUresult::CUDA_ERROR_INVALID_VALUE));
+        }
+        // SAFETY: the nodes that work submitted next would depend on, valid until then.
+        Ok(GraphNode(unsafe { *nodes }))
+    }
+
+    fn end_capture(&self, keeps_template: bool) -> Result<GraphExec, CudaError> {
+        let mut graph = GraphExec { raw: std::ptr::null_mut(), template: std::ptr::null_mut() };
         // SAFETY: writes one handle; ends the capture whatever became of it.
-        check(unsafe { sys::cuStreamEndCapture(self.raw, &mut graph) })?;
-        let mut raw = std::ptr::null_mut();
-        // SAFETY: instantiates the graph just made; the template is not needed afterwards.
-        let made = check(unsafe { sys::cuGraphInstantiateWithFlags(&mut raw, graph, 0) });
-        // SAFETY: the template was made above and is destroyed once.
-        let _ = unsafe { sys::cuGraphDestroy(graph) };
-        made?;
-        Ok(GraphExec { raw })
+        check(unsafe { sys::cuStreamEndCapture(self.raw, &mut graph.template) })?;
+        // SAFETY: instantiates the graph just made.
+        check(unsafe { sys::cuGraphInstantiateWithFlags(&mut graph.raw, graph.template, 0) })?;
+        if !keeps_template {
+            graph.drop_template();
+        }
+        Ok(graph)
     }
 }
 
@@ -219,11 +230,73 @@ impl Drop for Event {
 #[derive(Debug)]
 pub struct GraphExec {
     raw: sys::CUgraphExec,
+    /// What it was made of, where launches of it change: they are nodes of that.
+    template: sys::CUgraph,
+}
+
+/// A launch in a graph.
+#[derive(Debug, Clone, Copy)]
+pub struct GraphNode(sys::CUgraphNode);
+
+impl driver::Graph for GraphExec {
+    type Error = CudaError;
+    type Kernel = Kernel;
+    type Launch = GraphNode;
+
+    fn change(
+        &self,
+        launch: GraphNode,
+        kernel: Kernel,
+        shape: &Shape,
+        params: &[u8],
+    ) -> Result<(), CudaError> {
+        let mut bytes = params.len();
+        let mut extra = extra(params, &mut bytes);
+        let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
+        let launched = sys::CUDA_KERNEL_NODE_PARAMS {
+            func: kernel.raw(),
+            gridDimX: gx,
+            gridDimY: gy,
+            gridDimZ: gz,
+            blockDimX: bx,
+            blockDimY: by,
+            blockDimZ: bz,
+            sharedMemBytes: shape.shared_bytes,
+            kernelParams: std::ptr::null_mut(),
+            extra: extra.as_mut_ptr(),
+            kern: std::ptr::null_mut(),
+            ctx: std::ptr::null_mut(),
+        };
+        // SAFETY: the template that has the node is alive, as is the kernel's module; the parameters are copied by the call,
+        // exactly as many bytes as there are.
+        check(unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.raw, launch.0, &raw const launched) })
+    }
+}
+
+impl GraphExec {
+    fn drop_template(&mut self) {
+        let template = std::mem::replace(&mut self.template, std::ptr::null_mut());
+        if !template.is_null() {
+            // SAFETY: made by this value, and destroyed once.
+            let _ = unsafe { sys::cuGraphDestroy(template) };
+        }
+    }
 }
 
 impl Drop for GraphExec {
     fn drop(&mut self) {
-        // SAFETY: made by this value; a run in flight finishes first.
-        let _ = unsafe { sys::cuGraphExecDestroy(self.raw) };
+        self.drop_template();
+        if !self.raw.is_null() {
+            // SAFETY: made by this value; a run in flight finishes first.
+            let _ = unsafe { sys::cuGraphExecDestroy(self.raw) };
+        }
     }
+}
+
+/// How the driver is told of parameters as they lie in memory.
+fn extra(params: &[u8], bytes: &mut usize) -> [*mut c_void; 5] {
+    const END: *mut c_void = std::ptr::null_mut();
+    const BUFFER: *mut c_void = std::ptr::without_provenance_mut(1);
+    const SIZE: *mut c_void = std::ptr::without_provenance_mut(2);
+    [BUFFER, params.as_ptr().cast_mut().cast(), SIZE, std::ptr::from_mut(bytes).cast(), END]
 }
