@@ -23,7 +23,7 @@ impl Turns {
             // Where the chip sliced before, several still have grants.
             false => self.holders.len() as u64,
         };
-        let overran = self.holders.iter().filter(|holder| holder.overran).count().max(1) as u64;
+        let overran = self.overran();
         let holder = &mut self.holders[at];
         let unsaid_ns = std::mem::take(&mut holder.unsaid_ns);
         let Some(from_ns) = holder.charged_from_ns.replace(now_ns) else {
@@ -32,17 +32,48 @@ impl Turns {
         };
         let waited_ns = now_ns.saturating_sub(from_ns);
         let worked_ns = std::mem::take(&mut holder.worked_ns);
-        let contended_ns = match holder.overran {
-            // They kept the chip busy all the time.
-            true => waited_ns / overran,
-            // Beside it, others have what is left.
-            false if shared && !self.slicing => (waited_ns / sharers).min(worked_ns),
+        holder.accounted_ns += waited_ns;
+        if holder.overran {
+            // What of it others had is known when it is over.
+            let (least_ns, most_ns) = (*holder.overrun_ns.start(), *holder.overrun_ns.end());
+            holder.overrun_ns = least_ns + waited_ns / sharers..=most_ns + waited_ns / overran;
+            return unsaid_ns;
+        }
+        let contended_ns = match shared && !self.slicing {
+            // Beside one that overran.
+            true => (waited_ns / sharers).min(worked_ns),
             false => waited_ns / sharers,
         };
-        holder.accounted_ns += waited_ns;
+        if shared && !self.slicing {
+            self.beside_ns += contended_ns;
+        }
         self.used_ns[holder.worker.get()] += contended_ns;
         self.line.charge(holder.tenant, contended_ns);
         unsaid_ns + contended_ns
+    }
+
+    /// Holders that overran.
+    fn overran(&self) -> u64 {
+        self.holders.iter().filter(|holder| holder.overran).count().max(1) as u64
+    }
+
+    /// Charges the tenant of a holder that overran for the time since then, if it did: for what others did not have of it, and at
+    /// least for an equal part. Where its calls did not end by themselves, nobody knows what others had.
+    pub(super) fn settle_overrun(&mut self, now_ns: u64, at: usize, ended: bool) -> u64 {
+        let (overran, sharers) = (self.overran(), u64::from(self.active.count_ones().max(1)));
+        // Whose calls did not end yet has its part of the chip meanwhile.
+        let running = self.holders.iter().filter(|holder| !holder.overran && holder.idle_ns.is_none());
+        let running_ns: u64 = running.map(|holder| now_ns.saturating_sub(holder.progress_ns) / sharers).sum();
+        let holder = &mut self.holders[at];
+        if !holder.overran {
+            return 0;
+        }
+        let (least_ns, most_ns) = std::mem::replace(&mut holder.overrun_ns, 0..=0).into_inner();
+        let others_ns = (self.beside_ns - holder.beside_from_ns + running_ns) / overran;
+        let had_ns = if ended { most_ns.saturating_sub(others_ns).max(least_ns) } else { most_ns };
+        self.used_ns[holder.worker.get()] += had_ns;
+        self.line.charge(holder.tenant, had_ns);
+        had_ns
     }
 
     /// Charges all holders' tenants up to now: how many share the device is about to change.
@@ -59,7 +90,7 @@ impl Turns {
             // From now on others have more of the chip.
             self.settle_all(now_ns);
         }
-        let contended_ns = self.settle(now_ns, at);
+        let contended_ns = self.settle(now_ns, at) + self.settle_overrun(now_ns, at, used_ns.is_some());
         let holder = self.holders.remove(at);
         self.parts.set_sharers(now_ns, self.holders.len());
         let had_ns = now_ns.saturating_sub(holder.granted_ns);
@@ -92,6 +123,7 @@ impl Turns {
         self.cost.finished(now_ns, worker, alone.then(|| work_ns.min(device_ns)));
         let at = self.position(worker)?;
         self.holders[at].worked_ns += work_ns.min(device_ns);
+        self.holders[at].progress_ns = now_ns;
         if self.is_shared() {
             let contended_ns = self.settle(now_ns, at);
             return Some(Charge { tenant: self.holders[at].tenant, used_ns: contended_ns, contended_ns });

@@ -1,5 +1,7 @@
 //! A worker that has a grant, and what is known of its turn: plain state that `turns` decides with.
 
+use std::ops::RangeInclusive;
+
 use crate::ids::{TenantId, TurnId, WorkerId};
 
 /// A worker with a grant.
@@ -30,8 +32,14 @@ pub(super) struct Holder {
     pub(super) idle_ns: Option<u64>,
     /// The next one was told that it is next.
     pub(super) announced: bool,
+    /// Since when there is none of its calls that ended, or it had none.
+    pub(super) progress_ns: u64,
     /// It did not yield in time.
     pub(super) overran: bool,
+    /// What it had of the device since then, at most and at least.
+    pub(super) overrun_ns: RangeInclusive<u64>,
+    /// What others were charged for by then that had the device beside a turn that overran.
+    pub(super) beside_from_ns: u64,
     /// It is killed for keeping its turn.
     pub(super) given_up: bool,
 }
@@ -55,7 +63,10 @@ impl Holder {
             counted_ns: now_ns,
             idle_ns: None,
             announced: false,
+            progress_ns: now_ns,
             overran: false,
+            overrun_ns: 0..=0,
+            beside_from_ns: 0,
             given_up: false,
         }
     }

@@ -9,8 +9,8 @@
 //! One worker at a time, by the shares of the tenants that they serve (`share_line`). A holder keeps its turn until
 //! another worker has work. Turns never interrupt what runs: a revoked worker yields when its lanes are empty. One that
 //! does not within a few quanta has overrun its turn: it is not alone any more, all that wait get their grants as well,
-//! and the chip slices its time between them. A tenant that overran is charged for all of that time, and gets no grant
-//! again before none is left that overran.
+//! and the chip slices its time between them. A tenant that overran is charged for what the others left of that time, and gets
+//! no grant again before none is left that overran.
 //!
 //! Where slicing is better altogether (`turn_mode`), all workers with calls have a grant.
 //!
@@ -97,6 +97,8 @@ pub struct Turns {
     turn_ns: u64,
     /// Workers and the supervisor's threads poll.
     polls: bool,
+    /// What those were charged that had the device beside a turn that overran.
+    beside_ns: u64,
     /// Tenants that overran and did not have a turn of their own since then.
     barred: Vec<TenantId>,
     fines: Fines,
@@ -122,6 +124,7 @@ impl Turns {
             parts: SlowedClock::new(),
             turn_ns: u64::from(quantum_us) * 1000,
             polls: false,
+            beside_ns: 0,
             barred: Vec::new(),
             fines: Fines::default(),
             quantum_us,
@@ -265,8 +268,11 @@ impl Turns {
         if let Some(at) = self.position(worker) {
             let shared = self.is_shared();
             let holder = &mut self.holders[at];
-            if holder.idle_ns.take().is_some() && shared {
-                holder.charged_from_ns = Some(now_ns);
+            if holder.idle_ns.take().is_some() {
+                holder.progress_ns = now_ns;
+                if shared {
+                    holder.charged_from_ns = Some(now_ns);
+                }
             }
             return;
         }
@@ -432,6 +438,9 @@ impl Turns {
     pub fn set_slicing(&mut self, now_ns: u64, slicing: bool, orders: &mut Vec<Order>) {
         if self.slicing != slicing {
             self.settle_all(now_ns);
+            for at in 0..self.holders.len() {
+                self.holders[at].unsaid_ns += self.settle_overrun(now_ns, at, true);
+            }
             self.slicing = slicing;
             self.cost.disturbed();
             // What they have while the chip slices is no turn that they could overrun.
@@ -506,7 +515,9 @@ impl Turns {
     pub fn overrun(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
         let is_late = |holder: &Holder| self.overruns_ns(holder).is_some_and(|at_ns| at_ns <= now_ns);
         if let Some(at) = self.holders.iter().position(is_late) {
-            self.holders[at].overran = true;
+            // Up to now it had the device for itself.
+            self.settle_all(now_ns);
+            (self.holders[at].overran, self.holders[at].beside_from_ns) = (true, self.beside_ns);
             self.cost.disturbed();
             self.proceed(now_ns, orders);
         } else if self.holders.is_empty() && !self.line.is_empty() {

@@ -177,7 +177,9 @@ fn a_turn_that_overruns_is_not_exclusive_any_more() {
     assert_eq!(turns.next_deadline_ns(), None, "none waits");
     // Once it yields, turns are taken again; it waits for its own.
     let over = turns.yielded(now + 100 * MS, W0, TurnId::new(1), 0, true, &mut orders);
-    assert_eq!(over, charge(W0, now + 99 * MS, now + 99 * MS), "charged for all that others waited for");
+    // It is charged for what the others, whose calls run all that time, had not.
+    let used_ns = now - MS + 100 * MS - (100 * MS / 3 + 99 * MS / 3);
+    assert_eq!(over, charge(W0, used_ns, used_ns));
     expect(&mut orders, &[revoke(W1, 2), revoke(W2, 3)]);
     turns.yielded(now + 101 * MS, W1, TurnId::new(2), MS, true, &mut orders);
     expect(&mut orders, &[]);
@@ -282,6 +284,41 @@ fn who_had_a_part_of_the_device_has_not_overrun_its_turn() {
     // It overruns as any other does.
     turns.overrun(last.unwrap(), &mut orders);
     assert!(orders.iter().filter(|order| matches!(order, Order::Grant { .. })).count() == 8, "{orders:?}");
+}
+
+/// What the tenant of a worker is charged for a turn of 15 ms that overran and ended 320 ms later by itself, or with its process,
+/// while `others` waited for it, whose calls took so much of each millisecond, or do not end.
+fn charged_for_an_overrun(others: usize, work_ns: Option<u64>, ended: bool) -> u64 {
+    let (mut turns, mut orders) = (turns(1 + others), Vec::new());
+    (0..=others).for_each(|worker| has_work(&mut turns, 0, WorkerId::new(worker), &mut orders));
+    let begun = turns.next_deadline_ns().unwrap();
+    assert_eq!(begun, 15 * MS);
+    turns.overrun(begun, &mut orders);
+    for (ms, work_ns) in (1..=320).filter_map(|ms| Some((ms, work_ns?))) {
+        for worker in (1..=others).map(WorkerId::new) {
+            turns.finished(begun + ms * MS, worker, MS, work_ns, true);
+        }
+    }
+    let over = begun + 320 * MS;
+    let charge = match ended {
+        true => turns.yielded(over, W0, TurnId::new(1), over, false, &mut orders),
+        false => turns.gone(over, W0, &mut orders),
+    };
+    charge.unwrap().used_ns
+}
+
+#[test]
+fn who_overran_is_charged_for_what_others_left_of_the_chip() {
+    // Calls of all run as long as its own, beside which they have equal parts of the chip.
+    assert_eq!(charged_for_an_overrun(31, None, true), 15 * MS + 320 * MS / 32);
+    assert_eq!(charged_for_an_overrun(1, None, true), 15 * MS + 320 * MS / 2);
+    // They take a tenth of what they could have.
+    assert_eq!(charged_for_an_overrun(1, Some(MS / 20), true), 15 * MS + 320 * MS * 19 / 20);
+    assert_eq!(charged_for_an_overrun(3, Some(MS / 40), true), 15 * MS + 320 * MS * 37 / 40);
+    // They take all they can have, which is no more than that.
+    assert_eq!(charged_for_an_overrun(3, Some(MS), true), 15 * MS + 320 * MS / 4);
+    // A process that was ended had all of it.
+    assert_eq!(charged_for_an_overrun(31, None, false), 335 * MS);
 }
 
 #[test]
