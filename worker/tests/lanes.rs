@@ -104,6 +104,10 @@ impl Device for Scripted {
     fn unmap_arena(&mut self, _: ArenaId) {
         self.note("unmap".into());
     }
+    fn settle(&mut self) -> Result<(), Fault> {
+        self.note("settle".into());
+        Ok(())
+    }
     fn start(&mut self, lane: LaneId, _: &mut Loaded, _: &device::Call<'_>) {
         self.note(format!("start {lane}"));
     }
@@ -315,13 +319,13 @@ fn a_worker_serves_another_domain_only_after_it_is_scrubbed() {
     let events = script.lock().unwrap().events.clone();
     let after = events.iter().position(|event| event == "unload").unwrap();
     assert!(events[..after].iter().any(|event| event == "clear 1"), "{events:?}");
-    assert_eq!(events[after..], ["unload", "unmap", "forget", "scrub"]);
+    assert_eq!(events[after..], ["unload", "forget", "scrub", "unmap"]);
     worker.end().unwrap();
 }
 
 #[test]
 fn a_turn_is_given_back_before_a_worker_is_handed_on() {
-    let (mut worker, _) = worker([&[3], &[]]);
+    let (mut worker, script) = worker([&[3], &[]]);
     worker.configure(|settings| settings.turns = true);
     worker.grant(TURN, 1_000_000);
     invoke(&mut worker, &[0]);
@@ -332,6 +336,10 @@ fn a_turn_is_given_back_before_a_worker_is_handed_on() {
     assert_eq!(scrubbed, Some(true));
     assert!(matches!(worker.yields(), Yield::Over { turn: TURN, answered: 1, .. }));
     worker.end().unwrap();
+    // Others have the device while the host does its part.
+    let events = script.lock().unwrap().events.clone();
+    let after = events.iter().position(|event| event == "unload").unwrap();
+    assert_eq!(events[after..], ["unload", "forget", "scrub", "settle", "unmap"]);
 }
 
 /// What another worker's kernels left on the chip is gone before this one's first; within a turn nobody else ran.

@@ -32,21 +32,24 @@ impl Turns {
         };
         let waited_ns = now_ns.saturating_sub(from_ns);
         let worked_ns = std::mem::take(&mut holder.worked_ns);
-        holder.accounted_ns += waited_ns;
-        if holder.overran {
-            // What of it others had is known when it is over.
-            let (least_ns, most_ns) = (*holder.overrun_ns.start(), *holder.overrun_ns.end());
-            holder.overrun_ns = least_ns + waited_ns / sharers..=most_ns + waited_ns / overran;
-            return unsaid_ns;
-        }
-        let contended_ns = match shared && !self.slicing {
-            // Beside one that overran.
-            true => (waited_ns / sharers).min(worked_ns),
-            false => waited_ns / sharers,
+        // Whose calls do not end has its part of the chip meanwhile.
+        let running_ns = now_ns.saturating_sub(holder.progress_ns.max(from_ns)) / sharers;
+        let part_ns = waited_ns / sharers;
+        let contended_ns = match holder.overran {
+            true => {
+                // The rest is for what the others did not have, which is known when it is over.
+                holder.overrun_ns += (waited_ns / overran).saturating_sub(part_ns);
+                part_ns
+            }
+            false if shared && !self.slicing => {
+                holder.progress_ns = now_ns;
+                let beside_ns = part_ns.min(worked_ns.saturating_add(running_ns));
+                self.beside_ns += beside_ns / overran;
+                beside_ns
+            }
+            false => part_ns,
         };
-        if shared && !self.slicing {
-            self.beside_ns += contended_ns;
-        }
+        holder.accounted_ns += waited_ns;
         self.used_ns[holder.worker.get()] += contended_ns;
         self.line.charge(holder.tenant, contended_ns);
         unsaid_ns + contended_ns
@@ -57,20 +60,16 @@ impl Turns {
         self.holders.iter().filter(|holder| holder.overran).count().max(1) as u64
     }
 
-    /// Charges the tenant of a holder that overran for the time since then, if it did: for what others did not have of it, and at
-    /// least for an equal part. Where its calls did not end by themselves, nobody knows what others had.
-    pub(super) fn settle_overrun(&mut self, now_ns: u64, at: usize, ended: bool) -> u64 {
-        let (overran, sharers) = (self.overran(), u64::from(self.active.count_ones().max(1)));
-        // Whose calls did not end yet has its part of the chip meanwhile.
-        let running = self.holders.iter().filter(|holder| !holder.overran && holder.idle_ns.is_none());
-        let running_ns: u64 = running.map(|holder| now_ns.saturating_sub(holder.progress_ns) / sharers).sum();
+    /// Charges the tenant of a holder that overran for what the others did not have since then, beyond its equal part. Where its
+    /// calls did not end by themselves, that is all of the rest.
+    pub(super) fn settle_overrun(&mut self, at: usize, ended: bool) -> u64 {
         let holder = &mut self.holders[at];
         if !holder.overran {
             return 0;
         }
-        let (least_ns, most_ns) = std::mem::replace(&mut holder.overrun_ns, 0..=0).into_inner();
-        let others_ns = (self.beside_ns - holder.beside_from_ns + running_ns) / overran;
-        let had_ns = if ended { most_ns.saturating_sub(others_ns).max(least_ns) } else { most_ns };
+        let rest_ns = std::mem::take(&mut holder.overrun_ns);
+        let others_ns = self.beside_ns - holder.beside_from_ns;
+        let had_ns = if ended { rest_ns.saturating_sub(others_ns) } else { rest_ns };
         self.used_ns[holder.worker.get()] += had_ns;
         self.line.charge(holder.tenant, had_ns);
         had_ns
@@ -90,7 +89,7 @@ impl Turns {
             // From now on others have more of the chip.
             self.settle_all(now_ns);
         }
-        let contended_ns = self.settle(now_ns, at) + self.settle_overrun(now_ns, at, used_ns.is_some());
+        let contended_ns = self.settle(now_ns, at) + self.settle_overrun(at, used_ns.is_some());
         let holder = self.holders.remove(at);
         self.parts.set_sharers(now_ns, self.holders.len());
         let had_ns = now_ns.saturating_sub(holder.granted_ns);

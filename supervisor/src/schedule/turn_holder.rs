@@ -1,7 +1,5 @@
 //! A worker that has a grant, and what is known of its turn: plain state that `turns` decides with.
 
-use std::ops::RangeInclusive;
-
 use crate::ids::{TenantId, TurnId, WorkerId};
 
 /// A worker with a grant.
@@ -36,9 +34,9 @@ pub(super) struct Holder {
     pub(super) progress_ns: u64,
     /// It did not yield in time.
     pub(super) overran: bool,
-    /// What it had of the device since then, at most and at least.
-    pub(super) overrun_ns: RangeInclusive<u64>,
-    /// What others were charged for by then that had the device beside a turn that overran.
+    /// What it had of the device since then beyond an equal part, if others did not.
+    pub(super) overrun_ns: u64,
+    /// What others were charged by then that had the device beside a turn that overran.
     pub(super) beside_from_ns: u64,
     /// It is killed for keeping its turn.
     pub(super) given_up: bool,
@@ -65,7 +63,7 @@ impl Holder {
             announced: false,
             progress_ns: now_ns,
             overran: false,
-            overrun_ns: 0..=0,
+            overrun_ns: 0,
             beside_from_ns: 0,
             given_up: false,
         }

@@ -425,6 +425,10 @@ impl Turns {
     /// The worker's process is gone, and its turn with it. Returns what it is charged: all the time that
     /// it had, since it cannot say any more how much it used.
     pub fn gone(&mut self, now_ns: u64, worker: WorkerId, orders: &mut Vec<Order>) -> Option<Charge> {
+        if self.position(worker).is_some_and(|at| self.holders[at].overran) {
+            // With it, as many shared the chip.
+            self.settle_all(now_ns);
+        }
         self.set_active(now_ns, worker, false);
         self.leave_line(worker);
         let at = self.position(worker)?;
@@ -439,7 +443,7 @@ impl Turns {
         if self.slicing != slicing {
             self.settle_all(now_ns);
             for at in 0..self.holders.len() {
-                self.holders[at].unsaid_ns += self.settle_overrun(now_ns, at, true);
+                self.holders[at].unsaid_ns += self.settle_overrun(at, true);
             }
             self.slicing = slicing;
             self.cost.disturbed();
@@ -515,7 +519,7 @@ impl Turns {
     pub fn overrun(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
         let is_late = |holder: &Holder| self.overruns_ns(holder).is_some_and(|at_ns| at_ns <= now_ns);
         if let Some(at) = self.holders.iter().position(is_late) {
-            // Up to now it had the device for itself.
+            // Up to now it had the device for itself, or a part of it beside another.
             self.settle_all(now_ns);
             (self.holders[at].overran, self.holders[at].beside_from_ns) = (true, self.beside_ns);
             self.cost.disturbed();

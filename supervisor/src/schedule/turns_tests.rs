@@ -202,7 +202,8 @@ fn beside_an_overrun_others_pay_for_what_they_did_and_it_pays_for_the_rest() {
     has_work(&mut turns, now + 100 * MS, W0, &mut orders);
     let used_ns = now + 99 * MS;
     let ahead_ns = |worker| turns.line.ahead_ns(tenant(worker));
-    assert_eq!(ahead_ns(W0) - ahead_ns(W2), used_ns + MS);
+    // W2 has a call that did not end: a third of the chip was its own.
+    assert_eq!(ahead_ns(W0) - ahead_ns(W2), used_ns + MS - 86 * MS / 3);
 }
 
 #[test]
@@ -286,9 +287,9 @@ fn who_had_a_part_of_the_device_has_not_overrun_its_turn() {
     assert!(orders.iter().filter(|order| matches!(order, Order::Grant { .. })).count() == 8, "{orders:?}");
 }
 
-/// What the tenant of a worker is charged for a turn of 15 ms that overran and ended 320 ms later by itself, or with its process,
-/// while `others` waited for it, whose calls took so much of each millisecond, or do not end.
-fn charged_for_an_overrun(others: usize, work_ns: Option<u64>, ended: bool) -> u64 {
+/// A turn of 15 ms that overran and ended 320 ms later by itself, or with its process, while `others` waited for it, whose calls
+/// took so much of each millisecond, or do not end. What its tenant is charged, and what all are.
+fn charged_for_an_overrun(others: usize, work_ns: Option<u64>, ended: bool) -> (u64, u64) {
     let (mut turns, mut orders) = (turns(1 + others), Vec::new());
     (0..=others).for_each(|worker| has_work(&mut turns, 0, WorkerId::new(worker), &mut orders));
     let begun = turns.next_deadline_ns().unwrap();
@@ -304,21 +305,41 @@ fn charged_for_an_overrun(others: usize, work_ns: Option<u64>, ended: bool) -> u
         true => turns.yielded(over, W0, TurnId::new(1), over, false, &mut orders),
         false => turns.gone(over, W0, &mut orders),
     };
-    charge.unwrap().used_ns
+    let all = (0..=others).map(|worker| turns.used_ns(WorkerId::new(worker))).sum();
+    assert_eq!(charge.unwrap().used_ns, turns.used_ns(W0));
+    (turns.used_ns(W0), all)
 }
 
 #[test]
 fn who_overran_is_charged_for_what_others_left_of_the_chip() {
+    let all = 335 * MS;
     // Calls of all run as long as its own, beside which they have equal parts of the chip.
-    assert_eq!(charged_for_an_overrun(31, None, true), 15 * MS + 320 * MS / 32);
-    assert_eq!(charged_for_an_overrun(1, None, true), 15 * MS + 320 * MS / 2);
+    assert_eq!(charged_for_an_overrun(31, None, true), (15 * MS + 320 * MS / 32, all));
+    assert_eq!(charged_for_an_overrun(1, None, true), (15 * MS + 320 * MS / 2, all));
     // They take a tenth of what they could have.
-    assert_eq!(charged_for_an_overrun(1, Some(MS / 20), true), 15 * MS + 320 * MS * 19 / 20);
-    assert_eq!(charged_for_an_overrun(3, Some(MS / 40), true), 15 * MS + 320 * MS * 37 / 40);
+    assert_eq!(charged_for_an_overrun(1, Some(MS / 20), true), (15 * MS + 320 * MS * 19 / 20, all));
+    assert_eq!(charged_for_an_overrun(3, Some(MS / 40), true), (15 * MS + 320 * MS * 37 / 40, all));
     // They take all they can have, which is no more than that.
-    assert_eq!(charged_for_an_overrun(3, Some(MS), true), 15 * MS + 320 * MS / 4);
-    // A process that was ended had all of it.
-    assert_eq!(charged_for_an_overrun(31, None, false), 335 * MS);
+    assert_eq!(charged_for_an_overrun(3, Some(MS), true), (15 * MS + 320 * MS / 4, all));
+    // A process that was ended pays for all of it.
+    assert_eq!(charged_for_an_overrun(3, Some(MS / 40), false).0, all);
+    assert_eq!(charged_for_an_overrun(31, None, false).0, all);
+}
+
+#[test]
+fn what_a_turn_that_overran_had_is_settled_when_slicing_begins() {
+    let (mut turns, mut orders, now) = overrun();
+    turns.yielded(now, W0, TurnId::new(1), 0, true, &mut orders);
+    // W1 overruns as well, alone; W2 joins it, and W0 stays behind until W1 is over.
+    has_work(&mut turns, now, W2, &mut orders);
+    let late = turns.next_deadline_ns().unwrap();
+    turns.overrun(late, &mut orders);
+    let before: Vec<u64> = [W0, W1, W2].map(|worker| turns.used_ns(worker)).into();
+    turns.finished(late + 50 * MS, W2, 50 * MS, 5 * MS, true);
+    // The chip slices between all from here on: what came before is settled.
+    turns.set_slicing(late + 50 * MS, true, &mut orders);
+    let had = [W0, W1, W2].map(|worker| turns.used_ns(worker) - before[worker.get()]);
+    assert_eq!(had, [0, 45 * MS, 5 * MS]);
 }
 
 #[test]

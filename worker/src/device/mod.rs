@@ -102,8 +102,7 @@ pub trait Device {
     }
 
     /// Clears all memory that the domain served so far used, and drops its graphs and measured times. No function is
-    /// loaded, no arena is mapped but the staging arena, all lanes are idle and cleared. [`Device::scrub`] follows and
-    /// clears on-chip memory.
+    /// loaded, all lanes are idle and cleared; arenas are unmapped later. [`Device::scrub`] follows and clears on-chip memory.
     fn forget(&mut self) -> Result<(), Fault>;
 
     /// Waits until the device does nothing for this worker any more, clearing included.

@@ -16,22 +16,10 @@ use crate::memory::{self, ALLOCATIONS, GRANULARITY};
 use crate::module::{self, FUNCTIONS, Launch, MODULES};
 use crate::ranges;
 use crate::settings::{self, SETTINGS};
-use crate::stream::{self, EVENTS, EXECUTABLES, Event, Executable, GRAPHS, STREAMS, Stream, Work};
+use crate::stream::{self, EVENTS, EXECUTABLES, Event, GRAPHS, Graph, STREAMS, Stream, Work};
 
 /// A handle: a number.
 type Handle = *mut c_void;
-
-/// `hipKernelNodeParams`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct NodeParams {
-    block: [c_uint; 3],
-    extra: *mut *mut c_void,
-    function: Handle,
-    grid: [c_uint; 3],
-    parameters: *mut *mut c_void,
-    lds_bytes: c_uint,
-}
 
 /// Nothing runs before `hipInit`, or with no device.
 static VISIBLE: std::sync::OnceLock<Vec<usize>> = std::sync::OnceLock::new();
@@ -498,53 +486,18 @@ exports! {
         call(|| put(graph, handle(STREAMS.get(stream.addr())?.end_capture()?)))
     }
 
-    hipStreamGetCaptureInfo_v2(
-        stream: Handle,
-        status: *mut c_uint,
-        id: *mut c_ulonglong,
-        graph: *mut Handle,
-        nodes: *mut *const usize,
-        count: *mut usize,
-    ) {
-        call(|| {
-            // Nobody here asks for these.
-            if !id.is_null() || !graph.is_null() {
-                return Err(NOT_SUPPORTED);
-            }
-            let stream = STREAMS.get(stream.addr())?;
-            let collected = stream.collected();
-            put(status, stream.captures().into())?;
-            put(nodes, collected.unwrap_or(std::ptr::null()))?;
-            put(count, collected.iter().count())
-        })
-    }
-
-    hipGraphExecKernelNodeSetParams(graph: Handle, node: Handle, params: *const NodeParams) {
-        call(|| {
-            let graph = EXECUTABLES.get(graph.addr())?;
-            let params = *params.as_ref().ok_or(INVALID_VALUE)?;
-            let function = FUNCTIONS.get(params.function.addr())?;
-            let arguments = match (params.parameters.is_null(), params.extra.is_null()) {
-                (true, false) => module::from_extra(&function, params.extra)?,
-                (false, true) => module::from_parameters(&function, params.parameters),
-                _ => return Err(INVALID_VALUE),
-            };
-            let launch = Launch::new(function, params.grid, params.block, params.lds_bytes, arguments)?;
-            graph.change(node.addr(), launch)
-        })
-    }
-
     hipGraphInstantiateWithFlags(made: *mut Handle, graph: Handle, flags: c_ulonglong) {
         call(|| {
             let _ = flags;
-            put(made, handle(EXECUTABLES.add(Executable::of(graph.addr())?)))
+            let work = GRAPHS.get(graph.addr())?.0.clone();
+            put(made, handle(EXECUTABLES.add(Graph(work))))
         })
     }
 
     hipGraphLaunch(graph: Handle, stream: Handle) {
         call(|| {
             let graph = EXECUTABLES.get(graph.addr())?;
-            stream::find(stream.addr())?.submit(Work::Graph(graph.work()))
+            stream::find(stream.addr())?.submit(Work::Graph(graph.0.clone()))
         })
     }
 

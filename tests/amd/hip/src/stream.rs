@@ -1,7 +1,7 @@
 //! Streams: each has a queue and a thread that does its work in order. Events mark points; a stream that captures
 //! collects its work in a graph. Kernels of different streams run beside each other.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
@@ -58,8 +58,6 @@ struct Progress {
 struct Capture {
     work: Vec<Work>,
     invalid: bool,
-    /// What was asked last: the handle of the last piece of work, which counts from 1.
-    last: Box<AtomicUsize>,
 }
 
 /// A point in a stream.
@@ -75,41 +73,10 @@ pub(crate) struct Event {
 #[derive(Debug)]
 pub(crate) struct Graph(pub(crate) Arc<Vec<Work>>);
 
-/// Collected work that is ready to run.
-#[derive(Debug)]
-pub(crate) struct Executable {
-    work: Mutex<Arc<Vec<Work>>>,
-    /// The handle of the graph that it was made of.
-    template: usize,
-}
-
-impl Executable {
-    pub(crate) fn of(template: usize) -> Result<Self, Code> {
-        Ok(Self { work: Mutex::new(GRAPHS.get(template)?.0.clone()), template })
-    }
-
-    /// What runs when it is launched now.
-    pub(crate) fn work(&self) -> Arc<Vec<Work>> {
-        locked(&self.work).clone()
-    }
-
-    /// Changes the launch with this handle. Handles are those of the graph that it was made of, as long as that is there.
-    pub(crate) fn change(&self, node: usize, launch: Launch) -> Result<(), Code> {
-        GRAPHS.get(self.template)?;
-        let mut work = locked(&self.work);
-        let place = node.checked_sub(1).and_then(|at| Arc::make_mut(&mut work).get_mut(at));
-        match place {
-            Some(Work::Launch(was)) if was.name() == launch.name() => *was = Arc::new(launch),
-            _ => return Err(INVALID_VALUE),
-        }
-        Ok(())
-    }
-}
-
 pub(crate) static STREAMS: Registry<Stream> = Registry::new();
 pub(crate) static EVENTS: Registry<Event> = Registry::new();
 pub(crate) static GRAPHS: Registry<Graph> = Registry::new();
-pub(crate) static EXECUTABLES: Registry<Executable> = Registry::new();
+pub(crate) static EXECUTABLES: Registry<Graph> = Registry::new();
 /// Held for reading by work that runs, for writing by what takes memory away from it.
 static RUNNING: RwLock<()> = RwLock::new(());
 /// The stream with the handle 0.
@@ -212,15 +179,6 @@ impl Stream {
         self.must_not_capture()?;
         *locked(&self.capture) = Some(Capture::default());
         Ok(())
-    }
-
-    /// Where the handle of the last piece of collected work is, until the next question or the end; none where it does not
-    /// capture, or collected nothing.
-    pub(crate) fn collected(&self) -> Option<*const usize> {
-        let capture = locked(&self.capture);
-        let capture = capture.as_ref().filter(|capture| !capture.work.is_empty())?;
-        capture.last.store(capture.work.len(), Ordering::Relaxed);
-        Some(capture.last.as_ptr().cast_const())
     }
 
     pub(crate) fn end_capture(&self) -> Result<usize, Code> {

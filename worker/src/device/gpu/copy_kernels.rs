@@ -202,18 +202,21 @@ impl<D: Driver> SmallCopies<D> {
         Ok([before, launch(&self.launches[1])?])
     }
 
-    /// Has a graph's launches copy this; false where it has none for some of it, or one too many.
-    pub(super) fn change(&self, graph: &D::Graph, captured: &Captured<D>) -> Result<bool, D::Error> {
-        for (segments, launch) in self.launches.iter().zip(captured) {
-            match (segments.shape(), launch) {
-                (Some(shape), Some(launch)) => {
-                    graph.change(*launch, self.kernel, &shape, &segments.param)?;
-                }
-                (None, None) => {}
-                _ => return Ok(false),
-            }
-        }
-        Ok(true)
+    /// Whether these are as many launches as it takes.
+    pub(super) fn has_launches(&self, captured: &Captured<D>) -> bool {
+        self.launches.iter().zip(captured).all(|(one, launch)| one.shape().is_some() == launch.is_some())
+    }
+
+    /// Has one of a graph's launches copy this, if there is one.
+    pub(super) fn change(
+        &self,
+        graph: &D::Graph,
+        at: usize,
+        launch: &Option<D::Launch>,
+    ) -> Result<(), D::Error> {
+        let (segments, Some(launch)) = (&self.launches[at], launch) else { return Ok(()) };
+        let Some(shape) = segments.shape() else { return Ok(()) };
+        graph.change(*launch, self.kernel, &shape, &segments.param)
     }
 }
 

@@ -47,8 +47,8 @@ pub(super) enum Did {
     Captured(u64),
     /// A graph runs; what is in it follows.
     Graph(u64),
-    /// A launch of this kernel is changed in a graph.
-    Change(&'static str),
+    /// The launch in this place of a graph is changed.
+    Change(usize),
     DropGraph(u64),
     Synchronize,
     Reserve {
@@ -83,11 +83,16 @@ struct State {
     log: Vec<Did>,
     capture: Option<Vec<Did>>,
     graphs: HashMap<u64, Vec<Did>>,
+    /// What captured launches are told, by graph and place in it, and of those that are captured now.
+    params: HashMap<(u64, usize), Vec<u8>>,
+    capturing: HashMap<usize, Vec<u8>>,
     next: u64,
     /// Fails the next call that looks like this, with this error.
     fails: Option<(Did, FakeError)>,
     /// How often there is no memory.
     full: u32,
+    /// Parameters of the launches of the graph that ran last, in order.
+    ran: Vec<Vec<u8>>,
     /// The next copy to the device fails.
     copy_fails: bool,
     /// Copies of several variables at once fail with this.
@@ -98,7 +103,7 @@ struct State {
     events: Option<Result<bool, FakeError>>,
     /// Multiprocessors that a scrub reaches.
     reached: u32,
-    /// Shapes and parameters of launches, captured and changed ones too.
+    /// Shapes and parameters of launches, captured ones too.
     launched: Vec<(Shape, Vec<u8>)>,
 }
 
@@ -143,6 +148,11 @@ pub(super) fn log() -> Vec<Did> {
 /// Shapes and parameters of what was launched or captured since the last time.
 pub(super) fn launched() -> Vec<(Shape, Vec<u8>)> {
     with(|state| std::mem::take(&mut state.launched))
+}
+
+/// Parameters of the launches of the graph that ran last, in order.
+pub(super) fn ran() -> Vec<Vec<u8>> {
+    with(|state| state.ran.clone())
 }
 
 /// The next call like `did` fails.
@@ -402,7 +412,12 @@ impl driver::Stream for Stream {
     }
 
     fn launch(&self, kernel: &'static str, shape: &Shape, params: &[u8]) -> Result<(), FakeError> {
-        with(|state| state.launched.push((*shape, params.to_vec())));
+        with(|state| {
+            state.launched.push((*shape, params.to_vec()));
+            if let Some(at) = state.capture.as_ref().map(Vec::len) {
+                state.capturing.insert(at, params.to_vec());
+            }
+        });
         tell(Did::Launch(kernel))
     }
 
@@ -424,7 +439,12 @@ impl driver::Stream for Stream {
 
     fn launch_graph(&self, graph: &Graph) -> Result<(), FakeError> {
         tell(Did::Graph(graph.number))?;
-        with(|state| state.log.extend_from_slice(&state.graphs[&graph.number]));
+        with(|state| {
+            state.log.extend_from_slice(&state.graphs[&graph.number]);
+            let told = (0..state.graphs[&graph.number].len())
+                .filter_map(|at| Some(state.params.get(&(graph.number, at))?.clone()));
+            state.ran = told.collect();
+        });
         Ok(())
     }
 
@@ -442,7 +462,11 @@ impl driver::Stream for Stream {
         let captured = with(|state| state.capture.take()).ok_or(FakeError::Refused)?;
         let number = with(State::number);
         tell(Did::Captured(number))?;
-        with(|state| state.graphs.insert(number, captured));
+        with(|state| {
+            state.graphs.insert(number, captured);
+            let params = std::mem::take(&mut state.capturing);
+            state.params.extend(params.into_iter().map(|(at, params)| ((number, at), params)));
+        });
         Ok(Graph { number, changes: keeps_template })
     }
 }
@@ -474,19 +498,13 @@ impl driver::Graph for Graph {
     type Kernel = &'static str;
     type Launch = usize;
 
-    fn change(
-        &self,
-        launch: usize,
-        kernel: &'static str,
-        shape: &Shape,
-        params: &[u8],
-    ) -> Result<(), FakeError> {
+    fn change(&self, launch: usize, kernel: &'static str, _: &Shape, params: &[u8]) -> Result<(), FakeError> {
         let was = with(|state| state.graphs[&self.number].get(launch).cloned());
         if !self.changes || was != Some(Did::Launch(kernel)) {
             return Err(FakeError::Refused);
         }
-        tell(Did::Change(kernel))?;
-        with(|state| state.launched.push((*shape, params.to_vec())));
+        tell(Did::Change(launch))?;
+        with(|state| state.params.insert((self.number, launch), params.to_vec()));
         Ok(())
     }
 }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Everything is submitted in order on the lane's stream, so what clears a call runs before the next one
-//! without a wait in between. A short call that comes again with the same regions is a single graph,
-//! from its first copy to its clearing; where it has few bytes, kernels copy and clear them (`copy_kernels`).
+//! without a wait in between. A short call with few bytes that comes again is a single graph (`whole_call`), in which kernels
+//! copy and clear (`copy_kernels`).
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -364,6 +364,11 @@ impl<D: Driver> Lane<D> {
         Ok(())
     }
 
+    /// Whether the call is timed step by step.
+    pub(super) fn is_timed(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.timed)
+    }
+
     /// Whether the call runs alone, kernel by kernel.
     pub(super) fn is_alone(&self) -> bool {
         self.running.as_ref().is_some_and(|running| running.alone)
@@ -402,8 +407,7 @@ impl<D: Driver> Lane<D> {
 
 fn copy_all_in<D: Driver>(stream: &D::Stream, inputs: &[Transfer]) -> Result<(), D::Error> {
     for input in inputs {
-        // SAFETY: the region was checked and stays mapped while the lane is busy; a graph of it is dropped before its
-        // arena.
+        // SAFETY: the region was checked and stays mapped while the lane is busy; this is never captured.
         unsafe { stream.copy_in(input.device, input.host, input.bytes) }?;
     }
     Ok(())
@@ -411,8 +415,7 @@ fn copy_all_in<D: Driver>(stream: &D::Stream, inputs: &[Transfer]) -> Result<(),
 
 fn copy_all_out<D: Driver>(stream: &D::Stream, outputs: &[Transfer]) -> Result<(), D::Error> {
     for output in outputs {
-        // SAFETY: the region was checked and stays mapped while the lane is busy; a graph of it is dropped before its
-        // arena.
+        // SAFETY: the region was checked and stays mapped while the lane is busy; this is never captured.
         unsafe { stream.copy_out(output.host, output.device, output.bytes) }?;
     }
     Ok(())

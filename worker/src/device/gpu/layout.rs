@@ -15,6 +15,9 @@ pub(super) const WHOLE_STEPS: u64 = 64;
 /// its steps (1500 kernels on an H200: 3.6 and 4.0 ms), during which nothing of it runs.
 pub(super) const RUNS_BEFORE_GRAPH: u32 = 2;
 
+/// Calls in a row that a graph of a whole call cannot be changed for, before it is made for theirs.
+pub(super) const RUNS_BEFORE_ANOTHER: u32 = 16;
+
 /// Steps of a plan that becomes a graph while its first call waits for a turn: fewer are launched in no time, and more would
 /// keep the worker from noticing that its turn begins.
 pub(super) const EARLY_GRAPH_STEPS: std::ops::RangeInclusive<u64> = WHOLE_STEPS + 1..=4096;

@@ -13,9 +13,10 @@ use super::command_list::CommandList;
 use super::copy_kernels::SmallCopies;
 use super::driver::{Driver, DriverError};
 use super::layout::{
-    BOUND_PLANS_BYTES, EARLY_GRAPH_STEPS, GRAPH_NODE_BYTES, GRAPH_STEPS, RUNS_BEFORE_GRAPH, WHOLE_STEPS,
+    BOUND_PLANS_BYTES, EARLY_GRAPH_STEPS, GRAPH_NODE_BYTES, GRAPH_STEPS, RUNS_BEFORE_ANOTHER,
+    RUNS_BEFORE_GRAPH, WHOLE_STEPS,
 };
-use super::whole_call::{Copies, WholeCall};
+use super::whole_call::{Changed, Copies, WholeCall};
 
 /// A plan with everything that one lane submits for it.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub(super) struct BoundPlan<D: Driver> {
     pub(super) direct_only: Cell<bool>,
     /// The graph of a whole call, copies included.
     whole: RefCell<Option<WholeCall<D>>>,
+    /// Calls in a row that it could not be changed for.
+    unchanged: Cell<u32>,
     /// Keeps the plan's address from being used for another.
     plan: Arc<Plan>,
 }
@@ -41,6 +44,7 @@ impl<D: Driver> BoundPlan<D> {
             runs,
             direct_only: Default::default(),
             whole: Default::default(),
+            unchanged: Default::default(),
             plan,
         }
     }
@@ -56,7 +60,7 @@ impl<D: Driver> BoundPlan<D> {
         let steps = self.plan.expanded_steps;
         let pays = match waits {
             true => EARLY_GRAPH_STEPS.contains(&steps),
-            false => GRAPH_STEPS.contains(&steps) && self.came_again() && self.whole.borrow().is_none(),
+            false => GRAPH_STEPS.contains(&steps) && self.came_again(),
         };
         pays && self.graph.get().is_none() && !self.direct_only.get()
     }
@@ -66,7 +70,8 @@ impl<D: Driver> BoundPlan<D> {
         self.is_short() && self.came_again() && !self.direct_only.get()
     }
 
-    fn is_short(&self) -> bool {
+    /// Whether its steps are few enough to be one graph with the copies of a call.
+    pub(super) fn is_short(&self) -> bool {
         self.plan.expanded_steps <= WHOLE_STEPS
     }
 
@@ -75,9 +80,9 @@ impl<D: Driver> BoundPlan<D> {
         self.runs.get() >= RUNS_BEFORE_GRAPH
     }
 
-    /// What the graph of a whole call may come to occupy.
+    /// What the graph of a whole call and its template may come to occupy.
     fn whole_bytes(&self) -> u64 {
-        if self.is_short() { (self.plan.expanded_steps + 4) * GRAPH_NODE_BYTES } else { 0 }
+        if self.is_short() { 2 * (self.plan.expanded_steps + 4) * GRAPH_NODE_BYTES } else { 0 }
     }
 
     /// Submits a call as one graph: the one that is there, changed where it copied something else, or one that `capture` makes.
@@ -91,17 +96,24 @@ impl<D: Driver> BoundPlan<D> {
     ) -> Result<Option<bool>, D::Error> {
         let mut whole = self.whole.borrow_mut();
         if let Some(whole) = whole.as_ref().filter(|whole| whole.copies(copies)) {
+            self.unchanged.set(0);
             return whole.launch(stream).map(Some);
         }
         let Some(small) = small() else { return Ok(None) };
         if let Some(there) = whole.as_mut() {
-            match there.change(&small, copies) {
-                Ok(true) => return there.launch(stream).map(Some),
-                Err(e) if e.is_fatal() => return Err(e),
-                // Another number of launches, or a driver that does not change this one.
-                Ok(false) | Err(_) => *whole = None,
+            match there.change(&small, copies)? {
+                Changed::All => {
+                    self.unchanged.set(0);
+                    return there.launch(stream).map(Some);
+                }
+                Changed::Not if self.unchanged.get() < RUNS_BEFORE_ANOTHER => {
+                    self.unchanged.set(self.unchanged.get() + 1);
+                    return Ok(None);
+                }
+                Changed::Not | Changed::InPart => *whole = None,
             }
         }
+        self.unchanged.set(0);
         match capture(&small) {
             Ok(made) => whole.insert(made).launch(stream).map(Some),
             Err(e) if e.is_fatal() => Err(e),

@@ -3,10 +3,11 @@
 //!
 //! A plan has one such graph on each lane. Calls mostly differ in nothing but their regions: then the two launches that copy
 //! are changed in the graph, which takes the host 0.8 µs on an H100; to make a graph takes it 10 to 60, and its first launch as
-//! much again.
+//! much again. A backend that changes none, and copies of another number, leave the graph as it is: such calls run without it, and
+//! after some of them in a row it is made for theirs.
 
 use super::copy_kernels::{Captured, SmallCopies};
-use super::driver::{Driver, Stream};
+use super::driver::{Driver, DriverError, Stream};
 use super::layout::Transfer;
 
 /// The graph, and what it copies as it is now.
@@ -26,6 +27,16 @@ pub(super) struct WholeCall<D: Driver> {
 pub(super) struct Copies<'a> {
     pub(super) all: &'a [Transfer],
     pub(super) inputs: usize,
+}
+
+/// What became of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Changed {
+    All,
+    /// It copies what it did.
+    Not,
+    /// It must not run any more.
+    InPart,
 }
 
 impl<D: Driver> WholeCall<D> {
@@ -50,15 +61,23 @@ impl<D: Driver> WholeCall<D> {
         self.inputs == copies.inputs && self.copies == copies.all
     }
 
-    /// Has it copy this from now on; false where it cannot, and must be made again.
-    pub(super) fn change(&mut self, small: &SmallCopies<D>, copies: Copies<'_>) -> Result<bool, D::Error> {
-        if !small.change(&self.graph, &self.captured)? {
-            return Ok(false);
+    /// Has it copy this from now on, if it can.
+    pub(super) fn change(&mut self, small: &SmallCopies<D>, copies: Copies<'_>) -> Result<Changed, D::Error> {
+        if !small.has_launches(&self.captured) {
+            return Ok(Changed::Not);
+        }
+        for (at, launch) in self.captured.iter().enumerate() {
+            match small.change(&self.graph, at, launch) {
+                Ok(()) => {}
+                Err(e) if e.is_fatal() => return Err(e),
+                Err(_) if at == 0 => return Ok(Changed::Not),
+                Err(_) => return Ok(Changed::InPart),
+            }
         }
         self.copies.clear();
         self.copies.extend_from_slice(copies.all);
         (self.inputs, self.clears) = (copies.inputs, small.clears);
-        Ok(true)
+        Ok(Changed::All)
     }
 
     /// Submits the call; says whether its range is cleared by that.

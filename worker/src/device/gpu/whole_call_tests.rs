@@ -2,7 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use pappus_protocol::FaultCode;
+use pappus_shmem::{Mapping, memfd};
+
 use super::fake::{self, Did, Fake, FakeError, GRANULE};
+use super::layout::RUNS_BEFORE_ANOTHER;
 use super::tests::{ARENA, Fixture, LANE, MODULE, launch, without_records};
 use super::*;
 
@@ -10,7 +14,6 @@ use super::*;
 fn called() -> Fixture {
     let mut fixture = Fixture::with(driver(), 2, MODULE);
     (0..4).for_each(|_| drop(fixture.call()));
-    fake::launched();
     fixture
 }
 
@@ -27,14 +30,23 @@ fn call_at(fixture: &mut Fixture, offset: u64) -> Vec<Did> {
     without_records(fake::log())
 }
 
-/// Where the call's input is read from, by what the copying kernels were told last.
-fn inputs_come_from() -> u64 {
-    let launched = fake::launched();
-    let copying: Vec<_> =
-        launched.iter().filter(|(_, params)| params.len() == copy_kernels::PARAM_BYTES).collect();
-    let [.., (_, copied_in), _] = &copying[..] else { panic!("no copies") };
-    u64::from_le_bytes(copied_in[8..16].try_into().unwrap())
+/// Where the graph that ran last read the input from, and where it wrote the output to.
+fn copied() -> (u64, u64) {
+    let ran = fake::ran();
+    let [before, .., behind] = &ran[..] else { panic!("no copies") };
+    let word = |params: &[u8], at: usize| u64::from_le_bytes(params[8 * at..8 * at + 8].try_into().unwrap());
+    // The first range is the input's. Behind the steps, the first one is cleared, and the second is the output.
+    assert_eq!((word(before, 0), word(behind, 0)), (1, 2));
+    (word(before, 1), word(behind, 6))
 }
+
+/// Where the arena of the calls is.
+fn arena(fixture: &Fixture) -> u64 {
+    fixture.arenas.range(ARENA, 0, 1).unwrap().range(0, 1).unwrap().addr() as u64
+}
+
+/// Where the calls' output goes in the arena.
+const OUTPUT: u64 = 8192;
 
 fn runs(did: &Did) -> bool {
     matches!(did, Did::Graph(_))
@@ -61,38 +73,68 @@ fn a_call_that_came_twice_at_most_is_no_graph() {
 #[test]
 fn other_regions_are_changed_in_the_graph() {
     let mut fixture = called();
-    let arena = fixture.arenas.range(ARENA, 0, 1).unwrap().range(0, 1).unwrap().addr() as u64;
+    let arena = arena(&fixture);
     for offset in [1024, 2048, 0] {
         let submitted = call_at(&mut fixture, offset);
-        let [Did::Change("copy"), Did::Change("copy"), Did::Graph(_), inside @ ..] = &submitted[..] else {
+        let [Did::Change(0), Did::Change(3), Did::Graph(_), inside @ ..] = &submitted[..] else {
             panic!("{submitted:?}")
         };
         assert_eq!(inside, ONE_GRAPH);
-        assert_eq!(inputs_come_from(), arena + offset);
+        assert_eq!(copied(), (arena + offset, arena + OUTPUT));
         let [Did::Graph(_), ..] = call_at(&mut fixture, offset)[..] else { panic!("changed again") };
     }
 }
 
 #[test]
-fn a_graph_that_cannot_be_changed_is_made_again() {
+fn a_graph_that_is_never_changed_serves_calls_that_copy_the_same() {
     let mut fixture = called();
-    fake::fail(Did::Change("copy"), FakeError::Refused);
+    let arena = arena(&fixture);
+    for nth in 1..=RUNS_BEFORE_ANOTHER {
+        fake::fail(Did::Change(0), FakeError::Refused);
+        let submitted = call_at(&mut fixture, 1024);
+        assert!(!submitted.contains(&Did::Launch("copy")), "{nth}: {submitted:?}");
+    }
+    // Its own call runs as it did.
+    assert!(runs(&fixture.call()[0]));
+    assert_eq!(copied(), (arena, arena + OUTPUT));
+    // So many in a row: it is made for theirs.
+    for nth in 0..=RUNS_BEFORE_ANOTHER {
+        fake::fail(Did::Change(0), FakeError::Refused);
+        let submitted = call_at(&mut fixture, 1024);
+        assert_eq!(submitted.contains(&Did::Launch("copy")), nth == RUNS_BEFORE_ANOTHER, "{nth}");
+    }
+    assert_eq!(copied(), (arena + 1024, arena + OUTPUT));
+}
+
+#[test]
+fn a_graph_that_was_changed_in_part_does_not_run() {
+    let mut fixture = called();
+    let arena = arena(&fixture);
+    fake::fail(Did::Change(3), FakeError::Refused);
     let submitted = call_at(&mut fixture, 1024);
     let made = |did: &&Did| matches!(did, Did::Capture | Did::DropGraph(_) | Did::Graph(_));
     let made: Vec<_> = submitted.iter().filter(made).collect();
     assert!(matches!(made[..], [Did::DropGraph(_), Did::Capture, Did::Graph(_)]), "{submitted:?}");
+    assert_eq!(copied(), (arena + 1024, arena + OUTPUT));
+    // Where none can be made either, the call runs without.
+    fake::fail(Did::Change(3), FakeError::Kernel);
+    fixture.start(2048, u64::MAX, false);
+    assert_eq!(fixture.end().unwrap_err().code, FaultCode::KernelTrap);
+    assert!(!fake::log().iter().any(runs), "a change that lost the device");
 }
 
 #[test]
-fn a_call_with_fewer_copies_gets_a_graph_without_them() {
+fn a_call_with_fewer_copies_runs_beside_the_graph() {
     let mut fixture = called();
-    fixture.hand(0, u64::MAX, false, |gpu, function, call| {
-        gpu.start(LANE, function, &Call { inputs: &[], ..*call });
-    });
-    fixture.end().unwrap();
-    let submitted = without_records(fake::log());
-    assert!(submitted.ends_with(&ONE_GRAPH[1..]), "{submitted:?}");
-    assert!(fixture.call().ends_with(&ONE_GRAPH), "and back");
+    for _ in 0..2 {
+        fixture.hand(0, u64::MAX, false, |gpu, function, call| {
+            gpu.start(LANE, function, &Call { inputs: &[], ..*call });
+        });
+        fixture.end().unwrap();
+        let submitted = without_records(fake::log());
+        assert!(submitted.contains(&Did::Launch("k")) && !submitted.contains(&Did::Launch("copy")));
+        assert!(runs(&fixture.call()[0]), "the graph is there still");
+    }
 }
 
 #[test]
@@ -100,9 +142,16 @@ fn the_arena_of_a_graph_may_go_and_the_next_call_names_its_own() {
     let mut fixture = called();
     fixture.gpu.unmap_arena(ARENA);
     assert_eq!(fake::log(), [Did::Unpin]);
-    let submitted = call_at(&mut fixture, 1024);
-    let first = submitted.iter().position(runs).unwrap();
-    assert_eq!(submitted[..first], [Did::Change("copy"), Did::Change("copy")], "before it runs");
+    let before = arena(&fixture);
+    let another = Mapping::writable(&memfd::arena("another", 16 << 10).unwrap()).unwrap();
+    fixture.gpu.map_arena(ARENA, &another).unwrap();
+    fake::log();
+    // In its place, so that the first one's addresses are used by nothing else meanwhile.
+    fixture.arenas.insert(ARENA, another);
+    let now = arena(&fixture);
+    let submitted = fixture.call();
+    assert_eq!(submitted[..2], [Did::Change(0), Did::Change(3)], "before it runs: {before:#x}, {now:#x}");
+    assert_eq!(copied(), (now, now + OUTPUT));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use pappus_protocol::{Fault, FaultCode};
 
 use super::driver::memory::{self, DeviceBuffer, HostBuffer, Physical, Pinned};
 use super::driver::module::{self, Kernel, Module};
-use super::driver::stream::{Event, GraphExec, GraphNode, Stream};
+use super::driver::stream::{Event, GraphExec, Stream};
 use super::driver::{DeviceInfo, HipError, Library, device};
 use super::kernels;
 use crate::device::CodeError;
@@ -80,7 +80,7 @@ impl Driver for Engine {
     type Stream = Stream;
     type Event = Event;
     type Graph = GraphExec;
-    type Launch = GraphNode;
+    type Launch = ();
     type Module = Module;
     type Kernel = Kernel;
     type Memory = Physical;

@@ -68,7 +68,6 @@ handles!(
     ihipEvent_t as hipEvent_t,
     ihipGraph as hipGraph_t,
     hipGraphExec as hipGraphExec_t,
-    hipGraphNode as hipGraphNode_t,
     ihipMemGenericAllocationHandle as hipMemGenericAllocationHandle_t,
 );
 
@@ -172,26 +171,6 @@ pub const hipEventDisableTiming: c_uint = 2;
 pub const hipEventReleaseToSystem: c_uint = 0x8000_0000;
 pub const hipEventRecordExternal: c_uint = 1;
 
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct dim3 {
-    pub x: c_uint,
-    pub y: c_uint,
-    pub z: c_uint,
-}
-
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct hipKernelNodeParams {
-    pub blockDim: dim3,
-    pub extra: *mut *mut c_void,
-    pub func: *mut c_void,
-    pub gridDim: dim3,
-    pub kernelParams: *mut *mut c_void,
-    pub sharedMemBytes: c_uint,
-}
-
-pub type hipStreamCaptureStatus = c_uint;
 pub type hipStreamCaptureMode = c_uint;
 pub const hipStreamCaptureModeThreadLocal: hipStreamCaptureMode = 1;
 
@@ -412,23 +391,10 @@ functions! {
 
     hipStreamBeginCapture(stream: hipStream_t, mode: hipStreamCaptureMode) -> hipError_t;
     hipStreamEndCapture(stream: hipStream_t, pGraph: *mut hipGraph_t) -> hipError_t;
-    hipStreamGetCaptureInfo_v2(
-        stream: hipStream_t,
-        captureStatus_out: *mut hipStreamCaptureStatus,
-        id_out: *mut c_ulonglong,
-        graph_out: *mut hipGraph_t,
-        dependencies_out: *mut *const hipGraphNode_t,
-        numDependencies_out: *mut usize
-    ) -> hipError_t;
     hipGraphInstantiateWithFlags(
         pGraphExec: *mut hipGraphExec_t,
         graph: hipGraph_t,
         flags: c_ulonglong
-    ) -> hipError_t;
-    hipGraphExecKernelNodeSetParams(
-        hGraphExec: hipGraphExec_t,
-        node: hipGraphNode_t,
-        pNodeParams: *const hipKernelNodeParams
     ) -> hipError_t;
     hipGraphLaunch(graphExec: hipGraphExec_t, stream: hipStream_t) -> hipError_t;
     hipGraphDestroy(graph: hipGraph_t) -> hipError_t;

@@ -92,17 +92,12 @@ fn add_vectors(hip: &Hip, as_graph: bool) {
     let arguments: Vec<u8> =
         [base, base + 4096, base + 8192, 1000].iter().flat_map(|word| (*word as u64).to_le_bytes()).collect();
     assert_eq!(launch(hip, add, [4, 1, 1], [256, 1, 1], stream, &arguments), 0);
-    let (mut status, mut nodes, mut count) = (0u32, 0usize, 0usize);
-    let to = [&raw mut nodes, &raw mut count].map(|at| at.addr());
-    hip.ok("hipStreamGetCaptureInfo_v2", [stream, (&raw mut status).addr(), 0, 0, to[0], to[1]]);
-    assert_eq!((status, count), (as_graph.into(), as_graph.into()));
-    // SAFETY: the library's array of `count` nodes, until the next question.
-    let node = if as_graph { unsafe { at(nodes).cast::<usize>().read() } } else { 0 };
     hip.ok("hipEventRecordWithFlags", [event, stream, usize::from(as_graph)]);
     if as_graph {
         let (mut graph, mut executable) = (0usize, 0usize);
         hip.ok("hipStreamEndCapture", [stream, (&raw mut graph).addr()]);
         hip.ok("hipGraphInstantiateWithFlags", [(&raw mut executable).addr(), graph, 0]);
+        hip.ok("hipGraphDestroy", [graph]);
         // Nothing ran yet.
         hip.ok("hipMemsetD8Async", [base + 8192, 0xff, 4000, stream]);
         hip.ok("hipMemcpyDtoHAsync", [c.as_mut_ptr().addr(), base + 8192, 4000, stream]);
@@ -110,7 +105,6 @@ fn add_vectors(hip: &Hip, as_graph: bool) {
         for _ in 0..3 {
             hip.ok("hipGraphLaunch", [executable, stream]);
         }
-        change_a_launch(hip, [executable, node, graph, stream], add, base);
         hip.ok("hipGraphExecDestroy", [executable]);
     }
     hip.ok("hipMemcpyDtoHAsync", [c.as_mut_ptr().addr(), base + 8192, 4000, stream]);
@@ -120,33 +114,6 @@ fn add_vectors(hip: &Hip, as_graph: bool) {
     hip.ok("hipHostUnregister", [a.as_ptr().addr()]);
     hip.ok("hipStreamDestroy", [stream]);
     hip.ok("hipMemUnmap", [base, UNIT]);
-}
-
-/// Has the graph's launch write elsewhere, and only while the template is there.
-fn change_a_launch(hip: &Hip, [executable, node, graph, stream]: [usize; 4], add: usize, base: usize) {
-    let words = [base, base + 4096, base + 12_288, 1000];
-    let mut arguments: Vec<u8> = words.iter().flat_map(|word| (*word as u64).to_le_bytes()).collect();
-    let mut length = arguments.len();
-    let mut extra = [at(1), arguments.as_mut_ptr().cast(), at(2), (&raw mut length).cast(), at(3)];
-    let dim3 = |x| sys::dim3 { x, y: 1, z: 1 };
-    let changed = sys::hipKernelNodeParams {
-        blockDim: dim3(256),
-        extra: extra.as_mut_ptr(),
-        func: at(add),
-        gridDim: dim3(4),
-        kernelParams: null_mut(),
-        sharedMemBytes: 0,
-    };
-    let change =
-        |node| hip.call("hipGraphExecKernelNodeSetParams", [executable, node, (&raw const changed).addr()]);
-    assert_eq!(change(node - 1), sys::hipErrorInvalidValue, "a copy is no launch");
-    assert_eq!(change(node), 0);
-    hip.ok("hipGraphLaunch", [executable, stream]);
-    let mut c = vec![0f32; 1000];
-    hip.ok("hipMemcpyDtoHAsync", [c.as_mut_ptr().addr(), base + 12_288, 4000, stream]);
-    assert!(c.iter().enumerate().all(|(i, c)| *c == 2.0 * i as f32));
-    hip.ok("hipGraphDestroy", [graph]);
-    assert_ne!(change(node), 0, "its nodes are gone");
 }
 
 #[test]

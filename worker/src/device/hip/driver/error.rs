@@ -25,8 +25,6 @@ pub(crate) fn check(result: hipError_t) -> Result<(), HipError> {
 impl HipError {
     /// The library was not opened.
     pub(super) const NOT_OPEN: Self = Self { code: sys::hipErrorNotInitialized, event: None };
-    /// What the library would refuse, or take for something else.
-    pub(super) const INVALID_VALUE: Self = Self { code: sys::hipErrorInvalidValue, event: None };
     /// Machine code that no driver may see.
     pub(super) const INVALID_IMAGE: Self = Self { code: sys::hipErrorInvalidImage, event: None };
 

@@ -78,13 +78,6 @@ fn function(name: &CStr) -> *const c_void {
         b"hipStreamCreateWithFlags" | b"hipEventCreateWithFlags" => create_with_flags as *const c_void,
         b"hipStreamDestroy" | b"hipEventDestroy" => destroy as *const c_void,
         b"hipStreamQuery" => query as *const c_void,
-        b"hipStreamBeginCapture" => begin_capture as *const c_void,
-        b"hipStreamGetCaptureInfo_v2" => captured as *const c_void,
-        b"hipStreamEndCapture" => end_capture as *const c_void,
-        b"hipGraphInstantiateWithFlags" => instantiate as *const c_void,
-        b"hipGraphExecKernelNodeSetParams" => change as *const c_void,
-        b"hipGraphDestroy" => drop_template as *const c_void,
-        b"hipGraphExecDestroy" => destroy as *const c_void,
         _ => none as *const c_void,
     }
 }
@@ -190,20 +183,6 @@ unsafe extern "C" fn device_pointer(to: *mut *mut c_void, host: *mut c_void, fla
     told("pointer", flags.to_string())
 }
 
-/// Five values, of which the fourth points to a length and the second to as many bytes, as text.
-///
-/// # Safety
-/// They are.
-unsafe fn extra_text(extra: *mut *mut c_void) -> String {
-    // SAFETY: as the caller promises.
-    let (marks, bytes) = unsafe {
-        let extra = std::slice::from_raw_parts(extra, 5);
-        let length = extra[3].cast::<usize>().read();
-        ([extra[0], extra[2], extra[4]], std::slice::from_raw_parts(extra[1].cast::<u8>(), length))
-    };
-    format!("{:?} {bytes:?}", marks.map(|mark| mark.addr()))
-}
-
 #[allow(clippy::too_many_arguments, reason = "as the real function")]
 unsafe extern "C" fn launch(
     kernel: *mut c_void,
@@ -218,65 +197,16 @@ unsafe extern "C" fn launch(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> hipError_t {
-    // SAFETY: as the real function's callers promise.
-    let extra = unsafe { extra_text(extra) };
+    // SAFETY: the callers give five values, of which the fourth points to a length and the second to as many bytes.
+    let (marks, bytes) = unsafe {
+        let extra = std::slice::from_raw_parts(extra, 5);
+        let length = extra[3].cast::<usize>().read();
+        ([extra[0], extra[2], extra[4]], std::slice::from_raw_parts(extra[1].cast::<u8>(), length))
+    };
+    let marks = marks.map(|mark| mark.addr());
+    let kernel = kernel.addr();
     let shape = format!("{gx} {gy} {gz} / {bx} {by} {bz} / {shared}");
-    told("launch", format!("{} {shape} {} {extra}", kernel.addr(), params.is_null()))
-}
-
-unsafe extern "C" fn begin_capture(_: *mut c_void, mode: c_uint) -> hipError_t {
-    told("begin", mode.to_string())
-}
-
-unsafe extern "C" fn captured(
-    _: *mut c_void,
-    _: *mut c_uint,
-    _: *mut c_ulonglong,
-    _: *mut *mut c_void,
-    nodes: *mut *const usize,
-    count: *mut usize,
-) -> hipError_t {
-    static NODE: usize = 11;
-    // SAFETY: as the real function's callers promise.
-    unsafe {
-        nodes.write(&raw const NODE);
-        count.write(1);
-    }
-    told("captured", String::new())
-}
-
-unsafe extern "C" fn end_capture(_: *mut c_void, graph: *mut *mut c_void) -> hipError_t {
-    // SAFETY: as the real function's callers promise.
-    unsafe { graph.write(std::ptr::without_provenance_mut(13)) };
-    told("end", String::new())
-}
-
-unsafe extern "C" fn instantiate(
-    made: *mut *mut c_void,
-    graph: *mut c_void,
-    flags: c_ulonglong,
-) -> hipError_t {
-    // SAFETY: as the real function's callers promise.
-    unsafe { made.write(std::ptr::without_provenance_mut(17)) };
-    told("instantiate", format!("{} {flags}", graph.addr()))
-}
-
-unsafe extern "C" fn change(
-    graph: *mut c_void,
-    node: *mut c_void,
-    params: *const sys::hipKernelNodeParams,
-) -> hipError_t {
-    // SAFETY: as the real function's callers promise.
-    let (params, extra) = unsafe { (*params, extra_text((*params).extra)) };
-    let sys::dim3 { x: gx, y: gy, z: gz } = params.gridDim;
-    let sys::dim3 { x: bx, y: by, z: bz } = params.blockDim;
-    let shape = format!("{gx} {gy} {gz} / {bx} {by} {bz} / {}", params.sharedMemBytes);
-    let (kernel, null) = (params.func.addr(), params.kernelParams.is_null());
-    told("change", format!("{} {} {kernel} {shape} {null} {extra}", graph.addr(), node.addr()))
-}
-
-unsafe extern "C" fn drop_template(graph: *mut c_void) -> hipError_t {
-    told("drop template", graph.addr().to_string())
+    told("launch", format!("{kernel} {shape} {} {marks:?} {bytes:?}", params.is_null()))
 }
 
 unsafe extern "C" fn create_with_flags(handle: *mut *mut c_void, flags: c_uint) -> hipError_t {

@@ -1,10 +1,8 @@
 //! Streams of work: copies, fills and launches in the order of submission; events, which mark a point in a stream;
 //! graphs, which are many launches submitted as one.
 
-use std::ffi::c_void;
-
 use super::call;
-use super::error::HipError;
+use super::error::{HipError, check};
 use super::memory::pointer;
 use super::module::Kernel;
 use crate::device::gpu::driver::{self, Shape};
@@ -34,7 +32,7 @@ impl driver::Stream for Stream {
     type Event = Event;
     type Graph = GraphExec;
     type Kernel = Kernel;
-    type Launch = GraphNode;
+    type Launch = ();
 
     unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: u64) -> Result<(), HipError> {
         // SAFETY: as the caller promises; a device address that is not ours is an error.
@@ -57,11 +55,22 @@ impl driver::Stream for Stream {
     }
 
     fn launch(&self, kernel: Kernel, shape: &Shape, params: &[u8]) -> Result<(), HipError> {
+        // The library copies as many bytes as the kernel's own list of arguments says, whatever it is told.
+        if params.len() < kernel.param_bytes() {
+            return check(sys::hipErrorInvalidValue);
+        }
         let mut bytes = params.len();
-        let mut extra = extra(kernel, params, &mut bytes)?;
+        let buffer = params.as_ptr().cast_mut().cast();
+        let mut extra = [
+            sys::HIP_LAUNCH_PARAM_BUFFER_POINTER,
+            buffer,
+            sys::HIP_LAUNCH_PARAM_BUFFER_SIZE,
+            (&raw mut bytes).cast(),
+            sys::HIP_LAUNCH_PARAM_END,
+        ];
         let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
         // SAFETY: the kernel's module is loaded for as long as its function (`Kernel`); the parameters are copied by the
-        // call, and there are as many bytes as it copies (`extra`).
+        // call, and there are as many bytes as it copies (above).
         unsafe {
             call!(hipModuleLaunchKernel(
                 kernel.raw(),
@@ -122,31 +131,21 @@ impl driver::Stream for Stream {
         unsafe { call!(hipStreamBeginCapture(self.raw, sys::hipStreamCaptureModeThreadLocal)) }
     }
 
-    fn collected(&self) -> Result<GraphNode, HipError> {
-        let mut status = 0;
-        let (mut nodes, mut count) = (std::ptr::null(), 0);
-        let (id, graph) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: writes one status, the address of an array of nodes, and its length.
-        unsafe {
-            call!(hipStreamGetCaptureInfo_v2(self.raw, &mut status, id, graph, &mut nodes, &mut count))
-        }?;
-        if count == 0 || nodes.is_null() {
-            return Err(HipError::INVALID_VALUE);
-        }
-        // SAFETY: the nodes that work submitted next would depend on, valid until then.
-        Ok(GraphNode(unsafe { *nodes }))
+    fn collected(&self) -> Result<(), HipError> {
+        Ok(())
     }
 
-    fn end_capture(&self, keeps_template: bool) -> Result<GraphExec, HipError> {
-        let mut graph = GraphExec { raw: std::ptr::null_mut(), template: std::ptr::null_mut() };
+    fn end_capture(&self, _: bool) -> Result<GraphExec, HipError> {
+        let mut graph = std::ptr::null_mut();
         // SAFETY: writes one handle; ends the capture whatever became of it.
-        unsafe { call!(hipStreamEndCapture(self.raw, &mut graph.template)) }?;
-        // SAFETY: instantiates the graph just made.
-        unsafe { call!(hipGraphInstantiateWithFlags(&mut graph.raw, graph.template, 0)) }?;
-        if !keeps_template {
-            graph.drop_template();
-        }
-        Ok(graph)
+        unsafe { call!(hipStreamEndCapture(self.raw, &mut graph)) }?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: instantiates the graph just made; the template is not needed afterwards.
+        let made = unsafe { call!(hipGraphInstantiateWithFlags(&mut raw, graph, 0)) };
+        // SAFETY: the template was made above and is destroyed once.
+        let _ = unsafe { call!(hipGraphDestroy(graph)) };
+        made?;
+        Ok(GraphExec { raw })
     }
 }
 
@@ -208,74 +207,24 @@ impl Drop for Event {
 #[derive(Debug)]
 pub struct GraphExec {
     raw: sys::hipGraphExec_t,
-    /// What it was made of, where launches of it change: they are nodes of that.
-    template: sys::hipGraph_t,
 }
 
-/// A launch in a graph.
-#[derive(Debug, Clone, Copy)]
-pub struct GraphNode(sys::hipGraphNode_t);
-
+/// Launches are not changed. The library can (`hipGraphExecKernelNodeSetParams`), but in HIP 7 each change takes device memory that
+/// is given back with the graph only, and where there is none, the launch stays as it was without an error (ROCm/rocm-systems,
+/// issues 10713 and 10021).
 impl driver::Graph for GraphExec {
     type Error = HipError;
     type Kernel = Kernel;
-    type Launch = GraphNode;
+    type Launch = ();
 
-    fn change(
-        &self,
-        launch: GraphNode,
-        kernel: Kernel,
-        shape: &Shape,
-        params: &[u8],
-    ) -> Result<(), HipError> {
-        let mut bytes = params.len();
-        let mut extra = extra(kernel, params, &mut bytes)?;
-        let dim3 = |[x, y, z]: [u32; 3]| sys::dim3 { x, y, z };
-        let launched = sys::hipKernelNodeParams {
-            blockDim: dim3(shape.block),
-            extra: extra.as_mut_ptr(),
-            func: kernel.raw().cast(),
-            gridDim: dim3(shape.grid),
-            kernelParams: std::ptr::null_mut(),
-            sharedMemBytes: shape.shared_bytes,
-        };
-        // SAFETY: the template that has the node is alive, as is the kernel's module; the parameters are copied by the call,
-        // and there are as many bytes as it copies (`extra`).
-        unsafe { call!(hipGraphExecKernelNodeSetParams(self.raw, launch.0, &raw const launched)) }
-    }
-}
-
-impl GraphExec {
-    fn drop_template(&mut self) {
-        let template = std::mem::replace(&mut self.template, std::ptr::null_mut());
-        if !template.is_null() {
-            // SAFETY: made by this value, and destroyed once.
-            let _ = unsafe { call!(hipGraphDestroy(template)) };
-        }
+    fn change(&self, (): (), _: Kernel, _: &Shape, _: &[u8]) -> Result<(), HipError> {
+        check(sys::hipErrorNotSupported)
     }
 }
 
 impl Drop for GraphExec {
     fn drop(&mut self) {
-        self.drop_template();
-        if !self.raw.is_null() {
-            // SAFETY: made by this value; a run in flight finishes first.
-            let _ = unsafe { call!(hipGraphExecDestroy(self.raw)) };
-        }
+        // SAFETY: made by this value; a run in flight finishes first.
+        let _ = unsafe { call!(hipGraphExecDestroy(self.raw)) };
     }
-}
-
-/// How the library is told of parameters as they lie in memory. It copies as many bytes as the kernel's own list of arguments
-/// says, whatever it is told: an error where there are fewer.
-fn extra(kernel: Kernel, params: &[u8], bytes: &mut usize) -> Result<[*mut c_void; 5], HipError> {
-    if params.len() < kernel.param_bytes() {
-        return Err(HipError::INVALID_VALUE);
-    }
-    Ok([
-        sys::HIP_LAUNCH_PARAM_BUFFER_POINTER,
-        params.as_ptr().cast_mut().cast(),
-        sys::HIP_LAUNCH_PARAM_BUFFER_SIZE,
-        std::ptr::from_mut(bytes).cast(),
-        sys::HIP_LAUNCH_PARAM_END,
-    ])
 }

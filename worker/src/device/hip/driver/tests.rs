@@ -6,7 +6,7 @@ use super::memory::{self, Physical, Pinned};
 use super::module::{self, Kernel};
 use super::stream::{Event, Stream};
 use super::{fake, sys};
-use crate::device::gpu::driver::{ALONE, Access, DriverError, Graph as _, Memory, Shape, Stream as _};
+use crate::device::gpu::driver::{ALONE, Access, DriverError, Memory, Shape, Stream as _};
 
 const PAGE: u64 = 2 << 20;
 
@@ -98,24 +98,6 @@ fn a_launch_passes_its_bytes_and_never_fewer_than_the_kernel_takes() {
     assert_eq!(fake::log(), ["launch 3 3 2 1 / 64 1 1 / 16 true [1, 2, 3] [1, 2, 3, 4]"]);
     assert!(stream.launch(Kernel::of(8), &shape, &[1, 2, 3, 4]).is_err());
     assert!(fake::log().is_empty(), "the library would have read on");
-}
-
-#[test]
-fn a_launch_of_a_graph_is_changed_by_its_node_as_long_as_the_template_is_there() {
-    fake::install();
-    let stream = Stream::create().unwrap();
-    let (graph, node) = stream.capture_to_change(|stream| stream.collected()).unwrap();
-    assert_eq!(fake::log(), ["with flags 0x1", "begin 1", "captured", "end", "instantiate 13 0"]);
-    let shape = Shape { grid: [3, 2, 1], block: [64, 1, 1], cluster: ALONE, shared_bytes: 16 };
-    graph.change(node, Kernel::of(4), &shape, &[1, 2, 3, 4]).unwrap();
-    assert_eq!(fake::log(), ["change 17 11 3 3 2 1 / 64 1 1 / 16 true [1, 2, 3] [1, 2, 3, 4]"]);
-    assert!(graph.change(node, Kernel::of(8), &shape, &[1, 2, 3, 4]).is_err());
-    assert!(fake::log().is_empty(), "the library would have read on");
-    drop(graph);
-    assert_eq!(fake::log(), ["drop template 13"]);
-    // What stays as it is needs none.
-    let _graph = stream.capture(|_| Ok(())).unwrap();
-    assert_eq!(fake::log(), ["begin 1", "end", "instantiate 13 0", "drop template 13"]);
 }
 
 #[test]
