@@ -128,6 +128,8 @@ struct Presence {
     in_flight: u32,
     /// When its last call there ended.
     used_ns: Option<u64>,
+    /// When the first one ended that found nothing there. What came before that waited with it.
+    warm_ns: u64,
     /// How long its calls take there for each that is in flight: what one more call in its queue costs.
     per_call: Average,
 }
@@ -398,8 +400,11 @@ impl State {
             false => 0.0,
         };
         let run_ns = self.run_ns(function, to.device);
-        let others_ns = if device.busy.now > 0 { device.turnaround.or(run_ns) } else { run_ns };
-        let queue_ns = there.per_call.or(run_ns) * f64::from(there.in_flight);
+        let others = device.busy.now - u32::from(there.in_flight > 0);
+        let others_ns = if others > 0 { device.turnaround.or(run_ns) } else { run_ns };
+        // Where that was not measured, its calls are beside each other as at home.
+        let per_call = there.per_call.or(state.there[state.home].per_call.or(run_ns));
+        let queue_ns = per_call * f64::from(there.in_flight);
         moves_ns + others_ns.max(queue_ns)
     }
 
@@ -448,15 +453,18 @@ impl State {
             return;
         }
         if place.is_cold {
-            // Others that came with it wait for the same.
+            here.warm_ns = now_ns;
             return self.devices[device].cold.add((turnaround_ns - ran_ns).max(0.0));
         }
-        here.per_call.add(turnaround_ns / f64::from(place.in_flight.max(1)));
-        self.devices[device].turnaround.add(turnaround_ns);
+        let came_with_it = place.at_ns < here.warm_ns;
+        if !came_with_it {
+            here.per_call.add(turnaround_ns / f64::from(place.in_flight.max(1)));
+            self.devices[device].turnaround.add(turnaround_ns);
+        }
         if let Some(times) = self.functions.get_mut(&call.function) {
             times[device].get_or_insert(RunTime::new(ran_ns)).add(ran_ns);
         }
-        if state.home == device {
+        if state.home == device && !came_with_it {
             self.consider_moving(call, place, now_ns, busy, turnaround_ns);
         }
     }

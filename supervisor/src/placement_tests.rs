@@ -100,6 +100,44 @@ fn a_queue_that_costs_more_than_a_move_spreads_and_comes_back() {
     (0..20).for_each(|_| assert_eq!(burst(4, 10), 0));
 }
 
+/// So many calls of one tenant at once, of 8 ms on one of eight lanes, while the second device starts its process for `start_ms`; how
+/// many went there.
+fn burst_beside_a_start(
+    placement: &Arc<Placement>,
+    able: &[Candidate],
+    calls: usize,
+    start_ms: u64,
+) -> usize {
+    let mut queued = [0; 2];
+    let routed = (0..calls).map(|_| {
+        let call = route(placement, 1, able);
+        let device = call.device();
+        let place = queued[device];
+        queued[device] += 1;
+        (device as u64 * start_ms + (place / 8 + 1) * 8, call)
+    });
+    let mut routed: Vec<_> = routed.collect();
+    routed.sort_by_key(|(ends_ms, _)| *ends_ms);
+    let begin = now();
+    for (ends_ms, call) in routed {
+        pass(begin + ends_ms * MS - now());
+        call.ran(Duration::from_nanos(8 * MS));
+    }
+    queued[1] as usize
+}
+
+#[test]
+fn what_came_while_a_process_started_says_nothing_of_later_calls() {
+    let (placement, able) = (Placement::new(2), candidates(2));
+    (0..20).for_each(|_| assert_eq!(burst_beside_a_start(&placement, &able, 8, 0), 0));
+    let first = burst_beside_a_start(&placement, &able, 64, 600);
+    assert!(first > 8, "{first} of 64 found no process");
+    for _ in 0..3 {
+        let away = burst_beside_a_start(&placement, &able, 64, 0);
+        assert!((16..=48).contains(&away), "{away} of 64");
+    }
+}
+
 #[test]
 fn a_busy_neighbour_without_a_call_for_a_moment_makes_no_room() {
     let (placement, able) = (Placement::new(2), candidates(2));
