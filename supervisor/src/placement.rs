@@ -128,7 +128,7 @@ struct Presence {
     in_flight: u32,
     /// When its last call there ended.
     used_ns: Option<u64>,
-    /// When the first one ended that found nothing there. What came before that waited with it.
+    /// When the first one ended that found nothing there. What came before waited with it until then.
     warm_ns: u64,
     /// How long its calls take there for each that is in flight: what one more call in its queue costs.
     per_call: Average,
@@ -440,7 +440,6 @@ impl State {
 
     fn ended(&mut self, call: &Routed, place: Place, now_ns: u64) {
         let (device, ran_ns) = (place.device, call.ran_ns.load(Ordering::Relaxed) as f64);
-        let turnaround_ns = now_ns.saturating_sub(place.at_ns) as f64;
         let Some(state) = self.domains.get_mut(&call.domain) else { return };
         let here = &mut state.there[device];
         here.in_flight -= 1;
@@ -454,17 +453,16 @@ impl State {
         }
         if place.is_cold {
             here.warm_ns = now_ns;
-            return self.devices[device].cold.add((turnaround_ns - ran_ns).max(0.0));
+            let took_ns = now_ns.saturating_sub(place.at_ns) as f64;
+            return self.devices[device].cold.add((took_ns - ran_ns).max(0.0));
         }
-        let came_with_it = place.at_ns < here.warm_ns;
-        if !came_with_it {
-            here.per_call.add(turnaround_ns / f64::from(place.in_flight.max(1)));
-            self.devices[device].turnaround.add(turnaround_ns);
-        }
+        let turnaround_ns = now_ns.saturating_sub(place.at_ns.max(here.warm_ns)) as f64;
+        here.per_call.add(turnaround_ns / f64::from(place.in_flight.max(1)));
+        self.devices[device].turnaround.add(turnaround_ns);
         if let Some(times) = self.functions.get_mut(&call.function) {
             times[device].get_or_insert(RunTime::new(ran_ns)).add(ran_ns);
         }
-        if state.home == device && !came_with_it {
+        if state.home == device {
             self.consider_moving(call, place, now_ns, busy, turnaround_ns);
         }
     }
