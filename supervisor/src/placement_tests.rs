@@ -140,6 +140,17 @@ fn what_came_while_a_process_started_is_measured_from_its_start() {
 }
 
 #[test]
+fn its_own_earlier_queue_elsewhere_keeps_no_domain_at_home() {
+    let (placement, able) = (Placement::new(2), candidates(2));
+    // Most of these wait there for several rounds of eight.
+    for _ in 0..4 {
+        burst_beside_a_start(&placement, &able, 256, [0, 0]);
+    }
+    let away = burst_beside_a_start(&placement, &able, 24, [0, 0]);
+    assert!((8..=16).contains(&away), "{away} of 24");
+}
+
+#[test]
 fn a_busy_neighbour_without_a_call_for_a_moment_makes_no_room() {
     let (placement, able) = (Placement::new(2), candidates(2));
     // Two tenants on each device.

@@ -15,8 +15,9 @@ pub struct Charge {
 }
 
 impl Turns {
-    /// Charges a holder's tenant for its part of the time that others waited for.
-    fn settle(&mut self, now_ns: u64, at: usize) -> u64 {
+    /// Charges a holder's tenant for its part of the time that others waited for. Beside a turn that overran, it is charged for a call
+    /// that just ended no more than such calls take at least, `work_ns`; at any other moment its calls run, and it has its part.
+    fn settle(&mut self, now_ns: u64, at: usize, work_ns: Option<u64>) -> u64 {
         let shared = self.is_shared();
         let sharers = match shared {
             true => u64::from(self.active.count_ones().max(1)),
@@ -31,9 +32,6 @@ impl Turns {
             return unsaid_ns;
         };
         let waited_ns = now_ns.saturating_sub(from_ns);
-        let worked_ns = std::mem::take(&mut holder.worked_ns);
-        // Whose calls do not end has its part of the chip meanwhile.
-        let running_ns = now_ns.saturating_sub(holder.progress_ns.max(from_ns)) / sharers;
         let part_ns = waited_ns / sharers;
         let contended_ns = match holder.overran {
             true => {
@@ -42,8 +40,7 @@ impl Turns {
                 part_ns
             }
             false if shared && !self.slicing => {
-                holder.progress_ns = now_ns;
-                let beside_ns = part_ns.min(worked_ns.saturating_add(running_ns));
+                let beside_ns = part_ns.min(work_ns.unwrap_or(part_ns));
                 self.beside_ns += beside_ns / overran;
                 beside_ns
             }
@@ -78,7 +75,7 @@ impl Turns {
     /// Charges all holders' tenants up to now: how many share the device is about to change.
     pub(super) fn settle_all(&mut self, now_ns: u64) {
         for at in 0..self.holders.len() {
-            self.holders[at].unsaid_ns = self.settle(now_ns, at);
+            self.holders[at].unsaid_ns = self.settle(now_ns, at, None);
         }
     }
 
@@ -89,7 +86,7 @@ impl Turns {
             // From now on others have more of the chip.
             self.settle_all(now_ns);
         }
-        let contended_ns = self.settle(now_ns, at) + self.settle_overrun(at, used_ns.is_some());
+        let contended_ns = self.settle(now_ns, at, None) + self.settle_overrun(at, used_ns.is_some());
         let holder = self.holders.remove(at);
         self.parts.set_sharers(now_ns, self.holders.len());
         let had_ns = now_ns.saturating_sub(holder.granted_ns);
@@ -121,10 +118,8 @@ impl Turns {
         // A call that waits for the chip to change is on the device meanwhile: what it takes at least is its own time.
         self.cost.finished(now_ns, worker, alone.then(|| work_ns.min(device_ns)));
         let at = self.position(worker)?;
-        self.holders[at].worked_ns += work_ns.min(device_ns);
-        self.holders[at].progress_ns = now_ns;
         if self.is_shared() {
-            let contended_ns = self.settle(now_ns, at);
+            let contended_ns = self.settle(now_ns, at, Some(work_ns.min(device_ns)));
             return Some(Charge { tenant: self.holders[at].tenant, used_ns: contended_ns, contended_ns });
         }
         let holder = &mut self.holders[at];

@@ -20,8 +20,6 @@ pub(super) struct Holder {
     pub(super) charged_from_ns: Option<u64>,
     /// How much of its time is accounted for: others waited meanwhile, or it is known to have used it.
     pub(super) accounted_ns: u64,
-    /// The least that calls of it took that ended since it was charged last.
-    pub(super) worked_ns: u64,
     /// What it was charged and no [`Charge`](super::turns::Charge) said yet.
     pub(super) unsaid_ns: u64,
     /// Until when.
@@ -30,13 +28,11 @@ pub(super) struct Holder {
     pub(super) idle_ns: Option<u64>,
     /// The next one was told that it is next.
     pub(super) announced: bool,
-    /// Since when there is none of its calls that ended, or it had none.
-    pub(super) progress_ns: u64,
     /// It did not yield in time.
     pub(super) overran: bool,
-    /// What it had of the device since then beyond an equal part, if others did not.
+    /// Time since then that it is not charged for yet: what is beyond its equal part, before the others' is subtracted.
     pub(super) overrun_ns: u64,
-    /// What others were charged by then that had the device beside a turn that overran.
+    /// [`Turns::beside_ns`](super::turns::Turns) when it overran.
     pub(super) beside_from_ns: u64,
     /// It is killed for keeping its turn.
     pub(super) given_up: bool,
@@ -56,12 +52,10 @@ impl Holder {
             revoked_part_ns: None,
             charged_from_ns: None,
             accounted_ns: 0,
-            worked_ns: 0,
             unsaid_ns: 0,
             counted_ns: now_ns,
             idle_ns: None,
             announced: false,
-            progress_ns: now_ns,
             overran: false,
             overrun_ns: 0,
             beside_from_ns: 0,

@@ -97,7 +97,7 @@ pub struct Turns {
     turn_ns: u64,
     /// Workers and the supervisor's threads poll.
     polls: bool,
-    /// What those were charged that had the device beside a turn that overran.
+    /// What holders were charged for time beside a turn that overran; of several such turns, for each its part.
     beside_ns: u64,
     /// Tenants that overran and did not have a turn of their own since then.
     barred: Vec<TenantId>,
@@ -268,11 +268,8 @@ impl Turns {
         if let Some(at) = self.position(worker) {
             let shared = self.is_shared();
             let holder = &mut self.holders[at];
-            if holder.idle_ns.take().is_some() {
-                holder.progress_ns = now_ns;
-                if shared {
-                    holder.charged_from_ns = Some(now_ns);
-                }
+            if holder.idle_ns.take().is_some() && shared {
+                holder.charged_from_ns = Some(now_ns);
             }
             return;
         }
@@ -426,7 +423,7 @@ impl Turns {
     /// it had, since it cannot say any more how much it used.
     pub fn gone(&mut self, now_ns: u64, worker: WorkerId, orders: &mut Vec<Order>) -> Option<Charge> {
         if self.position(worker).is_some_and(|at| self.holders[at].overran) {
-            // With it, as many shared the chip.
+            // Up to now it was one of those that shared the chip.
             self.settle_all(now_ns);
         }
         self.set_active(now_ns, worker, false);

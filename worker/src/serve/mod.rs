@@ -163,8 +163,10 @@ impl<D: Device> Server<D> {
                 Err(Error::Unexpected("a serving worker does not compile"))
             }
         };
-        // A turn that waits for calls does not wait for what the worker did itself.
-        cold.into_iter().for_each(|begin| self.turn.worked(begin.elapsed()));
+        if let Some(begin) = cold {
+            // A turn that waits for calls does not wait for what the worker did itself.
+            self.turn.worked(begin.elapsed());
+        }
         handled
     }
 

@@ -101,7 +101,7 @@ impl Turn {
         self.wait.arrived(now_ns(), in_turn);
     }
 
-    /// The worker did something but calls for so long.
+    /// The worker itself did something else for so long.
     pub(super) fn worked(&mut self, took: Duration) {
         self.wait.worked(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }

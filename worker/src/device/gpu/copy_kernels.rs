@@ -121,18 +121,13 @@ fn cleared_behind(outputs: &[Transfer], base: u64, used_bytes: u64) -> Option<Se
     Some(segments)
 }
 
-fn copied_in(inputs: &[Transfer]) -> Option<Segments> {
+/// Copies to the device, or from it.
+fn copied(transfers: &[Transfer], to_device: bool) -> Option<Segments> {
     let mut segments = Segments::NONE;
-    for input in inputs {
-        segments.copy(input.host.addr() as u64, input.device, input.bytes, false)?;
-    }
-    Some(segments)
-}
-
-fn copied_out(outputs: &[Transfer]) -> Option<Segments> {
-    let mut segments = Segments::NONE;
-    for output in outputs {
-        segments.copy(output.device, output.host.addr() as u64, output.bytes, false)?;
+    for one in transfers {
+        let host = one.host.addr() as u64;
+        let (from, to) = if to_device { (host, one.device) } else { (one.device, host) };
+        segments.copy(from, to, one.bytes, false)?;
     }
     Some(segments)
 }
@@ -180,7 +175,7 @@ impl<D: Driver> CopyKernel<D> {
             _ => None,
         };
         let clears = cleared.is_some() || used_bytes == 0;
-        let launches = [copied_in(inputs)?, cleared.or_else(|| copied_out(outputs))?];
+        let launches = [copied(inputs, true)?, cleared.or_else(|| copied(outputs, false))?];
         Some(SmallCopies { kernel: self.kernel, launches, clears })
     }
 }
@@ -207,16 +202,11 @@ impl<D: Driver> SmallCopies<D> {
         self.launches.iter().zip(captured).all(|(one, launch)| one.shape().is_some() == launch.is_some())
     }
 
-    /// Has one of a graph's launches copy this, if there is one.
-    pub(super) fn change(
-        &self,
-        graph: &D::Graph,
-        at: usize,
-        launch: &Option<D::Launch>,
-    ) -> Result<(), D::Error> {
-        let (segments, Some(launch)) = (&self.launches[at], launch) else { return Ok(()) };
+    /// Has a graph's launch in front of the steps, or behind them, copy this.
+    pub(super) fn change(&self, graph: &D::Graph, at: usize, launch: D::Launch) -> Result<(), D::Error> {
+        let segments = &self.launches[at];
         let Some(shape) = segments.shape() else { return Ok(()) };
-        graph.change(*launch, self.kernel, &shape, &segments.param)
+        graph.change(launch, self.kernel, &shape, &segments.param)
     }
 }
 
@@ -288,7 +278,7 @@ mod tests {
 
     #[test]
     fn segments_are_encoded_as_the_kernel_reads_them() {
-        assert_eq!(copied_in(&[]).unwrap().param, [0; PARAM_BYTES]);
+        assert_eq!(copied(&[], true).unwrap().param, [0; PARAM_BYTES]);
         let encoded = cleared_behind(&[transfer(1024, 4096, 64)], 4096, 64).unwrap().param;
         let words: Vec<u8> = [1u64, 4096, 1024, 64, 1].iter().flat_map(|word| word.to_le_bytes()).collect();
         assert_eq!(encoded[..words.len()], words);
@@ -298,8 +288,8 @@ mod tests {
     fn more_ranges_than_a_launch_takes_are_left_to_copies() {
         let many: Vec<_> =
             (0..=SEGMENTS).map(|nth| transfer(1024 + nth * 64, 4096 + nth as u64 * 64, 64)).collect();
-        assert!(copied_in(&many[1..]).is_some() && copied_in(&many).is_none());
-        assert!(copied_out(&many).is_none() && cleared_behind(&many, 4096, 4096).is_none());
+        assert!(copied(&many[1..], true).is_some() && copied(&many, true).is_none());
+        assert!(copied(&many, false).is_none() && cleared_behind(&many, 4096, 4096).is_none());
         assert!(cleared_behind(&many[1..], 4096, 4096).is_none(), "what lies between takes places, too");
     }
 }

@@ -229,8 +229,8 @@ pub trait Graph: Debug {
     /// As the driver's.
     type Launch;
 
-    /// Changes a launch of the same kernel, from the next time on that the graph is submitted; an error where the backend
-    /// changes none.
+    /// Changes a launch of the same kernel, from the next time on that the graph is submitted. After an error the launch is as it
+    /// was; a backend that changes none has no other answer.
     fn change(
         &self,
         launch: Self::Launch,

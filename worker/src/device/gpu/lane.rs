@@ -255,10 +255,11 @@ impl<D: Driver> Lane<D> {
             |small| WholeCall::capture(&self.stream, small, copies, &self.done, steps),
         )?;
         let Some(cleared) = cleared else { return Ok(false) };
+        // Also where the fill fails: the graph runs.
+        running.bound = Some(bound.clone());
         if !cleared {
             self.stream.fill(base, 0, bytes)?;
         }
-        running.bound = Some(bound.clone());
         self.cleared = true;
         Ok(true)
     }

@@ -91,7 +91,7 @@ impl<D: Driver> BoundPlan<D> {
         &self,
         stream: &D::Stream,
         copies: Copies<'_>,
-        small: impl Fn() -> Option<SmallCopies<D>>,
+        small: impl FnOnce() -> Option<SmallCopies<D>>,
         capture: impl FnOnce(&SmallCopies<D>) -> Result<WholeCall<D>, D::Error>,
     ) -> Result<Option<bool>, D::Error> {
         let mut whole = self.whole.borrow_mut();

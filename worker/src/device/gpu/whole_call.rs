@@ -66,12 +66,13 @@ impl<D: Driver> WholeCall<D> {
         if !small.has_launches(&self.captured) {
             return Ok(Changed::Not);
         }
+        let mut changed = Changed::Not;
         for (at, launch) in self.captured.iter().enumerate() {
-            match small.change(&self.graph, at, launch) {
-                Ok(()) => {}
+            let Some(launch) = launch else { continue };
+            match small.change(&self.graph, at, *launch) {
+                Ok(()) => changed = Changed::InPart,
                 Err(e) if e.is_fatal() => return Err(e),
-                Err(_) if at == 0 => return Ok(Changed::Not),
-                Err(_) => return Ok(Changed::InPart),
+                Err(_) => return Ok(changed),
             }
         }
         self.copies.clear();

@@ -9,6 +9,7 @@ use super::fake::{self, Did, Fake, FakeError, GRANULE};
 use super::layout::RUNS_BEFORE_ANOTHER;
 use super::tests::{ARENA, Fixture, LANE, MODULE, launch, without_records};
 use super::*;
+use crate::device::CopyOut;
 
 /// A device whose kernels reach host memory, with a plan of two steps that was called so often that its graph is there.
 fn called() -> Fixture {
@@ -121,6 +122,24 @@ fn a_graph_that_was_changed_in_part_does_not_run() {
     fixture.start(2048, u64::MAX, false);
     assert_eq!(fixture.end().unwrap_err().code, FaultCode::KernelTrap);
     assert!(!fake::log().iter().any(runs), "a change that lost the device");
+}
+
+#[test]
+fn a_graph_without_inputs_that_is_never_changed_is_not_made_again_either() {
+    let mut fixture = Fixture::with(driver(), 2, MODULE);
+    let mut call = |offset: u64| {
+        fixture.hand(0, u64::MAX, false, |gpu, function, call| {
+            let outputs = [CopyOut { offset, ..call.outputs[0] }];
+            gpu.start(LANE, function, &Call { inputs: &[], outputs: &outputs, ..*call });
+        });
+        fixture.end().unwrap();
+        fake::log()
+    };
+    (0..4).for_each(|_| drop(call(OUTPUT)));
+    assert!(runs(&call(OUTPUT)[0]));
+    fake::fail(Did::Change(2), FakeError::Refused);
+    assert!(!call(OUTPUT + 1024).contains(&Did::Launch("copy")), "beside it");
+    assert!(runs(&call(OUTPUT)[0]), "it is there still");
 }
 
 #[test]
