@@ -26,6 +26,8 @@ struct Script {
     lent: [u64; 2],
     /// How often each load is polled before it is over; one that is missing fails.
     loads: VecDeque<u32>,
+    /// No load is over before this is false.
+    holds_loads: bool,
     /// Other processes leave something on its chip.
     finds_others: bool,
     /// Calls go on.
@@ -79,7 +81,11 @@ impl Device for Scripted {
         self.note("load".into());
     }
     fn poll_weights(&mut self, _: &mut Loaded) -> Loading {
-        let loads = &mut self.0.lock().unwrap().loads;
+        let script = &mut *self.0.lock().unwrap();
+        if script.holds_loads {
+            return Loading::Copying;
+        }
+        let loads = &mut script.loads;
         match loads.front_mut() {
             Some(0) => {
                 loads.pop_front();
@@ -220,10 +226,15 @@ fn ended(worker: &mut Worker) -> (u64, Option<FaultCode>) {
 
 #[test]
 fn a_call_waits_for_its_weights_and_others_do_not() {
-    let (mut worker, script) = worker_that_loads([&[], &[]], &[5000]);
+    let (mut worker, script) = worker([&[], &[]]);
+    script.lock().unwrap().holds_loads = true;
+    script.lock().unwrap().loads.push_back(0);
+    worker.install(2, &weighted(), b"code", &[b"good"]);
     push_call(&mut worker, 1, 2, 0, u64::MAX);
     call(&mut worker, 2, 1, 1, u64::MAX);
-    assert_eq!([ended(&mut worker), ended(&mut worker)], [(2, None), (1, None)]);
+    assert_eq!(ended(&mut worker), (2, None));
+    script.lock().unwrap().holds_loads = false;
+    assert_eq!(ended(&mut worker), (1, None));
     // Now they are there.
     call(&mut worker, 3, 2, 1, u64::MAX);
     assert_eq!(ended(&mut worker), (3, None));
