@@ -55,10 +55,10 @@ fn lanes_are_kept_busy_kernel_by_kernel_and_as_graphs() {
         is_rate(&rates[0], 2);
         is_rate(&rates[1], 4);
     }
-    let rates = measured(&gpu, "closed", &["--work=matmul", "--measured-ms=2000"]);
+    let rates = measured(&gpu, "closed", &["--work=matmul", "--measured-ms=300"]);
     is_rate(&rates[0], 1);
     let rates =
-        measured(&gpu, "closed", &["--work=inference", "--repetitions=1", "--graph", "--measured-ms=2000"]);
+        measured(&gpu, "closed", &["--work=inference", "--repetitions=1", "--graph", "--measured-ms=300"]);
     is_rate(&rates[0], 1);
 }
 

@@ -132,6 +132,8 @@ impl Raw {
                 Ok(0) => return Ok(None),
                 Ok(bytes) => self.decoder.feed(&buffer[..bytes], Vec::new()).unwrap(),
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(None),
+                // A read with a time limit is not begun again by itself.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }

@@ -76,6 +76,7 @@ impl Noise {
 /// A wave before and after.
 #[derive(Clone)]
 pub(crate) struct State {
+    /// Empty where only scalar registers are looked at.
     pub(crate) vector: Vec<[u32; LANES]>,
     pub(crate) scalar: Vec<u32>,
     pub(crate) exec: u64,
@@ -95,33 +96,49 @@ pub(crate) struct Bench {
 impl Bench {
     /// Registers of all kinds with noise in them.
     pub(crate) fn new(noise: &mut Noise, arch: Arch) -> Self {
-        let mut registers = Registers::filled(0);
+        let mut bench = Self {
+            wave: Wave::new(0, 0, PLACE),
+            registers: Registers::filled(0),
+            lds: vec![0; 4096],
+            memory: Pieces::default(),
+            scratch: vec![Cell::new(0); 64 << 10],
+            arch,
+        };
+        bench.renew(noise);
+        bench
+    }
+
+    /// Other noise in the same registers: what has many cases takes their memory once.
+    pub(crate) fn renew(&mut self, noise: &mut Noise) {
         // Its own, and some around them.
         let around = PLACE.vector - 4..PLACE.vector + PLACE.vectors + 4;
-        registers.vector[around].iter_mut().flatten().for_each(|lane| *lane = noise.word());
-        registers.scalar.iter_mut().for_each(|register| *register = noise.word());
+        self.registers.vector[around].iter_mut().flatten().for_each(|lane| *lane = noise.word());
+        self.registers.scalar.iter_mut().for_each(|register| *register = noise.word());
         let exec = match noise.next() >> 60 {
             0..=3 => u64::MAX,
             4 => 0,
             5 => 1 << 63,
             _ => noise.next(),
         };
-        let mut wave = Wave::new(0, exec, PLACE);
-        wave.set_vcc(noise.next());
-        wave.set_scc(noise.next() >> 63 == 1);
-        let scratch = vec![Cell::new(0); 64 << 10];
-        let lds = (0..4096).map(|_| noise.next() as u8).collect();
-        Self { wave, registers, lds, memory: Pieces::default(), scratch, arch }
+        self.wave = Wave::new(0, exec, PLACE);
+        self.wave.set_vcc(noise.next());
+        self.wave.set_scc(noise.next() >> 63 == 1);
+        self.lds.iter_mut().for_each(|byte| *byte = noise.next() as u8);
     }
 
-    pub(crate) fn state(&self) -> State {
+    /// The wave and its scalar registers.
+    pub(crate) fn scalars(&self) -> State {
         State {
-            vector: self.registers.vector.clone(),
+            vector: Vec::new(),
             scalar: self.registers.scalar.clone(),
             exec: self.wave.exec(),
             vcc: self.wave.vcc(),
             scc: self.wave.scc(),
         }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        State { vector: self.registers.vector.clone(), ..self.scalars() }
     }
 
     /// Runs words until they stop.

@@ -282,23 +282,24 @@ fn single() -> Vec<Case> {
 #[test]
 fn scalar_instructions_do_what_the_formulas_say() {
     let mut noise = Noise(43);
+    let mut bench = Bench::new(&mut noise, Arch::Gfx90a);
     for case in cases() {
         for _ in 0..400 {
-            check(&case, &mut noise);
+            bench.renew(&mut noise);
+            check(&case, &mut bench);
         }
     }
 }
 
-fn check(case: &Case, noise: &mut Noise) {
+fn check(case: &Case, bench: &mut Bench) {
     let asm = &case.asm;
-    let mut bench = Bench::new(noise, Arch::Gfx90a);
-    let before = bench.state();
+    let before = bench.scalars();
     let s = |number: usize| before.scalar[PLACE.scalar + number];
     let old = u64::from(s(8)) | u64::from(s(9)) << 32;
     let input = In { s: std::array::from_fn(s), scc: before.scc, exec: before.exec, old };
     let out = (case.formula)(&input);
     bench.step(asm);
-    let after = bench.state();
+    let after = bench.scalars();
     let got = u64::from(after.scalar[PLACE.scalar + 8]) | u64::from(after.scalar[PLACE.scalar + 9]) << 32;
     let expected = match (out.narrow, out.wide) {
         (Some(narrow), _) => old & !0xffff_ffff | u64::from(narrow),
