@@ -66,6 +66,14 @@ pub trait Device {
     /// memory is for the load that begins next, if it suits that, and goes otherwise.
     fn unload_weights(&mut self, function: &mut Self::Function, keep: bool) -> Result<(), Fault>;
 
+    /// Whether [`Device::rest`] would do something.
+    fn wants_rest(&self) -> bool {
+        false
+    }
+
+    /// The worker has nothing to do: goes a short step on in making ready what a later call may need.
+    fn rest(&mut self) {}
+
     /// An arena was mapped: a device that copies by itself pins it here.
     fn map_arena(&mut self, arena: ArenaId, mapping: &Mapping) -> Result<(), Fault>;
 

@@ -95,14 +95,19 @@ pub fn run<D: Device>(channels: Channels, memory: Memory<'_>, mut device: D) -> 
             true => inbox.fill()?,
             false => {
                 let lingers = server.turn.lingers();
-                let until = until.into_iter().chain(lingers).min();
+                let rests = server.wants_rest().then_some(Duration::ZERO);
+                let until = until.into_iter().chain(lingers).chain(rests).min();
                 // Where polling is off, it is off for turns, too.
                 let spin = match server.spin.is_zero() {
                     true => Duration::ZERO,
                     false => server.spin.max(server.turn.alert()).max(lingers.unwrap_or_default()),
                 };
                 let spin = until.map_or(spin, |until| spin.min(until));
-                inbox.wait_beside(spin, until, None, &server.page)?
+                let got = inbox.wait_beside(spin, until, None, &server.page)?;
+                if got == Got::Nothing && rests.is_some() {
+                    server.device.rest();
+                }
+                got
             }
         };
         if got == Got::Closed {
@@ -135,6 +140,11 @@ struct Server<D: Device> {
 }
 
 impl<D: Device> Server<D> {
+    /// Whether the device makes something ready while no call is here; not in a turn, which others wait for.
+    fn wants_rest(&self) -> bool {
+        self.device.wants_rest() && self.turn.held().is_none()
+    }
+
     fn handle(&mut self, message: ToWorker<'_>) -> Result<(), Error> {
         let cold = (!matches!(message, ToWorker::Invoke { .. })).then(Instant::now);
         let handled = match message {

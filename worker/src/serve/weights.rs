@@ -141,26 +141,19 @@ impl<D: Device> Server<D> {
         Ok(())
     }
 
-    /// A load is over: the supervisor is told, and calls that waited for it start or fail.
+    /// A load is over: calls that waited for it start or fail, and the supervisor is told.
     fn loaded(&mut self, id: FunctionId, outcome: Result<LoadedWeights, Fault>) -> Result<(), Error> {
-        let state = match outcome {
-            Ok(LoadedWeights { bytes, export: Some(descriptor) }) => {
-                control::send(self.control.as_fd(), id.get(), &[descriptor.as_fd()])?;
-                self.outbox.push_from_worker(&FromWorker::Exported { function: id, bytes });
-                WeightsState::There
-            }
-            Ok(LoadedWeights { bytes, export: None }) => {
-                self.outbox.push_from_worker(&FromWorker::Loaded { function: id, bytes });
-                WeightsState::There
-            }
+        let (state, there) = match outcome {
+            Ok(loaded) => (WeightsState::There, Some(loaded)),
             Err(fault) => {
                 crate::log(format_args!("the weights of function {id} do not load: {fault}"));
                 self.outbox.push_from_worker(&FromWorker::NotLoaded { function: id });
-                WeightsState::Failed(match fault.code {
+                let fault = match fault.code {
                     FaultCode::Exhausted => fault,
                     // For the caller, any other fault of a device is a function that does not load.
                     _ => Fault::new(FaultCode::Load, fault.message),
-                })
+                };
+                (WeightsState::Failed(fault), None)
             }
         };
         if let Ok(installed) = self.functions.get(id) {
@@ -171,6 +164,16 @@ impl<D: Device> Server<D> {
             if waits.is_prepared() && waits.function == id {
                 self.start_if_ready(lane)?;
             }
+        }
+        match there {
+            Some(LoadedWeights { bytes, export: Some(descriptor) }) => {
+                control::send(self.control.as_fd(), id.get(), &[descriptor.as_fd()])?;
+                self.outbox.push_from_worker(&FromWorker::Exported { function: id, bytes });
+            }
+            Some(LoadedWeights { bytes, export: None }) => {
+                self.outbox.push_from_worker(&FromWorker::Loaded { function: id, bytes });
+            }
+            None => {}
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //!
 //! Bottom to top, as files import each other:
 //! - [`driver`]: the traits that a backend implements. `layout`: sizes that the parts agree on.
-//! - `ranges`, `memory`, `weights`: device addresses and what is mapped there; lanes' memory, and weights.
+//! - `ranges`, `memory`, `spare`, `weights`: device addresses and what is mapped there; lanes' memory, and weights.
 //! - [`copy_kernels`]: copies and clearing of small calls as kernels; `scrub`: clearing on-chip memory.
 //! - `module`, `function`, `command_list`, `whole_call`, `plan_cache`: from machine code and a plan to commands and graphs.
 //! - `reason`: what a kernel that traps says.
@@ -29,6 +29,7 @@ mod plan_cache;
 mod ranges;
 mod reason;
 mod scrub;
+mod spare;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -71,7 +72,7 @@ pub struct Gpu<D: Driver> {
     plans: Rc<RefCell<BoundPlans<D>>>,
     /// Of each lane.
     memory: Vec<LaneMemory<D>>,
-    /// Memory was mapped while a call waited for its turn, and is not zeroed yet. No kernel ran since; the next start zeroes it first.
+    /// Memory was mapped ahead of a call, and is not zeroed yet. No kernel ran since; the next start zeroes it first.
     has_unzeroed: bool,
     loader: Loader<D>,
     /// Arenas that are pinned: the device copies from and to them by itself.
@@ -101,7 +102,8 @@ impl<D: Driver> Gpu<D> {
             lanes: all.map_err(failed)?,
             plans: Rc::default(),
             memory: (0..lanes.max(1)).map(|_| LaneMemory::reserve(&driver)).collect::<Result<_, _>>()?,
-            has_unzeroed: false,
+            // That of the loader.
+            has_unzeroed: true,
             loader: Loader::create(&driver).map_err(failed)?,
             arenas: HashMap::new(),
             bounce: driver.allocate_host(BOUNCE_BYTES).map_err(failed)?,
@@ -164,9 +166,10 @@ impl<D: Driver> Gpu<D> {
         self.lanes[lane.index()].run(bound).map_err(Stop::Driver)
     }
 
-    /// Zeroes memory that [`Device::prepare`] mapped.
+    /// Zeroes memory that [`Device::prepare`] or [`Device::rest`] mapped.
     fn zero(&mut self) -> Result<(), D::Error> {
         self.memory.iter().try_for_each(|memory| memory.zero(&self.stream))?;
+        self.loader.zero_stock(&self.stream)?;
         self.stream.synchronize()?;
         self.memory.iter_mut().for_each(LaneMemory::mark_zeroed);
         self.has_unzeroed = false;
@@ -449,6 +452,14 @@ impl<D: Driver> Device for Gpu<D> {
     fn unload_weights(&mut self, function: &mut Function<D>, keep: bool) -> Result<(), Fault> {
         let unloaded = function.weights.unload(&mut self.loader, keep);
         unloaded.map_err(|e| self.look(e.fault("giving weights up")))
+    }
+
+    fn wants_rest(&self) -> bool {
+        self.loader.wants_stock()
+    }
+
+    fn rest(&mut self) {
+        self.has_unzeroed |= self.loader.stock_up(&self.driver);
     }
 
     fn map_arena(&mut self, arena: ArenaId, mapping: &Mapping) -> Result<(), Fault> {

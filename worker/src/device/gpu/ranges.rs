@@ -73,6 +73,11 @@ impl<D: Driver> Window<D> {
     pub(super) fn base(&self) -> u64 {
         self.base
     }
+
+    /// Of the memory.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 impl<D: Driver> Drop for Window<D> {

@@ -88,6 +88,8 @@ impl Fixture {
         gpu.map_arena(ARENA, &arena).unwrap();
         arenas.insert(ARENA, arena);
         let base = gpu.memory[0].base();
+        // Once, before the first call in a process.
+        gpu.zero().unwrap();
         fake::log();
         Self { gpu, function, blueprint, plan, arenas, base }
     }
@@ -488,7 +490,10 @@ fn nothing_of_a_domain_is_left_when_another_follows() {
     fake::log();
     fixture.gpu.forget().unwrap();
     let pool = Did::Fill { to: fixture.base, byte: 0, bytes: 4 * GRANULE };
-    assert_eq!(fake::log(), [Did::Synchronize, pool, Did::Synchronize]);
+    // Memory that is ready for weights was in reach of its kernels, too.
+    let is_unmapping = |did: &Did| matches!(did, Did::Unmap { .. } | Did::Free { .. });
+    let (spare, rest): (Vec<_>, Vec<_>) = fake::log().into_iter().partition(is_unmapping);
+    assert_eq!((spare.len(), rest), (4, vec![Did::Synchronize, pool, Did::Synchronize]));
     // Timings begin anew, too: the first call of the next domain is a direct one.
     let arena = Mapping::writable(&memfd::arena("arena", 16 << 10).unwrap()).unwrap();
     fixture.gpu.map_arena(ARENA, &arena).unwrap();

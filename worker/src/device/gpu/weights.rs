@@ -12,10 +12,11 @@
 //! without a gap while lanes compute. Nothing here waits for a copy but the end of a load that is given up.
 //!
 //! A function keeps its addresses while its weights are gone: plans and graphs that name them stay good. Its weights are
-//! mapped read-only there; they are written through a window that is open while they are copied.
+//! mapped read-only there; they are written through a window that is open while they are copied. Small weights that were
+//! never there find all of this ready: [`Spare`].
 
 use std::cell::{Cell, RefCell};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::rc::{Rc, Weak};
 use std::time::Instant;
@@ -27,6 +28,7 @@ use super::driver::{Access, Driver, DriverError, Event, Memory, Stream};
 use super::layout::{LEAST_PINNED_BYTES, PIN_BYTES, PINNED_WEIGHTS_BYTES, UNPINNED_BYTES};
 use super::memory::PATIENCE;
 use super::ranges::{AddressRange, Window};
+use super::spare::{Spare, Stock};
 use crate::device::{LoadedWeights, Loading, Weights, broken};
 
 /// What loads of all functions share.
@@ -35,6 +37,8 @@ pub(super) struct Loader<D: Driver> {
     stream: D::Stream,
     /// Memory of weights that went, for the load that begins next.
     kept: Option<D::Memory>,
+    /// Memory for small weights of a function that never had any.
+    stock: Stock<D>,
     /// Host copies that functions have, by the numbers of their files: functions with the same weights share one.
     copies: Vec<(u64, Weak<RefCell<HostCopy<D>>>)>,
     pinned_bytes: Rc<Cell<u64>>,
@@ -72,12 +76,22 @@ enum Load<D: Driver> {
 /// A copy of which so many bytes are submitted.
 #[derive(Debug)]
 struct Copy<D: Driver> {
-    export: bool,
     submitted: u64,
     done: D::Event,
     // Before the memory that it shows.
     window: Window<D>,
-    memory: D::Memory,
+    /// Of the memory.
+    bytes: u64,
+    place: Place<D>,
+}
+
+/// Where the memory is that a copy goes to.
+#[derive(Debug)]
+enum Place<D: Driver> {
+    /// Kernels do not see it yet.
+    Unmapped { memory: D::Memory, export: bool },
+    /// It is mapped in the function's range.
+    Mapped { export: Option<OwnedFd> },
 }
 
 /// A host copy that the device can copy from by itself, as far as it is pinned.
@@ -147,6 +161,12 @@ fn suits(has: u64, needed: u64) -> bool {
     has >= needed && has - needed <= needed / 8
 }
 
+/// How many addresses weights have that need so many bytes, in memory that is given in pieces of `piece`: enough for any
+/// memory that suits, so that they are the same whatever it is next time.
+fn addresses(needed: u64, piece: u64) -> u64 {
+    (needed + needed / 8).next_multiple_of(piece)
+}
+
 fn granularity<D: Driver>(driver: &D) -> Result<u64, Fault> {
     driver.granularity().map_err(|e| e.fault("asking for the granularity"))
 }
@@ -155,7 +175,29 @@ impl<D: Driver> Loader<D> {
     /// Without functions.
     pub(super) fn create(driver: &D) -> Result<Self, D::Error> {
         let (copies, pinned_bytes) = (Vec::new(), Rc::default());
-        Ok(Self { stream: driver.create_stream()?, kept: None, copies, pinned_bytes })
+        let (stream, piece) = (driver.create_stream()?, driver.granularity()?);
+        let stock = Stock::new(piece, addresses(piece, piece));
+        let mut loader = Self { stream, kept: None, stock, copies, pinned_bytes };
+        while loader.wants_stock() {
+            loader.stock_up(driver);
+        }
+        Ok(loader)
+    }
+
+    /// Whether the next function with small weights would find no memory ready for them.
+    pub(super) fn wants_stock(&self) -> bool {
+        self.stock.wants_more()
+    }
+
+    /// Goes a step on in making memory ready for weights; whether [`Loader::zero_stock`] must come before any kernel.
+    pub(super) fn stock_up(&mut self, driver: &D) -> bool {
+        self.stock.step(driver);
+        self.stock.is_unzeroed()
+    }
+
+    /// Begins to zero memory that was made ready, unless it is zeroed.
+    pub(super) fn zero_stock(&mut self, stream: &D::Stream) -> Result<(), D::Error> {
+        self.stock.zero(stream)
     }
 
     /// Whether nothing is being copied.
@@ -163,9 +205,11 @@ impl<D: Driver> Loader<D> {
         self.stream.has_ended()
     }
 
-    /// Gives memory back that was kept, and forgets host copies. No function has any.
+    /// Gives memory back that was kept or made ready, into which kernels may have written, and forgets host copies. No
+    /// function has any.
     pub(super) fn forget(&mut self) {
         self.kept = None;
+        self.stock.clear();
         self.copies.clear();
     }
 
@@ -227,8 +271,22 @@ impl<D: Driver> FunctionWeights<D> {
         match kept.filter(|memory| suits(memory.bytes(), needed)) {
             // Who shares it has its descriptor.
             Some(memory) => Copy::begin(driver, memory, false).map(Load::Submitting),
+            None if self.range.is_none()
+                && needed == loader.stock.bytes()
+                && let Some(spare) = loader.stock.take() =>
+            {
+                Ok(Load::Submitting(self.begin_in(spare, needed, export)))
+            }
             None => Ok(Load::Waiting { export, until: Instant::now() + PATIENCE }),
         }
+    }
+
+    /// They go where a spare is.
+    fn begin_in(&mut self, spare: Spare<D>, bytes: u64, export: bool) -> Copy<D> {
+        let Spare { window, range, export: descriptor, done, .. } = spare;
+        self.range = Some(range);
+        let place = Place::Mapped { export: export.then_some(descriptor) };
+        Copy { submitted: 0, done, window, bytes, place }
     }
 
     /// Device memory that they need.
@@ -240,10 +298,8 @@ impl<D: Driver> FunctionWeights<D> {
     fn map(&mut self, driver: &D, memory: D::Memory) -> Result<(), Fault> {
         let failed = |e: D::Error| e.fault("mapping weights");
         if self.range.is_none() {
-            // Addresses for any memory that suits: they are the same whatever it is next time.
-            let needed = self.needed_bytes(driver)?;
-            let most = (needed + needed / 8).next_multiple_of(granularity(driver)?);
-            self.range = Some(AddressRange::reserve(driver, most).map_err(failed)?);
+            let bytes = addresses(self.needed_bytes(driver)?, granularity(driver)?);
+            self.range = Some(AddressRange::reserve(driver, bytes).map_err(failed)?);
         }
         let range = self.range.as_mut().ok_or_else(broken)?;
         range.push(driver, memory, Access::Read).map(drop).map_err(failed)
@@ -305,12 +361,8 @@ impl<D: Driver> FunctionWeights<D> {
             }
         }
         // The final mapping and the export are made while the copy runs.
-        let Copy { export, done, window, memory, .. } = copy;
-        let bytes = memory.bytes();
-        let exported = export.then(|| memory.export()).transpose();
-        let exported = exported.map_err(|e| e.fault("exporting weights"));
-        let mapped = exported.and_then(|export| self.map(driver, memory).map(|()| export));
-        match mapped {
+        let Copy { done, window, bytes, place, .. } = copy;
+        match self.settle(driver, place) {
             Ok(export) => {
                 let loaded = LoadedWeights { bytes, export };
                 Ok(Step::On(Load::Copying { _window: window, done, loaded }))
@@ -318,6 +370,19 @@ impl<D: Driver> FunctionWeights<D> {
             Err(fault) => {
                 let _ = stream.synchronize();
                 Err(fault)
+            }
+        }
+    }
+
+    /// Maps the memory where kernels see it, and exports it, as far as that is not done.
+    fn settle(&mut self, driver: &D, place: Place<D>) -> Result<Option<OwnedFd>, Fault> {
+        match place {
+            Place::Mapped { export } => Ok(export),
+            Place::Unmapped { memory, export } => {
+                let exported = export.then(|| memory.export()).transpose();
+                let exported = exported.map_err(|e| e.fault("exporting weights"))?;
+                self.map(driver, memory)?;
+                Ok(exported)
             }
         }
     }
@@ -348,7 +413,8 @@ impl<D: Driver> Copy<D> {
         let failed = |e: D::Error| e.fault("preparing to copy weights");
         let window = Window::open(driver, &memory).map_err(failed)?;
         let done = driver.create_event(false).map_err(failed)?;
-        Ok(Self { export, submitted: 0, done, window, memory })
+        let bytes = memory.bytes();
+        Ok(Self { submitted: 0, done, window, bytes, place: Place::Unmapped { memory, export } })
     }
 
     /// Submits as much as can be submitted without keeping the other lanes waiting; whether that is all.
@@ -369,7 +435,7 @@ impl<D: Driver> Copy<D> {
                 return Ok(false);
             }
         }
-        let rest = self.memory.bytes() - length;
+        let rest = self.bytes - length;
         if rest > 0 {
             // Of weights that were there before, perhaps of a function that not every caller of this one may call.
             stream.fill(self.window.base() + length, 0, rest)?;

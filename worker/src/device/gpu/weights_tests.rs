@@ -15,6 +15,8 @@ use super::*;
 use crate::device::{Device, FunctionImage, LoadedWeights, Loading, Weights};
 
 const MODULE: &str = "kernel k 8 8";
+/// Weights that no spare is large enough for.
+const LARGE: u64 = GRANULE + 100;
 
 fn blueprint() -> Blueprint {
     let json = r#"{"module_path": "m.ptx", "kernels": ["k"], "blueprint": {
@@ -40,6 +42,13 @@ fn loaded(gpu: &mut Gpu<Fake>, function: &mut Function<Fake>) -> Result<LoadedWe
         if let Loading::Over(outcome) = gpu.poll_weights(function) {
             return outcome;
         }
+    }
+}
+
+/// Nothing comes for a while.
+fn rest(gpu: &mut Gpu<Fake>) {
+    while gpu.wants_rest() {
+        gpu.rest();
     }
 }
 
@@ -78,16 +87,16 @@ fn shows_what_others_left(log: &[Did]) -> bool {
 #[test]
 fn weights_are_read_only_but_for_the_window_that_fills_them() {
     let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
-    let mut function = function(&mut gpu, 100);
+    let mut function = function(&mut gpu, LARGE);
     fake::log();
-    gpu.load_weights(&mut function, host(100, true));
+    gpu.load_weights(&mut function, host(LARGE, true));
     fake::events(Some(Ok(false)));
     assert!(matches!(gpu.poll_weights(&mut function), Loading::Copying));
     let log = fake::log();
     let (window, at) = (maps(&log)[0].0, function.weights.base());
     assert_eq!(maps(&log), [(window, Some(Access::ReadWrite)), (at, Some(Access::Read))]);
-    let copied = log.iter().position(|did| *did == Did::CopyIn { to: window, bytes: 100 }).unwrap();
-    assert_eq!(log[copied + 1], Did::Fill { to: window + 100, byte: 0, bytes: GRANULE - 100 });
+    let copied = log.iter().position(|did| *did == Did::CopyIn { to: window, bytes: LARGE }).unwrap();
+    assert_eq!(log[copied + 1], Did::Fill { to: window + LARGE, byte: 0, bytes: 2 * GRANULE - LARGE });
     assert!(matches!(log[copied + 2], Did::Record(_)));
     assert!(!log.contains(&Did::Synchronize), "nothing is waited for");
     // The copy is over before the window closes.
@@ -95,8 +104,99 @@ fn weights_are_read_only_but_for_the_window_that_fills_them() {
     assert_eq!(fake::log(), []);
     fake::events(None);
     let weights = loaded(&mut gpu, &mut function).unwrap();
-    assert!(weights.export.is_some() && weights.bytes == GRANULE);
+    assert!(weights.export.is_some() && weights.bytes == 2 * GRANULE);
     assert_eq!(maps(&fake::log()), [(window, None)]);
+}
+
+/// What the driver is told when weights of `bytes` come to a function that never had any.
+fn first_load(gpu: &mut Gpu<Fake>, bytes: u64) -> (Function<Fake>, Vec<Did>) {
+    let mut function = function(gpu, bytes);
+    fake::log();
+    gpu.load_weights(&mut function, host(bytes, true));
+    let weights = loaded(gpu, &mut function).unwrap();
+    assert!(weights.export.is_some() && weights.bytes == bytes.next_multiple_of(GRANULE));
+    (function, fake::log())
+}
+
+#[test]
+fn small_weights_find_memory_that_is_mapped_and_the_next_ones_after_a_rest() {
+    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+    assert!(!gpu.wants_rest(), "there is some from the start");
+    let in_a_spare = |log: &[Did]| matches!(maps(log)[..], [(_, None)]);
+    let (_first, log) = first_load(&mut gpu, 100);
+    assert!(in_a_spare(&log), "{log:?}");
+    // All of it is written: kernels may have been there.
+    let (window, _) = maps(&log)[0];
+    assert!(log.contains(&Did::CopyIn { to: window, bytes: 100 }), "{log:?}");
+    assert!(log.contains(&Did::Fill { to: window + 100, byte: 0, bytes: GRANULE - 100 }), "{log:?}");
+    // Another one without a rest sees to its own.
+    assert!(gpu.wants_rest());
+    let (_second, log) = first_load(&mut gpu, GRANULE);
+    assert!(!in_a_spare(&log), "{log:?}");
+    rest(&mut gpu);
+    assert!(!gpu.wants_rest());
+    let (_third, log) = first_load(&mut gpu, GRANULE);
+    assert!(in_a_spare(&log), "{log:?}");
+    // Larger ones leave it where it is.
+    rest(&mut gpu);
+    let (_large, log) = first_load(&mut gpu, LARGE);
+    assert!(!in_a_spare(&log) && !gpu.wants_rest(), "{log:?}");
+}
+
+#[test]
+fn weights_that_come_again_keep_their_addresses_whatever_is_ready() {
+    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+    let (mut function, _) = first_load(&mut gpu, 100);
+    let at = function.weights.base();
+    rest(&mut gpu);
+    gpu.unload_weights(&mut function, false).unwrap();
+    gpu.load_weights(&mut function, host(100, true));
+    loaded(&mut gpu, &mut function).unwrap();
+    assert_eq!(function.weights.base(), at);
+    assert!(!gpu.wants_rest(), "it is still there");
+}
+
+/// Of device memory that is mapped: what is not written yet.
+fn unwritten(log: &[Did]) -> u64 {
+    let mapped = log.iter().map(|did| match *did {
+        Did::Map { bytes, access: Access::ReadWrite, .. } => bytes,
+        _ => 0,
+    });
+    let filled = log.iter().map(|did| if let Did::Fill { bytes, .. } = *did { bytes } else { 0 });
+    mapped.sum::<u64>() - filled.sum::<u64>()
+}
+
+#[test]
+fn no_kernel_runs_before_memory_that_is_made_ready_is_zeroed() {
+    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+    assert!(gpu.has_unzeroed);
+    gpu.zero().unwrap();
+    first_load(&mut gpu, 100);
+    // Calls come after each step.
+    let mut seen = 0;
+    while gpu.wants_rest() {
+        gpu.rest();
+        let before = fake::log();
+        assert_eq!(gpu.has_unzeroed, unwritten(&before) > 0, "the next call sees to it");
+        gpu.zero().unwrap();
+        let log = [before, fake::log()].concat();
+        assert_eq!(unwritten(&log), 0, "{log:?}");
+        seen += usize::from(log.iter().any(|did| matches!(did, Did::Fill { .. })));
+    }
+    assert_eq!(seen, 1, "it is written once");
+}
+
+#[test]
+fn where_no_memory_can_be_made_ready_weights_find_theirs_later() {
+    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+    first_load(&mut gpu, 100);
+    fake::out_of_memory(1);
+    rest(&mut gpu);
+    assert!(!gpu.wants_rest(), "not again and again");
+    gpu.zero().unwrap();
+    let (_function, log) = first_load(&mut gpu, 100);
+    assert_eq!(maps(&log).len(), 3, "{log:?}");
+    assert!(gpu.wants_rest(), "when it is asked for again");
 }
 
 #[test]
@@ -238,9 +338,9 @@ fn memory_that_is_kept_is_for_the_next_load_only() {
 #[test]
 fn a_load_waits_for_memory_that_others_are_about_to_give_back() {
     let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
-    let mut function = function(&mut gpu, 100);
+    let mut function = function(&mut gpu, LARGE);
     fake::out_of_memory(2);
-    gpu.load_weights(&mut function, host(100, false));
+    gpu.load_weights(&mut function, host(LARGE, false));
     assert!(matches!(gpu.poll_weights(&mut function), Loading::Submitting));
     assert!(matches!(gpu.poll_weights(&mut function), Loading::Submitting));
     loaded(&mut gpu, &mut function).unwrap();
@@ -248,22 +348,25 @@ fn a_load_waits_for_memory_that_others_are_about_to_give_back() {
 
 #[test]
 fn a_load_that_fails_leaves_nothing_mapped() {
-    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
-    let mut function = function(&mut gpu, 100);
-    fake::log();
-    gpu.load_weights(&mut function, host(100, false));
-    fake::fail_next_copy();
-    loaded(&mut gpu, &mut function).unwrap_err();
-    let log = fake::log();
-    let mapped = log.iter().filter(|did| matches!(did, Did::Map { .. })).count();
-    let unmapped = log.iter().filter(|did| matches!(did, Did::Unmap { .. })).count();
-    assert_eq!((mapped, unmapped), (1, 1), "{log:?}");
-    // What was submitted is over before.
-    let over = log.iter().rposition(|did| *did == Did::Synchronize).unwrap();
-    assert!(over < log.iter().position(|did| matches!(did, Did::Unmap { .. })).unwrap());
-    // The next load is a fresh one.
-    gpu.load_weights(&mut function, host(100, false));
-    loaded(&mut gpu, &mut function).unwrap();
+    // The first in memory that was mapped before, twice.
+    for (bytes, maps) in [(100, (0, 2)), (LARGE, (1, 1))] {
+        let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+        let mut function = function(&mut gpu, bytes);
+        fake::log();
+        gpu.load_weights(&mut function, host(bytes, false));
+        fake::fail_next_copy();
+        loaded(&mut gpu, &mut function).unwrap_err();
+        let log = fake::log();
+        let mapped = log.iter().filter(|did| matches!(did, Did::Map { .. })).count();
+        let unmapped = log.iter().filter(|did| matches!(did, Did::Unmap { .. })).count();
+        assert_eq!((mapped, unmapped), maps, "{log:?}");
+        // What was submitted is over before.
+        let over = log.iter().rposition(|did| *did == Did::Synchronize).unwrap();
+        assert!(over < log.iter().position(|did| matches!(did, Did::Unmap { .. })).unwrap());
+        // The next load is a fresh one.
+        gpu.load_weights(&mut function, host(bytes, false));
+        loaded(&mut gpu, &mut function).unwrap();
+    }
 }
 
 #[test]

@@ -1,0 +1,132 @@
+//! Memory for the next function with small weights, made ready before there is one: taken, exported and mapped twice, for
+//! which the function's first call would wait some 200 µs (an H100). A step takes 40 to 60 µs, so that a call that comes
+//! meanwhile waits for no more.
+//!
+//! ```text
+//!            step              step               step               step                  take
+//!  (nothing) ───► memory taken ───► it has a name ───► window mapped ───► ready: range mapped ───► (nothing)
+//! ```
+
+use std::os::fd::OwnedFd;
+
+use super::driver::{Access, Driver, Memory, Stream};
+use super::ranges::{AddressRange, Window};
+
+/// Memory that is ready, or on its way there.
+#[derive(Debug)]
+pub(super) struct Stock<D: Driver> {
+    bytes: u64,
+    addresses: u64,
+    step: Step<D>,
+    /// What is mapped is zeroed, so that kernels may run.
+    zeroed: bool,
+}
+
+#[derive(Debug)]
+enum Step<D: Driver> {
+    Nothing,
+    /// There was none to be had.
+    GivenUp,
+    Taken(D::Memory),
+    Named(D::Memory, Export<D>),
+    Shown(Window<D>, D::Memory, Export<D>),
+    Ready(Spare<D>),
+}
+
+/// Names the memory for other workers; for the end of the copy.
+type Export<D> = (OwnedFd, <D as Driver>::Event);
+
+/// A piece of device memory in which no weights are yet, of the size in which memory is given.
+#[derive(Debug)]
+pub(super) struct Spare<D: Driver> {
+    /// Where they are written.
+    pub(super) window: Window<D>,
+    /// Where kernels will see them.
+    pub(super) range: AddressRange<D>,
+    /// Names the memory for other workers.
+    pub(super) export: OwnedFd,
+    /// For the end of the copy.
+    pub(super) done: D::Event,
+}
+
+impl<D: Driver> Stock<D> {
+    /// Nothing yet; pieces will have so many bytes, and so many addresses where kernels will see them.
+    pub(super) fn new(bytes: u64, addresses: u64) -> Self {
+        Self { bytes, addresses, step: Step::Nothing, zeroed: true }
+    }
+
+    /// Of a piece.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether [`Stock::step`] would do something.
+    pub(super) fn wants_more(&self) -> bool {
+        !matches!(self.step, Step::Ready(_) | Step::GivenUp)
+    }
+
+    /// Goes a step on. Where one fails, nothing is made ready before some is asked for.
+    pub(super) fn step(&mut self, driver: &D) {
+        let before = std::mem::replace(&mut self.step, Step::GivenUp);
+        if let Ok(step) = before.next(driver, self.bytes, self.addresses) {
+            self.zeroed &= !matches!(step, Step::Shown(..));
+            self.step = step;
+        }
+    }
+
+    /// Whether no kernel may run before [`Stock::zero`].
+    pub(super) fn is_unzeroed(&self) -> bool {
+        !self.zeroed
+    }
+
+    /// Begins to zero what is mapped, unless that is done.
+    pub(super) fn zero(&mut self, stream: &D::Stream) -> Result<(), D::Error> {
+        if let Step::Shown(window, ..) | Step::Ready(Spare { window, .. }) = &self.step
+            && !self.zeroed
+        {
+            stream.fill(window.base(), 0, window.bytes())?;
+        }
+        self.zeroed = true;
+        Ok(())
+    }
+
+    /// Gives what there is back to the device.
+    pub(super) fn clear(&mut self) {
+        *self = Self::new(self.bytes, self.addresses);
+    }
+
+    /// Takes what is ready.
+    pub(super) fn take(&mut self) -> Option<Spare<D>> {
+        match std::mem::replace(&mut self.step, Step::Nothing) {
+            Step::Ready(spare) => {
+                self.zeroed = true;
+                Some(spare)
+            }
+            // Now there may be some again.
+            Step::GivenUp => None,
+            other => {
+                self.step = other;
+                None
+            }
+        }
+    }
+}
+
+impl<D: Driver> Step<D> {
+    fn next(self, driver: &D, bytes: u64, addresses: u64) -> Result<Self, D::Error> {
+        Ok(match self {
+            Self::Nothing => Self::Taken(driver.create_memory(bytes, true)?),
+            Self::Taken(memory) => {
+                let export = (memory.export()?, driver.create_event(false)?);
+                Self::Named(memory, export)
+            }
+            Self::Named(memory, export) => Self::Shown(Window::open(driver, &memory)?, memory, export),
+            Self::Shown(window, memory, (export, done)) => {
+                let mut range = AddressRange::reserve(driver, addresses)?;
+                range.push(driver, memory, Access::Read)?;
+                Self::Ready(Spare { window, range, export, done })
+            }
+            Self::Ready(_) | Self::GivenUp => self,
+        })
+    }
+}
