@@ -200,8 +200,8 @@ fn cache(bed: &Bed, report: &mut Report, pinned: f64) -> Result<()> {
     Ok(())
 }
 
-/// First calls of registered functions, each with weights and an instance of the module of its own, beside hot calls. The
-/// supervisor is started again in between, so that it has to read and plan them, too.
+/// First calls of registered functions, each with weights and an instance of the module of its own, beside hot calls. Once
+/// they were just registered, and once behind a restart of the supervisor, so that it has to read and plan them, too.
 fn first_calls(bed: &Bed, report: &mut Report) -> Result<()> {
     let running = bed.start("workers=1,lanes=8,memory=24GiB")?;
     let mut client = running.connect()?;
@@ -210,9 +210,13 @@ fn first_calls(bed: &Bed, report: &mut Report) -> Result<()> {
     for name in ["hot"].into_iter().chain(names.iter().map(String::as_str)) {
         add(bed, &mut client, name, SMALL_BYTES, 6)?;
     }
-    drop(client);
+    added_by_first_calls(client, &names, "just registered", report)?;
     let running = bed.restart(running)?;
-    let mut client = running.connect()?;
+    added_by_first_calls(running.connect()?, &names, "behind a restart", report)
+}
+
+/// What the first call of each of these functions takes over hot calls of another.
+fn added_by_first_calls(mut client: Client, names: &[String], when: &str, report: &mut Report) -> Result<()> {
     let mut arena = client.open_arena(64 << 10)?;
     let (input, output) = (arena.store(&[0; INPUT_BYTES as usize])?, arena.alloc(INPUT_BYTES)?);
     let call = |name: &str| Invocation::new(name).input("A", input).output_to("C", output);
@@ -220,10 +224,10 @@ fn first_calls(bed: &Bed, report: &mut Report) -> Result<()> {
     for _ in 0..100 {
         load::call(&mut client, &hot)?;
     }
-    // Contexts of the supervisor before end.
+    // Contexts of compilations, or of the supervisor before, end.
     fault::recover();
     let mut added = Histogram::<u64>::new(3)?;
-    for name in &names {
+    for name in names {
         let mut around = [0; BEFORE_FIRST];
         for taken in &mut around {
             *taken = load::call(&mut client, &hot)?;
@@ -233,18 +237,9 @@ fn first_calls(bed: &Bed, report: &mut Report) -> Result<()> {
         added.record(first.saturating_sub(around[BEFORE_FIRST / 2]))?;
     }
     let at = |quantile| added.value_at_quantile(quantile) as f64;
-    report.at_most(
-        FIRST_P50_NS,
-        "first call of a registered function, added, p50",
-        at(0.5),
-        Unit::Nanoseconds,
-    );
-    report.at_most(
-        FIRST_P99_NS,
-        "first call of a registered function, added, p99",
-        at(0.99),
-        Unit::Nanoseconds,
-    );
+    let title = format!("first call of a registered function, {when}: added");
+    report.at_most(FIRST_P50_NS, format!("{title}, p50"), at(0.5), Unit::Nanoseconds);
+    report.at_most(FIRST_P99_NS, format!("{title}, p99"), at(0.99), Unit::Nanoseconds);
     Ok(())
 }
 
