@@ -88,13 +88,13 @@ impl Registry {
         change.publish(|next| next.put_function(entry));
         let replaced = before.and_then(|before| self.retire(&mut change, &before.record));
         drop(change);
-        // Who registers a function mostly calls it next. Weights are read when they are wanted. Machine code may have gone with a client
-        // that handed the module over, while another module was compiled.
+        // Who registers a function mostly calls it next. Large weights are read when they are wanted. Machine code may have gone with a
+        // client that handed the module over, while another module was compiled.
         let there = &mut Codes::new(Wish::Known);
-        if record.weights.is_empty()
-            && let Ok(runs_on) = self.check_code(tenant, &blueprint, &record.modules, &classes, there)
+        if let Ok(runs_on) = self.check_code(tenant, &blueprint, &record.modules, &classes, there)
+            && let Some(weights) = self.weights_if_room(account, &record, &blueprint)
         {
-            let parsed = Parsed { blueprint, config, weights: None, runs_on };
+            let parsed = Parsed { blueprint, config, weights, runs_on };
             let current = || self.look(tenant, |mine| mine.callers_of(&record))?;
             self.loaded.insert_if_room(account.clone(), record.clone(), parsed, current);
         }

@@ -17,6 +17,9 @@ use crate::refusal::{Reason, Refusable, failed};
 use crate::store::records::{FunctionRecord, Hash};
 use crate::tenants::{Account, Limit};
 
+/// Weights of so many bytes are read when their function is registered: a memfd of them is made in a moment.
+const SMALL_WEIGHT_BYTES: u64 = 1 << 20;
+
 impl Registry {
     /// The function that a caller means, if it is in memory and the caller may call it.
     pub fn find(&self, caller: &Account, reference: &str) -> Option<Arc<Loaded>> {
@@ -112,6 +115,18 @@ impl Registry {
         }
         let pack = || self.pack_weights(account, record, blueprint);
         self.weights.get(account.tenant, &record.weights, pack).map(Some)
+    }
+
+    /// The same, if they are small and there is room for them without others that go; none if they are to be read later.
+    pub(super) fn weights_if_room(
+        &self,
+        account: &Arc<Account>,
+        record: &FunctionRecord,
+        blueprint: &Blueprint,
+    ) -> Option<Option<Arc<PackedWeights>>> {
+        let bytes = record.weights.iter().fold(0, |sum: u64, weight| sum.saturating_add(weight.bytes));
+        let fits = bytes <= SMALL_WEIGHT_BYTES && account.leaves_half(Limit::WeightBytes, bytes);
+        fits.then(|| self.packed_weights(account, record, blueprint).ok()).flatten()
     }
 
     fn pack_weights(

@@ -278,6 +278,26 @@ fn functions_with_the_same_weights_share_one_copy() {
     assert_eq!(one.used(Limit::LoadedFunctions), 0);
 }
 
+#[test]
+fn a_function_with_small_weights_is_in_memory_once_it_is_registered() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = open(dir.path());
+    let account = account(&registry, 1);
+    let is_there = |name: &str, weights: &[u8]| {
+        add(&registry, &account, name, &[weights]).unwrap();
+        registry.find(&account, name).is_some()
+    };
+    assert!(is_there("small", &[7; 4096]));
+    assert!(!is_there("large", &vec![7; (1 << 20) + 1]));
+    // It takes no other's place.
+    let mut quota = Quota::default();
+    quota.set(Limit::WeightBytes, 3 * account.used(Limit::WeightBytes));
+    account.allow(quota);
+    assert!(!is_there("another", &[8; 4096]));
+    assert!(registry.find(&account, "small").is_some());
+    load(&registry, &account, "another").unwrap();
+}
+
 /// A module that nothing compiles: there is no program to start.
 async fn add_module(registry: &Arc<Registry>, account: &Arc<Account>) -> Result<(), RegistryError> {
     let handed = Handed::default();
