@@ -6,6 +6,7 @@
 
 mod installed;
 mod lane;
+mod lane_memory;
 mod poll_order;
 mod scrub;
 mod turn;
@@ -209,46 +210,6 @@ impl<D: Device> Server<D> {
         }
         (self.scrubs, self.scrub_calls) = (scrubs, configure.scrub_calls);
         self.say_memory();
-        Ok(())
-    }
-
-    /// Lanes without calls give their memory back.
-    fn give_back_memory(&mut self, lanes: u64) -> Result<(), Error> {
-        self.settle()?;
-        for id in LaneId::first(self.lanes.len()).filter(|id| lanes >> id.get() & 1 == 1) {
-            let lane = &self.lanes[id.index()];
-            if lane.is_running() || lane.is_prepared() {
-                return Err(Error::Unexpected("memory of a lane that has a call"));
-            }
-            if let Err(fault) = self.device.give_back(id) {
-                return Err(if self.device.lost().is_some() { self.broken() } else { fault.into() });
-            }
-        }
-        self.say_memory();
-        Ok(())
-    }
-
-    /// Says how much device memory the lanes have.
-    fn say_memory(&mut self) {
-        let bytes = LaneId::first(self.lanes.len()).map(|id| self.device.lane_bytes(id)).sum();
-        self.outbox.push_from_worker(&FromWorker::Leased { bytes });
-    }
-
-    /// Maps what a call needs and its lane does not have yet: no other call may run until it is zeroed.
-    fn grow(&mut self, id: LaneId, needed_bytes: u64) -> Result<(), Error> {
-        self.drain()?;
-        let Err(fault) = self.device.grow(id, self.lanes[id.index()].memory_bytes) else { return Ok(()) };
-        if self.device.lost().is_some() {
-            return Err(self.broken());
-        }
-        let has = self.device.lane_bytes(id);
-        let lent = self.lanes[id.index()].memory_bytes;
-        crate::log(format_args!("lane {id} has {has} of {lent} bytes: {fault}"));
-        if has < needed_bytes {
-            let message =
-                format!("{needed_bytes} bytes of device memory cannot be mapped: {}", fault.message);
-            self.answer(id, Err(Fault::new(FaultCode::Exhausted, message)));
-        }
         Ok(())
     }
 
