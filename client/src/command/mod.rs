@@ -51,11 +51,11 @@ pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<()> {
         Command::Package(command) => package::run(command, socket.as_deref(), token_file.as_deref()),
         Command::Plan(arguments) => plan::run(&arguments, out),
         Command::Token { output, force } => token::run(output.as_deref(), force, out),
-        Command::Device(command) => admin(device::run(&mut connect()?, command, out), "device"),
+        Command::Device(command) => admin(device::run(&mut connect()?, command, out), "device …"),
         Command::Reload(json) => admin(reload::run(&mut connect()?, json, out), "reload"),
         Command::Drain => admin(drain::run(&mut connect()?, out), "drain"),
         Command::Settings { change, json } => {
-            admin(settings::run(&mut connect()?, change, json, out), "settings")
+            admin(settings::run(&mut connect()?, change, json, out), "settings …")
         }
         Command::Demo { device, out: folder } => demo::run(&device, &folder, out),
         Command::Completions { shell } => completions::run(shell, out),
@@ -80,7 +80,7 @@ fn connect(socket: Option<&Path>, token_file: Option<&Path>) -> Result<Client> {
     Ok(client)
 }
 
-/// An error that says to use the admin socket is followed by the command to type.
+/// An error that says to use the admin socket is followed by how to.
 fn hint_at_admin(result: Result<()>, socket: Option<&Path>, command: &str) -> Result<()> {
     match (result, socket) {
         (Err(Failure::Library(Error::Refused(error))), Some(socket))

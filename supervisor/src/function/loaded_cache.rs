@@ -110,6 +110,12 @@ impl LoadedCache {
         Ok(self.put(&mut all, account, record, parsed, current, [place, bytes]).cloned())
     }
 
+    /// Whether a function leaves half of what its owner may have in memory, and half of what all may have.
+    pub fn has_room(account: &Account, parsed: &Parsed) -> bool {
+        let needed = [(Limit::LoadedFunctions, 1), (Limit::PlanBytes, parsed.bytes())];
+        needed.iter().all(|(limit, amount)| account.leaves_half(*limit, *amount))
+    }
+
     /// As [`LoadedCache::insert`], if there is room for it without another that goes. Half of what its owner may have is left for what is
     /// called, and half of what all tenants may have together.
     pub fn insert_if_room(
@@ -119,10 +125,10 @@ impl LoadedCache {
         parsed: Parsed,
         current: impl FnOnce() -> Option<Callers>,
     ) {
-        let needed = [(Limit::LoadedFunctions, 1), (Limit::PlanBytes, parsed.bytes())];
-        if !needed.iter().all(|(limit, amount)| account.leaves_half(*limit, *amount)) {
+        if !Self::has_room(&account, &parsed) {
             return;
         }
+        let needed = [(Limit::LoadedFunctions, 1), (Limit::PlanBytes, parsed.bytes())];
         if let [Ok(place), Ok(bytes)] = needed.map(|(limit, amount)| account.take(limit, amount)) {
             let mut all = self.slots.write();
             self.put(&mut all, account, record, parsed, current, [place, bytes]);

@@ -12,6 +12,7 @@ use super::signature::{Signature, signature};
 use super::snapshot::FunctionEntry;
 use super::state::Registry;
 use super::views::Registered;
+use crate::function::LoadedCache;
 use crate::function::loaded::Parsed;
 use crate::ids::FunctionId;
 use crate::refusal::failed;
@@ -91,12 +92,14 @@ impl Registry {
         // Who registers a function mostly calls it next. Large weights are read when they are wanted. Machine code may have gone with a
         // client that handed the module over, while another module was compiled.
         let there = &mut Codes::new(Wish::Known);
-        if let Ok(runs_on) = self.check_code(tenant, &blueprint, &record.modules, &classes, there)
-            && let Some(weights) = self.weights_if_room(account, &record, &blueprint)
-        {
-            let parsed = Parsed { blueprint, config, weights, runs_on };
-            let current = || self.look(tenant, |mine| mine.callers_of(&record))?;
-            self.loaded.insert_if_room(account.clone(), record.clone(), parsed, current);
+        if let Ok(runs_on) = self.check_code(tenant, &blueprint, &record.modules, &classes, there) {
+            let parsed = Parsed { blueprint, config, weights: None, runs_on };
+            if LoadedCache::has_room(account, &parsed)
+                && let Some(parsed) = self.with_small_weights(account, &record, parsed)
+            {
+                let current = || self.look(tenant, |mine| mine.callers_of(&record))?;
+                self.loaded.insert_if_room(account.clone(), record.clone(), parsed, current);
+            }
         }
         Ok(Registered { record, replaced })
     }

@@ -15,7 +15,7 @@ use crate::function::loaded::{Loaded, Parsed};
 use crate::ids::TenantId;
 use crate::refusal::{Reason, Refusable, failed};
 use crate::store::records::{FunctionRecord, Hash};
-use crate::tenants::{Account, Limit};
+use crate::tenants::{Account, Limit, QuotaError, Taken};
 
 /// Weights of so many bytes are read when their function is registered: a memfd of them is made in a moment.
 const SMALL_WEIGHT_BYTES: u64 = 1 << 20;
@@ -113,20 +113,30 @@ impl Registry {
         if record.weights.is_empty() {
             return Ok(None);
         }
-        let pack = || self.pack_weights(account, record, blueprint);
+        let take = |bytes| self.loaded.make_room(account, Limit::WeightBytes, bytes);
+        let pack = || self.pack_weights(account, record, blueprint, take);
         self.weights.get(account.tenant, &record.weights, pack).map(Some)
     }
 
-    /// The same, if they are small and there is room for them without others that go; none if they are to be read later.
-    pub(super) fn weights_if_room(
+    /// What is to be put into memory with its weights, if these are small and leave half of what there may be for what is called.
+    pub(super) fn with_small_weights(
         &self,
         account: &Arc<Account>,
         record: &FunctionRecord,
-        blueprint: &Blueprint,
-    ) -> Option<Option<Arc<PackedWeights>>> {
-        let bytes = record.weights.iter().fold(0, |sum: u64, weight| sum.saturating_add(weight.bytes));
-        let fits = bytes <= SMALL_WEIGHT_BYTES && account.leaves_half(Limit::WeightBytes, bytes);
-        fits.then(|| self.packed_weights(account, record, blueprint).ok()).flatten()
+        mut parsed: Parsed,
+    ) -> Option<Parsed> {
+        if record.weights.is_empty() {
+            return Some(parsed);
+        }
+        let bytes: Vec<u64> = record.weights.iter().map(|weight| weight.bytes).collect();
+        let bytes = parsed.blueprint.weight_layout(&bytes).ok()?.total;
+        if bytes > SMALL_WEIGHT_BYTES || !account.leaves_half(Limit::WeightBytes, bytes) {
+            return None;
+        }
+        let take = |bytes| account.take(Limit::WeightBytes, bytes);
+        let pack = || self.pack_weights(account, record, &parsed.blueprint, take);
+        parsed.weights = Some(self.weights.get(account.tenant, &record.weights, pack).ok()?);
+        Some(parsed)
     }
 
     fn pack_weights(
@@ -134,12 +144,13 @@ impl Registry {
         account: &Arc<Account>,
         record: &FunctionRecord,
         blueprint: &Blueprint,
+        take: impl FnOnce(u64) -> Result<Taken, QuotaError>,
     ) -> Result<PackedWeights, RegistryError> {
         let tenant = account.tenant;
         let failed = |e: &(dyn std::error::Error + 'static)| failed("cannot pack the weights", e);
         let bytes: Vec<u64> = record.weights.iter().map(|w| w.bytes).collect();
         let layout = blueprint.weight_layout(&bytes).map_err(|e| failed(&e))?;
-        let taken = self.loaded.make_room(account, Limit::WeightBytes, layout.total)?;
+        let taken = take(layout.total)?;
         let packed = memfd::sealed_from("pappus-weights", layout.total, |memfd| {
             for (weight, offset) in record.weights.iter().zip(&layout.offsets) {
                 let mut blob = self.state.open_blob(tenant, weight.sha256).map_err(std::io::Error::other)?;

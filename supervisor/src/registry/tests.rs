@@ -296,6 +296,9 @@ fn a_function_with_small_weights_is_in_memory_once_it_is_registered() {
     assert!(!is_there("another", &[8; 4096]));
     assert!(registry.find(&account, "small").is_some());
     load(&registry, &account, "another").unwrap();
+    // Whoever has no weights needs no room for them.
+    add(&registry, &account, "none", &[]).unwrap();
+    assert!(registry.find(&account, "none").is_some());
 }
 
 /// A module that nothing compiles: there is no program to start.

@@ -205,6 +205,9 @@ impl<C: Clone> Scheduler<C> {
         let had_device = self.exclusive.is_for(worker);
         self.workers.take(worker, id, lane, now_ns);
         self.charge_call(now_ns, entry.domain.caller, entry.started_ns);
+        if verdict != Verdict::Well {
+            self.charge_failed(now_ns, worker, entry.started_ns);
+        }
         if entry.installs {
             self.residency.installed(now_ns.saturating_sub(entry.started_ns));
         }

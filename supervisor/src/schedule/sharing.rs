@@ -55,6 +55,13 @@ impl<C: Clone> Scheduler<C> {
         }
     }
 
+    /// A call failed in a worker. Of one that ends well, the worker says how long it was on the device.
+    pub(super) fn charge_failed(&mut self, now_ns: u64, worker: WorkerId, started_ns: u64) {
+        let had_ns = now_ns.saturating_sub(started_ns);
+        let charge = self.turns.as_mut().and_then(|turns| turns.failed(now_ns, worker, had_ns));
+        self.charge(charge);
+    }
+
     /// A call that a worker is about to answer well was on the device for so long, as the worker says.
     pub(super) fn ran(&mut self, now_ns: u64, worker: WorkerId, id: CallId, device_ns: u64) {
         if self.running_call(worker, id).is_none() {

@@ -122,6 +122,18 @@ impl Turns {
             let contended_ns = self.settle(now_ns, at, Some(work_ns.min(device_ns)));
             return Some(Charge { tenant: self.holders[at].tenant, used_ns: contended_ns, contended_ns });
         }
+        self.used_alone(now_ns, at, device_ns)
+    }
+
+    /// A call of a worker failed that was in it for so long: nobody says how much of that it was on the device. Where none
+    /// waits, turns do not end: what was used meanwhile is returned.
+    pub fn failed(&mut self, now_ns: u64, worker: WorkerId, had_ns: u64) -> Option<Charge> {
+        let at = self.position(worker).filter(|_| !self.is_shared())?;
+        self.used_alone(now_ns, at, had_ns)
+    }
+
+    /// What a call used that was on the device for so long while none waited.
+    fn used_alone(&mut self, now_ns: u64, at: usize, device_ns: u64) -> Option<Charge> {
         let holder = &mut self.holders[at];
         if holder.charged_from_ns.is_some() {
             return None;
@@ -130,7 +142,7 @@ impl Turns {
         let passed_ns = now_ns.saturating_sub(std::mem::replace(&mut holder.counted_ns, now_ns));
         let used_ns = device_ns.min(passed_ns);
         holder.accounted_ns += used_ns;
-        self.used_ns[worker.get()] += used_ns;
+        self.used_ns[holder.worker.get()] += used_ns;
         Some(Charge { tenant: holder.tenant, used_ns, contended_ns: 0 })
     }
 }

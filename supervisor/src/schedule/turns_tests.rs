@@ -153,6 +153,22 @@ fn time_that_none_waited_for_is_used_and_not_charged() {
     expect(&mut orders, &[grant(W0, 3), revoke(W0, 3)]);
 }
 
+#[test]
+fn a_call_that_fails_used_the_device_where_none_waits() {
+    let (mut turns, mut orders) = (turns(2), Vec::new());
+    has_work(&mut turns, 0, W0, &mut orders);
+    assert_eq!(turns.failed(200 * MS, W0, 200 * MS), charge(W0, 200 * MS, 0));
+    // Two that ended together were on the device once.
+    assert_eq!(turns.failed(200 * MS, W0, 200 * MS), charge(W0, 0, 0));
+    // Whoever waits is waited for: that is charged when the turn ends, and only then.
+    has_work(&mut turns, 300 * MS, W1, &mut orders);
+    assert_eq!(turns.failed(301 * MS, W0, 100 * MS), None);
+    let used = turns.yielded(302 * MS, W0, TurnId::new(1), 302 * MS, true, &mut orders);
+    assert_eq!(used, charge(W0, 102 * MS, 2 * MS));
+    // One without a turn had nothing of the device.
+    assert_eq!(turns.failed(303 * MS, W0, MS), None);
+}
+
 /// W0 has the device and does not yield, W1 waits.
 fn overrun() -> (Turns, Vec<Order>, u64) {
     let (mut turns, mut orders) = (turns(3), Vec::new());

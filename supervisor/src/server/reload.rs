@@ -59,7 +59,11 @@ impl Server {
         name: &str,
         change: &HashMap<String, String>,
     ) -> Result<v1::DeviceSettings, RequestError> {
-        let device = self.devices.iter().find(|device| device.config.name == name);
+        let device = self.devices.iter().find(|device| {
+            // The first CPU device has two names.
+            let own = device.config.name.as_str();
+            own == name || own == "cpu" && name == "cpu:0"
+        });
         let device = device.ok_or_else(|| {
             let there: Vec<_> = self.devices.iter().map(|device| device.config.name.as_str()).collect();
             RequestError::NoDevice(there.join(", "))

@@ -42,8 +42,8 @@ pub enum RequestError {
     Draining,
     /// Too late, or from a client that is no gateway.
     #[error(
-        "only the first request of a gateway's connection can say whom it acts for: open another connection, or, if your uid is none \
-         of the gateways, ask the operator to list it"
+        "only a gateway can say whom it acts for, in the first request of a connection: leave the token out, or ask the operator to \
+         list your uid as a gateway's; if it is one, open another connection"
     )]
     NoGateway,
     /// A token where it means nothing.

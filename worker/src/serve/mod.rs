@@ -141,9 +141,13 @@ struct Server<D: Device> {
 }
 
 impl<D: Device> Server<D> {
-    /// Whether the device makes something ready while no call is here; not in a turn, which others wait for.
+    /// Whether the device makes something ready while there is no call, neither in a turn, which others wait for, nor where one
+    /// is about to begin.
     fn wants_rest(&self) -> bool {
-        self.device.wants_rest() && self.turn.held().is_none()
+        self.device.wants_rest()
+            && self.turn.held().is_none()
+            && self.turn.alert().is_zero()
+            && !self.lanes.iter().any(Lane::is_prepared)
     }
 
     fn handle(&mut self, message: ToWorker<'_>) -> Result<(), Error> {

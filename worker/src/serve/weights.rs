@@ -141,7 +141,7 @@ impl<D: Device> Server<D> {
         Ok(())
     }
 
-    /// A load is over: calls that waited for it start or fail, and the supervisor is told.
+    /// A load is over: the first call that waited for it starts, the supervisor is told, and the others start; or all fail.
     fn loaded(&mut self, id: FunctionId, outcome: Result<LoadedWeights, Fault>) -> Result<(), Error> {
         let (state, there) = match outcome {
             Ok(loaded) => (WeightsState::There, Some(loaded)),
@@ -159,21 +159,35 @@ impl<D: Device> Server<D> {
         if let Ok(installed) = self.functions.get(id) {
             installed.weights = state;
         }
-        for lane in LaneId::first(self.lanes.len()) {
-            let waits = &self.lanes[lane.index()];
-            if waits.is_prepared() && waits.function == id {
+        let waits = |lane: &LaneId, server: &Self| {
+            let lane = &server.lanes[lane.index()];
+            lane.is_prepared() && lane.function == id
+        };
+        let mut lanes = LaneId::first(self.lanes.len());
+        if let Some(first) = lanes.find(|lane| waits(lane, self)) {
+            self.start_if_ready(first)?;
+        }
+        if let Some(loaded) = there {
+            self.tell_loaded(id, loaded)?;
+        }
+        // Those behind it may wait for its end.
+        for lane in lanes {
+            if waits(&lane, self) {
                 self.start_if_ready(lane)?;
             }
         }
-        match there {
-            Some(LoadedWeights { bytes, export: Some(descriptor) }) => {
+        Ok(())
+    }
+
+    /// Tells the supervisor that weights are there, with their memory where it asked for it.
+    fn tell_loaded(&mut self, id: FunctionId, loaded: LoadedWeights) -> Result<(), Error> {
+        let LoadedWeights { bytes, export } = loaded;
+        match export {
+            Some(descriptor) => {
                 control::send(self.control.as_fd(), id.get(), &[descriptor.as_fd()])?;
                 self.outbox.push_from_worker(&FromWorker::Exported { function: id, bytes });
             }
-            Some(LoadedWeights { bytes, export: None }) => {
-                self.outbox.push_from_worker(&FromWorker::Loaded { function: id, bytes });
-            }
-            None => {}
+            None => self.outbox.push_from_worker(&FromWorker::Loaded { function: id, bytes }),
         }
         Ok(())
     }

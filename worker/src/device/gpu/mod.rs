@@ -102,8 +102,7 @@ impl<D: Driver> Gpu<D> {
             lanes: all.map_err(failed)?,
             plans: Rc::default(),
             memory: (0..lanes.max(1)).map(|_| LaneMemory::reserve(&driver)).collect::<Result<_, _>>()?,
-            // That of the loader.
-            has_unzeroed: true,
+            has_unzeroed: false,
             loader: Loader::create(&driver).map_err(failed)?,
             arenas: HashMap::new(),
             bounce: driver.allocate_host(BOUNCE_BYTES).map_err(failed)?,
@@ -169,9 +168,10 @@ impl<D: Driver> Gpu<D> {
     /// Zeroes memory that [`Device::prepare`] or [`Device::rest`] mapped.
     fn zero(&mut self) -> Result<(), D::Error> {
         self.memory.iter().try_for_each(|memory| memory.zero(&self.stream))?;
-        self.loader.zero_stock(&self.stream)?;
+        self.loader.zero(&self.stream)?;
         self.stream.synchronize()?;
         self.memory.iter_mut().for_each(LaneMemory::mark_zeroed);
+        self.loader.mark_zeroed();
         self.has_unzeroed = false;
         Ok(())
     }
@@ -375,8 +375,14 @@ impl<E> From<Fault> for Stop<E> {
 impl<D: Driver> Device for Gpu<D> {
     type Function = Function<D>;
 
+    /// With what is kept ready for weights.
     fn hello(&self) -> Hello {
-        self.driver.hello()
+        let hello = self.driver.hello();
+        let context_bytes = match hello.context_bytes {
+            0 => 0,
+            measured => measured.saturating_add(self.loader.stock_bytes()),
+        };
+        Hello { context_bytes, ..hello }
     }
 
     fn lanes(&self) -> usize {
@@ -431,6 +437,7 @@ impl<D: Driver> Device for Gpu<D> {
         self.settle()?;
         self.plans.borrow_mut().forget_all();
         self.loader.forget();
+        self.has_unzeroed |= self.loader.is_unzeroed();
         self.lanes.iter_mut().for_each(Lane::forget);
         self.bounce.as_mut().fill(0);
         let cleared = self.memory.iter().try_for_each(|memory| memory.clear(&self.stream));
@@ -439,11 +446,15 @@ impl<D: Driver> Device for Gpu<D> {
     }
 
     fn load_weights(&mut self, function: &mut Function<D>, weights: Weights) {
+        // No kernel ran since it was mapped. Where this fails, they do not find what is ready.
+        if self.has_unzeroed && self.loader.is_unzeroed() {
+            let _ = self.zero();
+        }
         function.weights.load(&self.driver, &mut self.loader, weights);
     }
 
     fn poll_weights(&mut self, function: &mut Function<D>) -> Loading {
-        match function.weights.poll(&self.driver, &self.loader) {
+        match function.weights.poll(&self.driver, &mut self.loader) {
             Loading::Over(Err(fault)) => Loading::Over(Err(self.look(fault))),
             loading => loading,
         }
@@ -459,7 +470,13 @@ impl<D: Driver> Device for Gpu<D> {
     }
 
     fn rest(&mut self) {
-        self.has_unzeroed |= self.loader.stock_up(&self.driver);
+        let step = self.loader.stock_up(&self.driver);
+        self.has_unzeroed |= self.loader.is_unzeroed();
+        if let Err(error) = step
+            && error.is_fatal()
+        {
+            self.lost.get_or_insert_with(|| error.fault("the GPU or its driver failed"));
+        }
     }
 
     fn map_arena(&mut self, arena: ArenaId, mapping: &Mapping) -> Result<(), Fault> {

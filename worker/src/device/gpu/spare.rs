@@ -1,6 +1,6 @@
 //! Memory for the next function with small weights, made ready before there is one: taken, exported and mapped twice, for
-//! which the function's first call would wait some 200 µs (an H100). A step takes 40 to 60 µs, so that a call that comes
-//! meanwhile waits for no more.
+//! which the function's first call would wait some 200 µs (an H100). Of the four steps, each takes 40 to 60 µs, so that a
+//! call that comes meanwhile waits for no more than that.
 //!
 //! ```text
 //!            step              step               step               step                  take
@@ -65,12 +65,20 @@ impl<D: Driver> Stock<D> {
         !matches!(self.step, Step::Ready(_) | Step::GivenUp)
     }
 
-    /// Goes a step on. Where one fails, nothing is made ready before some is asked for.
-    pub(super) fn step(&mut self, driver: &D) {
+    /// Goes a step on. Where one fails, nothing is made ready before the next function with small weights asks for some.
+    pub(super) fn step(&mut self, driver: &D) -> Result<(), D::Error> {
         let before = std::mem::replace(&mut self.step, Step::GivenUp);
-        if let Ok(step) = before.next(driver, self.bytes, self.addresses) {
-            self.zeroed &= !matches!(step, Step::Shown(..));
-            self.step = step;
+        match before.next(driver, self.bytes, self.addresses) {
+            Ok(step) => {
+                self.zeroed &= !matches!(step, Step::Shown(..));
+                self.step = step;
+                Ok(())
+            }
+            Err(e) => {
+                // Nothing of it is mapped any more.
+                self.zeroed = true;
+                Err(e)
+            }
         }
     }
 
@@ -79,29 +87,38 @@ impl<D: Driver> Stock<D> {
         !self.zeroed
     }
 
-    /// Begins to zero what is mapped, unless that is done.
-    pub(super) fn zero(&mut self, stream: &D::Stream) -> Result<(), D::Error> {
-        if let Step::Shown(window, ..) | Step::Ready(Spare { window, .. }) = &self.step
-            && !self.zeroed
-        {
-            stream.fill(window.base(), 0, window.bytes())?;
-        }
-        self.zeroed = true;
-        Ok(())
+    /// Kernels may have written to what is there: it is zeroed before those of others run.
+    pub(super) fn soil(&mut self) {
+        self.zeroed &= !matches!(self.step, Step::Shown(..) | Step::Ready(_));
     }
 
-    /// Gives what there is back to the device.
+    /// Begins to zero what is mapped, unless that is done; [`Stock::mark_zeroed`] says that it is.
+    pub(super) fn zero(&self, stream: &D::Stream) -> Result<(), D::Error> {
+        match &self.step {
+            Step::Shown(window, ..) | Step::Ready(Spare { window, .. }) if !self.zeroed => {
+                stream.fill(window.base(), 0, window.bytes())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes that everything that is mapped is zeroed.
+    pub(super) fn mark_zeroed(&mut self) {
+        self.zeroed = true;
+    }
+
+    /// Gives what there is back to the device, for whom memory is short.
     pub(super) fn clear(&mut self) {
         *self = Self::new(self.bytes, self.addresses);
     }
 
-    /// Takes what is ready.
+    /// Takes what is ready, zeroed.
     pub(super) fn take(&mut self) -> Option<Spare<D>> {
+        if !self.zeroed {
+            return None;
+        }
         match std::mem::replace(&mut self.step, Step::Nothing) {
-            Step::Ready(spare) => {
-                self.zeroed = true;
-                Some(spare)
-            }
+            Step::Ready(spare) => Some(spare),
             // Now there may be some again.
             Step::GivenUp => None,
             other => {

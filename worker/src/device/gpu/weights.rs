@@ -21,6 +21,7 @@ use std::os::unix::fs::MetadataExt;
 use std::rc::{Rc, Weak};
 use std::time::Instant;
 
+use pappus_protocol::device_memory::GPU_PAGE_BYTES;
 use pappus_protocol::{Fault, FaultCode};
 use pappus_shmem::{Mapping, ValidatedMemfd};
 
@@ -176,11 +177,17 @@ impl<D: Driver> Loader<D> {
     pub(super) fn create(driver: &D) -> Result<Self, D::Error> {
         let (copies, pinned_bytes) = (Vec::new(), Rc::default());
         let (stream, piece) = (driver.create_stream()?, driver.granularity()?);
-        let stock = Stock::new(piece, addresses(piece, piece));
+        // As the supervisor counts it.
+        let bytes = piece.next_multiple_of(GPU_PAGE_BYTES);
+        let stock = Stock::new(bytes, addresses(bytes, piece));
         let mut loader = Self { stream, kept: None, stock, copies, pinned_bytes };
         while loader.wants_stock() {
-            loader.stock_up(driver);
+            // Without any, functions see to their own.
+            let _ = loader.stock_up(driver);
         }
+        loader.stock.zero(&loader.stream)?;
+        loader.stream.synchronize()?;
+        loader.stock.mark_zeroed();
         Ok(loader)
     }
 
@@ -189,15 +196,29 @@ impl<D: Driver> Loader<D> {
         self.stock.wants_more()
     }
 
-    /// Goes a step on in making memory ready for weights; whether [`Loader::zero_stock`] must come before any kernel.
-    pub(super) fn stock_up(&mut self, driver: &D) -> bool {
-        self.stock.step(driver);
+    /// Goes a step on in making memory ready for weights.
+    pub(super) fn stock_up(&mut self, driver: &D) -> Result<(), D::Error> {
+        self.stock.step(driver)
+    }
+
+    /// Whether memory that was made ready must be zeroed before any kernel runs, and before weights come into it.
+    pub(super) fn is_unzeroed(&self) -> bool {
         self.stock.is_unzeroed()
     }
 
-    /// Begins to zero memory that was made ready, unless it is zeroed.
-    pub(super) fn zero_stock(&mut self, stream: &D::Stream) -> Result<(), D::Error> {
+    /// Begins to zero it.
+    pub(super) fn zero(&self, stream: &D::Stream) -> Result<(), D::Error> {
         self.stock.zero(stream)
+    }
+
+    /// Notes that it is zeroed.
+    pub(super) fn mark_zeroed(&mut self) {
+        self.stock.mark_zeroed();
+    }
+
+    /// Bytes that are made ready, or will be.
+    pub(super) fn stock_bytes(&self) -> u64 {
+        self.stock.bytes()
     }
 
     /// Whether nothing is being copied.
@@ -205,12 +226,12 @@ impl<D: Driver> Loader<D> {
         self.stream.has_ended()
     }
 
-    /// Gives memory back that was kept or made ready, into which kernels may have written, and forgets host copies. No
-    /// function has any.
+    /// Gives memory back that was kept, and forgets host copies. No function has any. Kernels may have written into memory
+    /// that is ready: it is to be zeroed.
     pub(super) fn forget(&mut self) {
         self.kept = None;
-        self.stock.clear();
         self.copies.clear();
+        self.stock.soil();
     }
 
     /// The mapping of a memfd, one for all who have it.
@@ -272,18 +293,19 @@ impl<D: Driver> FunctionWeights<D> {
             // Who shares it has its descriptor.
             Some(memory) => Copy::begin(driver, memory, false).map(Load::Submitting),
             None if self.range.is_none()
-                && needed == loader.stock.bytes()
+                && needed <= loader.stock.bytes()
                 && let Some(spare) = loader.stock.take() =>
             {
-                Ok(Load::Submitting(self.begin_in(spare, needed, export)))
+                Ok(Load::Submitting(self.begin_in(spare, export)))
             }
             None => Ok(Load::Waiting { export, until: Instant::now() + PATIENCE }),
         }
     }
 
     /// They go where a spare is.
-    fn begin_in(&mut self, spare: Spare<D>, bytes: u64, export: bool) -> Copy<D> {
+    fn begin_in(&mut self, spare: Spare<D>, export: bool) -> Copy<D> {
         let Spare { window, range, export: descriptor, done, .. } = spare;
+        let bytes = window.bytes();
         self.range = Some(range);
         let place = Place::Mapped { export: export.then_some(descriptor) };
         Copy { submitted: 0, done, window, bytes, place }
@@ -306,10 +328,10 @@ impl<D: Driver> FunctionWeights<D> {
     }
 
     /// Goes on with the load, without waiting.
-    pub(super) fn poll(&mut self, driver: &D, loader: &Loader<D>) -> Loading {
+    pub(super) fn poll(&mut self, driver: &D, loader: &mut Loader<D>) -> Loading {
         loop {
             let step = match self.load.take() {
-                Some(Load::Waiting { export, until }) => self.create(driver, export, until),
+                Some(Load::Waiting { export, until }) => self.create(driver, loader, export, until),
                 Some(Load::Submitting(copy)) => self.submit(driver, &loader.stream, copy),
                 Some(Load::Copying { _window, done, loaded }) => match done.has_passed() {
                     Ok(true) => Ok(Step::On(Load::Over(Ok(loaded)))),
@@ -335,12 +357,19 @@ impl<D: Driver> FunctionWeights<D> {
     }
 
     /// Takes memory of the device for them.
-    fn create(&mut self, driver: &D, export: bool, until: Instant) -> Result<Step<D>, Fault> {
+    fn create(
+        &mut self,
+        driver: &D,
+        loader: &mut Loader<D>,
+        export: bool,
+        until: Instant,
+    ) -> Result<Step<D>, Fault> {
         let bytes = self.needed_bytes(driver)?;
         match driver.create_memory(bytes, export) {
             Ok(memory) => Ok(Step::On(Load::Submitting(Copy::begin(driver, memory, export)?))),
             // The driver may still be taking it back from another process.
             Err(e) if e.is_out_of_memory() && Instant::now() < until => {
+                loader.stock.clear();
                 Ok(Step::Stay(Load::Waiting { export, until }))
             }
             Err(e) => Err(e.fault(&format!("{bytes} bytes of device memory for weights"))),

@@ -168,9 +168,9 @@ fn unwritten(log: &[Did]) -> u64 {
 
 #[test]
 fn no_kernel_runs_before_memory_that_is_made_ready_is_zeroed() {
+    fake::log();
     let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
-    assert!(gpu.has_unzeroed);
-    gpu.zero().unwrap();
+    assert_eq!(unwritten(&fake::log()), 0, "the first is zeroed when the process starts");
     first_load(&mut gpu, 100);
     // Calls come after each step.
     let mut seen = 0;
@@ -184,6 +184,53 @@ fn no_kernel_runs_before_memory_that_is_made_ready_is_zeroed() {
         seen += usize::from(log.iter().any(|did| matches!(did, Did::Fill { .. })));
     }
     assert_eq!(seen, 1, "it is written once");
+}
+
+#[test]
+fn memory_that_a_load_takes_is_zeroed_before_a_call_of_another_function_runs() {
+    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+    first_load(&mut gpu, 100);
+    fake::log();
+    rest(&mut gpu);
+    let (mut large, mut small) = (function(&mut gpu, LARGE), function(&mut gpu, 100));
+    fake::out_of_memory(1);
+    gpu.load_weights(&mut large, host(LARGE, true));
+    gpu.load_weights(&mut small, host(100, true));
+    // The large one waits for memory, and the small one stands behind it.
+    assert!(matches!(gpu.poll_weights(&mut large), Loading::Submitting));
+    assert!(!gpu.has_unzeroed, "nothing is left to the call that comes now");
+    assert_eq!(unwritten(&fake::log()), 0);
+}
+
+#[test]
+fn memory_that_is_ready_is_for_who_lacks_some() {
+    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+    let mut large = function(&mut gpu, LARGE);
+    fake::log();
+    fake::out_of_memory(1);
+    gpu.load_weights(&mut large, host(LARGE, true));
+    assert!(matches!(gpu.poll_weights(&mut large), Loading::Submitting));
+    assert_eq!(maps(&fake::log()).iter().filter(|(_, access)| access.is_none()).count(), 2);
+    loaded(&mut gpu, &mut large).unwrap();
+    assert!(gpu.wants_rest());
+}
+
+#[test]
+fn weights_in_memory_that_was_ready_can_go_on_their_way_and_need_no_name() {
+    let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
+    let mut function = function(&mut gpu, 100);
+    gpu.load_weights(&mut function, host(100, false));
+    fake::log();
+    // Nothing of it is submitted yet.
+    gpu.unload_weights(&mut function, false).unwrap();
+    let log = fake::log();
+    assert_eq!(
+        (log[0].clone(), maps(&log).len()),
+        (Did::Synchronize, 2),
+        "neither window nor mapping is left"
+    );
+    gpu.load_weights(&mut function, host(100, false));
+    assert!(loaded(&mut gpu, &mut function).unwrap().export.is_none());
 }
 
 #[test]
