@@ -206,6 +206,19 @@ fn a_call_that_cannot_end_in_time_is_refused_where_that_is_sure() {
 }
 
 #[test]
+fn a_call_that_fails_is_device_time_with_turns_and_without() {
+    for shape in [by_turns(1, 1), Shape::new(1, 1)] {
+        let mut b = Bench::of(shape);
+        for (call, verdict) in [(0, Verdict::Neither), (1, Verdict::Fault)] {
+            let id = submit_due(&mut b, call, ALICE, u64::MAX).unwrap();
+            b.now += 200 * MS;
+            b.scheduler.handle(b.now, Finished { worker: W0, id, verdict }, &mut b.actions).unwrap();
+        }
+        assert_eq!(b.scheduler.device_time_of(ALICE.caller), 400 * MS);
+    }
+}
+
+#[test]
 fn a_worker_that_says_too_much_is_believed_as_far_as_that_can_be() {
     let mut b = Bench::new(1, 1);
     for call in 0..20 {
