@@ -153,6 +153,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         HashMap::from([("workers".to_owned(), "9".repeat(1 << 16)), ("\0".repeat(999), String::new())]);
     refused(admin.set_device("cpu", long), Code::InvalidArgument, "");
     refused(admin.set_device("cuda:7", HashMap::new()), Code::NotFound, "there are cpu");
+    refused(admin.set_device("cpu:workers=1", HashMap::new()), Code::NotFound, "there are cpu");
     assert_eq!(
         admin.set_device("cpu:0", HashMap::new()).unwrap().values,
         before.values,

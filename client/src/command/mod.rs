@@ -80,7 +80,7 @@ fn connect(socket: Option<&Path>, token_file: Option<&Path>) -> Result<Client> {
     Ok(client)
 }
 
-/// An error that says to use the admin socket is followed by how to.
+/// An error that says to use the admin socket is followed by the command to type.
 fn hint_at_admin(result: Result<()>, socket: Option<&Path>, command: &str) -> Result<()> {
     match (result, socket) {
         (Err(Failure::Library(Error::Refused(error))), Some(socket))

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 
+use super::ConfigError;
 use super::device::DeviceConfig;
-use super::request::DeviceRequest;
-use super::{ConfigError, request::Selector};
+use super::request::{DeviceRequest, Selector, select};
 
 /// What they are now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,6 +157,14 @@ impl DeviceConfig {
         }
     }
 
+    /// Whether it is called so: as where devices are chosen, without settings.
+    pub fn is_called(&self, name: &str) -> bool {
+        match select(name) {
+            Ok((Selector::AllGpus(_), _)) | Err(_) => false,
+            Ok((selector, settings)) => settings.is_empty() && self.is_meant(&selector),
+        }
+    }
+
     /// What names it.
     fn selector(&self) -> Selector {
         match self.uuid.is_empty() {
@@ -263,7 +271,11 @@ mod tests {
         ] {
             let Ok(request) = text.parse::<DeviceRequest>() else { continue };
             assert_eq!(gpu.is_meant(&request.selector), is_meant, "{text}");
+            assert_eq!(gpu.is_called(text), is_meant && text != "cuda:all", "one device, called {text}");
         }
+        assert!(!gpu.is_called("cuda:0:workers=4") && !gpu.is_called("cuda:gpu-1"));
+        let cpu = device("cpu");
+        assert_eq!(["cpu", "cpu:0", "cpu:1"].map(|name| cpu.is_called(name)), [true, true, false]);
         let fixed = |text: &str| {
             let fixed = gpu.fixed(&text.parse().unwrap());
             fixed.into_iter().map(|fixed| fixed.name).collect::<Vec<_>>()

@@ -241,7 +241,7 @@ impl DeviceRequest {
 }
 
 /// Splits into what names the device and what sets it up.
-fn select(text: &str) -> Result<(Selector, &str), ConfigError> {
+pub(super) fn select(text: &str) -> Result<(Selector, &str), ConfigError> {
     let wrong = |why: &str| bad("device", text, why);
     let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
     match kind {

@@ -60,6 +60,11 @@ impl fmt::Debug for OnEviction {
     }
 }
 
+/// What the owner of a function in memory is charged for it.
+fn needed(parsed: &Parsed) -> [(Limit, u64); 2] {
+    [(Limit::LoadedFunctions, 1), (Limit::PlanBytes, parsed.bytes())]
+}
+
 impl LoadedCache {
     /// From now on, `told` is called when a function goes for lack of room or use. Set once.
     pub fn on_eviction(&self, told: impl Fn(&Loaded) + Send + Sync + 'static) {
@@ -112,8 +117,7 @@ impl LoadedCache {
 
     /// Whether a function leaves half of what its owner may have in memory, and half of what all may have.
     pub fn has_room(account: &Account, parsed: &Parsed) -> bool {
-        let needed = [(Limit::LoadedFunctions, 1), (Limit::PlanBytes, parsed.bytes())];
-        needed.iter().all(|(limit, amount)| account.leaves_half(*limit, *amount))
+        needed(parsed).into_iter().all(|(limit, amount)| account.leaves_half(limit, amount))
     }
 
     /// As [`LoadedCache::insert`], if there is room for it without another that goes. Half of what its owner may have is left for what is
@@ -128,8 +132,7 @@ impl LoadedCache {
         if !Self::has_room(&account, &parsed) {
             return;
         }
-        let needed = [(Limit::LoadedFunctions, 1), (Limit::PlanBytes, parsed.bytes())];
-        if let [Ok(place), Ok(bytes)] = needed.map(|(limit, amount)| account.take(limit, amount)) {
+        if let [Ok(place), Ok(bytes)] = needed(&parsed).map(|(limit, amount)| account.take(limit, amount)) {
             let mut all = self.slots.write();
             self.put(&mut all, account, record, parsed, current, [place, bytes]);
         }

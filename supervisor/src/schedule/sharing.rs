@@ -55,7 +55,8 @@ impl<C: Clone> Scheduler<C> {
         }
     }
 
-    /// A call failed in a worker. Of one that ends well, the worker says how long it was on the device.
+    /// A call failed in a worker: the time that it was there counts. Of one that ends well, the worker says how much of that it was
+    /// on the device.
     pub(super) fn charge_failed(&mut self, now_ns: u64, worker: WorkerId, started_ns: u64) {
         let had_ns = now_ns.saturating_sub(started_ns);
         let charge = self.turns.as_mut().and_then(|turns| turns.failed(now_ns, worker, had_ns));

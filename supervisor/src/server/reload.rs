@@ -59,11 +59,9 @@ impl Server {
         name: &str,
         change: &HashMap<String, String>,
     ) -> Result<v1::DeviceSettings, RequestError> {
-        let device = self.devices.iter().find(|device| {
-            // The first CPU device has two names.
-            let own = device.config.name.as_str();
-            own == name || own == "cpu" && name == "cpu:0"
-        });
+        let mut called = self.devices.iter().filter(|device| device.config.is_called(name));
+        // The beginning of a UUID may be that of several.
+        let device = called.next().filter(|_| called.next().is_none());
         let device = device.ok_or_else(|| {
             let there: Vec<_> = self.devices.iter().map(|device| device.config.name.as_str()).collect();
             RequestError::NoDevice(there.join(", "))

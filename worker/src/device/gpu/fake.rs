@@ -228,6 +228,8 @@ impl DriverError for FakeError {
 #[derive(Debug)]
 pub(super) struct Fake {
     pub(super) properties: Properties,
+    /// As its greeting says.
+    pub(super) context_bytes: u64,
 }
 
 pub(super) const GRANULE: u64 = 2 << 20;
@@ -247,7 +249,7 @@ impl Fake {
             stacks_per_stream: false,
             has_clusters: true,
         };
-        Self { properties }
+        Self { properties, context_bytes: 0 }
     }
 }
 
@@ -265,7 +267,7 @@ impl Driver for Fake {
     type DeviceBuffer = DeviceBuffer;
 
     fn hello(&self) -> Hello {
-        Hello::new("fake", "fake")
+        Hello { context_bytes: self.context_bytes, ..Hello::new("fake", "fake") }
     }
 
     fn properties(&self) -> &Properties {

@@ -1,6 +1,6 @@
 //! Memory for the next function with small weights, made ready before there is one: taken, exported and mapped twice, for
-//! which the function's first call would wait some 200 µs (an H100). Of the four steps, each takes 40 to 60 µs, so that a
-//! call that comes meanwhile waits for no more than that.
+//! which the function's first call would wait: 0.1 ms and more, as drivers and hosts differ. A call that comes meanwhile waits
+//! for one of the four steps.
 //!
 //! ```text
 //!            step              step               step               step                  take

@@ -144,6 +144,15 @@ fn small_weights_find_memory_that_is_mapped_and_the_next_ones_after_a_rest() {
 }
 
 #[test]
+fn memory_that_is_ready_counts_in_what_a_process_takes() {
+    let with = |context_bytes| {
+        let driver = Fake { context_bytes, ..Fake::new() };
+        Gpu::new(driver, 1).unwrap().hello().context_bytes
+    };
+    assert_eq!([0, 5 * GRANULE].map(with), [0, 6 * GRANULE], "unless it was not measured");
+}
+
+#[test]
 fn weights_that_come_again_keep_their_addresses_whatever_is_ready() {
     let mut gpu = Gpu::new(Fake::new(), 1).unwrap();
     let (mut function, _) = first_load(&mut gpu, 100);
