@@ -8,6 +8,8 @@ pub(crate) struct Target {
     /// As it is typed.
     pub(crate) name: String,
     pub(crate) code: Code,
+    /// The first version of the compiler that knows it.
+    pub(crate) compiler: u32,
 }
 
 /// What is made.
@@ -24,18 +26,22 @@ pub(crate) enum Code {
 /// What is built where nothing else is asked for: the CPU device, PTX for all GPUs and for Hopper, two AMD processors.
 pub(crate) const DEFAULTS: &str = "cpu,sm_70,sm_90,gfx90a,gfx942";
 
-/// The oldest PTX that has each architecture and that its drivers take; R550 takes 8.4.
-const PTX: [(&str, &str); 10] = [
-    ("sm_70", "ptx63"),
-    ("sm_72", "ptx63"),
-    ("sm_75", "ptx63"),
-    ("sm_80", "ptx70"),
-    ("sm_86", "ptx71"),
-    ("sm_87", "ptx74"),
-    ("sm_89", "ptx78"),
-    ("sm_90", "ptx78"),
-    ("sm_90a", "ptx80"),
-    ("sm_100", "ptx86"),
+/// The version that the kernels of Pappus are built with; what it makes of them is the same everywhere.
+pub(crate) const PREFERRED_COMPILER: u32 = 19;
+
+/// Each architecture, the oldest PTX that has it and that its drivers take (R550 takes 8.4), and the first clang that knows it.
+const PTX: [(&str, &str, u32); 11] = [
+    ("sm_70", "ptx63", PREFERRED_COMPILER),
+    ("sm_72", "ptx63", PREFERRED_COMPILER),
+    ("sm_75", "ptx63", PREFERRED_COMPILER),
+    ("sm_80", "ptx70", PREFERRED_COMPILER),
+    ("sm_86", "ptx71", PREFERRED_COMPILER),
+    ("sm_87", "ptx74", PREFERRED_COMPILER),
+    ("sm_89", "ptx78", PREFERRED_COMPILER),
+    ("sm_90", "ptx78", PREFERRED_COMPILER),
+    ("sm_90a", "ptx80", PREFERRED_COMPILER),
+    ("sm_100", "ptx86", 20),
+    ("sm_120", "ptx87", 20),
 ];
 
 /// Architectures whose file names do not have them: what is taken where nothing fits better.
@@ -52,17 +58,17 @@ impl FromStr for Target {
     fn from_str(name: &str) -> Result<Self, String> {
         let is_amd =
             |rest: &str| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-        let known = PTX.iter().find(|(arch, _)| *arch == name);
-        let code = match known {
-            Some((_, version)) => Code::Ptx(version),
-            None if name == "cpu" => Code::Wasm,
-            None if name.strip_prefix("gfx").is_some_and(is_amd) => Code::Hsaco,
+        let known = PTX.iter().find(|(arch, ..)| *arch == name);
+        let (code, compiler) = match known {
+            Some(&(_, version, compiler)) => (Code::Ptx(version), compiler),
+            None if name == "cpu" => (Code::Wasm, PREFERRED_COMPILER),
+            None if name.strip_prefix("gfx").is_some_and(is_amd) => (Code::Hsaco, PREFERRED_COMPILER),
             None => {
-                let all: Vec<&str> = PTX.iter().map(|(arch, _)| *arch).collect();
+                let all: Vec<&str> = PTX.iter().map(|(arch, ..)| *arch).collect();
                 return Err(format!("known are cpu, {} and AMD's gfx90a, gfx942, …", all.join(", ")));
             }
         };
-        Ok(Self { name: name.to_owned(), code })
+        Ok(Self { name: name.to_owned(), code, compiler })
     }
 }
 

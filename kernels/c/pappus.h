@@ -128,6 +128,7 @@ typedef u64 address;
 #define AT(type, a) ((type *)(__UINTPTR_TYPE__)(a))
 
 #include "pappus_math.h"
+#include "pappus_cuda_names.h"
 
 INLINE i64 smaller(i64 a, i64 b) { return a < b ? a : b; }
 INLINE i64 larger(i64 a, i64 b) { return a > b ? a : b; }

@@ -7,7 +7,8 @@ macro_rules! files {
 }
 
 /// The headers that kernels include: file name and text.
-pub const HEADERS: &[(&str, &str)] = files!["c": "pappus.h", "pappus_cpu.h", "pappus_gpu.h", "pappus_math.h"];
+pub const HEADERS: &[(&str, &str)] =
+    files!["c": "pappus.h", "pappus_cpu.h", "pappus_cuda_names.h", "pappus_gpu.h", "pappus_math.h"];
 
 /// A function to begin with.
 #[derive(Debug, Clone, Copy)]

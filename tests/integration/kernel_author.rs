@@ -168,8 +168,8 @@ fn what_the_compiler_says_names_the_authors_file_and_nothing_is_written() {
     };
     write("#include \"pappus.h\"\nKERNEL(k, (i64, n)) { n = m; }\n");
     check(build(&[]), 3, &["mine.c:2:", "undeclared", "error: mine.c for cpu: clang"]);
-    write("#include \"pappus.h\"\nf32 sinf(f32);\nKERNEL(k, (f32 *, x)) { x[0] = sinf(x[0]); }\n");
-    check(build(&["--target", "cpu"]), 3, &["undefined symbol: sinf", "mine.c for cpu: wasm-ld"]);
+    write("#include \"pappus.h\"\nf32 gammaf(f32);\nKERNEL(k, (f32 *, x)) { x[0] = gammaf(x[0]); }\n");
+    check(build(&["--target", "cpu"]), 3, &["undefined symbol: gammaf", "mine.c for cpu: wasm-ld"]);
     write("#include \"pappus.h\"\nKERNEL(k, (i64, n)) { i64 unused; (void)n; }\n");
     check(build(&["--strict"]), 3, &["unused variable"]);
     write("int nothing;\n");
@@ -187,15 +187,52 @@ fn what_the_compiler_says_names_the_authors_file_and_nothing_is_written() {
     );
 }
 
+/// Names of CUDA's, each with a part of what the error says to write instead.
+const CUDA: [(&str, &str); 6] = [
+    ("out[threadIdx.x] = 0;", "FOR_EACH_X(x, n)"),
+    ("out[blockIdx.x * blockDim.x] = 0;", "BLOCK_WIDTH"),
+    ("__syncthreads();", "BARRIER()"),
+    ("__shared__ f32 part[2]; out[0] = part[0];", "SHARED type name[N]"),
+    ("out[0] = sqrtf(out[0]);", "f32_sqrt(x)"),
+    ("atomicAdd(out, 1);", "--template reduction"),
+];
+
+#[test]
+fn a_name_of_cuda_s_is_an_error_that_says_what_to_write_instead() {
+    let folder = tempfile::tempdir().unwrap();
+    let build = |body: &str, target: &str| {
+        let source = format!("#include \"pappus.h\"\nKERNEL(k, (f32 *, out)) {{\n    {body}\n}}\n");
+        std::fs::write(folder.path().join("cuda.c"), source).unwrap();
+        in_folder(folder.path(), &["kernel", "build", "cuda.c", "--target", target])
+    };
+    for target in ["cpu", "sm_70", "gfx90a"] {
+        for (body, instead) in CUDA {
+            // Of this one the compiler for NVIDIA GPUs has a definition of its own.
+            if target == "sm_70" && body.starts_with("__syncthreads") {
+                continue;
+            }
+            let refused = build(body, target);
+            assert_eq!(refused.code, 3, "{body}");
+            let place = refused.stderr.lines().find(|line| line.contains(instead));
+            assert!(place.is_some_and(|line| line.contains("cuda.c:3:")), "{target}: {}", refused.stderr);
+        }
+        // The control: what it says to write is taken.
+        assert_eq!(build("FOR_EACH_X(i, 1) { out[i] = f32_sqrt(out[i]); }", target).code, 0);
+    }
+}
+
 #[test]
 fn without_a_compiler_the_packages_are_named() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("mine.c"), SOURCE).unwrap();
-    let mut command = Command::new(program("pappus"));
-    command.current_dir(folder.path()).env("PATH", folder.path()).args(["kernel", "build", "mine.c"]);
-    let ran = fixture::run(&mut command);
-    assert_eq!(ran.code, 3, "{}", ran.stderr);
-    assert!(ran.stderr.contains("apt-get install -y clang-19 lld-19 llvm-19"), "{}", ran.stderr);
+    let packages = [("cpu,gfx90a", "clang-19 lld-19 llvm-19"), ("sm_90,sm_120", "clang-20 (any later")];
+    for (targets, packages) in packages {
+        let mut command = Command::new(program("pappus"));
+        command.current_dir(folder.path()).env("PATH", folder.path());
+        let ran = fixture::run(command.args(["kernel", "build", "mine.c", "--target", targets]));
+        assert_eq!(ran.code, 3, "{}", ran.stderr);
+        assert!(ran.stderr.contains(&format!("apt-get install -y {packages}")), "{}", ran.stderr);
+    }
 }
 
 #[test]

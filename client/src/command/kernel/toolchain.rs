@@ -6,12 +6,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::failure::{Failure, Result};
-use crate::target::{Code, Target};
+use crate::target::{Code, PREFERRED_COMPILER, Target};
 
-/// The version that the kernels of Pappus are built with; what it makes of them is the same everywhere.
-const PREFERRED: u32 = 19;
-/// Versions that are looked for by their names, where the preferred one is absent.
-const LATER: std::ops::RangeInclusive<u32> = 20..=29;
+/// The last version that is looked for by its name.
+const LAST: u32 = 29;
 
 /// The tools, by the end of their names.
 #[derive(Debug, Clone)]
@@ -46,16 +44,16 @@ impl Toolchain {
             let absent = |(tool, _): &Tool| !is_in(&path, &format!("{tool}{suffix}"));
             needed.iter().copied().filter(absent).collect()
         };
-        let versions = std::iter::once(PREFERRED).chain(LATER);
-        let mut named = versions.map(|version| format!("-{version}"));
+        let least = targets.iter().map(|target| target.compiler).max().unwrap_or(PREFERRED_COMPILER);
+        let mut named = (least..=LAST).map(|version| format!("-{version}"));
         if let Some(suffix) = named.find(|suffix| missing(suffix).is_empty()) {
             return Ok(Self { suffix });
         }
         let plain = Self { suffix: String::new() };
-        if missing("").is_empty() && plain.version().is_some_and(|version| version >= PREFERRED) {
+        if missing("").is_empty() && plain.version().is_some_and(|version| version >= least) {
             return Ok(plain);
         }
-        Err(Failure::Refused(advice(&missing(&format!("-{PREFERRED}")))))
+        Err(Failure::Refused(advice(&missing(&format!("-{least}")), least)))
     }
 
     /// What the compiler calls itself.
@@ -98,11 +96,10 @@ impl Toolchain {
     }
 }
 
-/// What to install for these tools of the preferred version.
-fn advice(missing: &[Tool]) -> String {
+/// What to install for these tools of a version.
+fn advice(missing: &[Tool], version: u32) -> String {
     let of = |part: fn(&Tool) -> &'static str| {
-        let mut names: Vec<String> =
-            missing.iter().map(|tool| format!("{}-{PREFERRED}", part(tool))).collect();
+        let mut names: Vec<String> = missing.iter().map(|tool| format!("{}-{version}", part(tool))).collect();
         names.sort_unstable();
         names.dedup();
         names
@@ -128,7 +125,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named_with_its_packages() {
-        let text = advice(&[("ld.lld", "lld"), (WASM_LD, "lld"), (OBJCOPY, "llvm")]);
+        let text = advice(&[("ld.lld", "lld"), (WASM_LD, "lld"), (OBJCOPY, "llvm")], 19);
         assert_eq!(
             text,
             "missing: ld.lld-19, llvm-objcopy-19, wasm-ld-19. Install them with: apt-get install -y lld-19 llvm-19 \
