@@ -117,6 +117,13 @@ impl Invocation {
         self
     }
 
+    /// Says for which [`version`](v1::FunctionInfo::version) of the function the call is made: it is refused, with the place
+    /// `function_version`, where the function takes or gives something else by now.
+    pub fn made_for(mut self, version: u64) -> Self {
+        self.message.function_version = version;
+        self
+    }
+
     fn output_at(mut self, name: &str, region: Option<v1::Region>) -> Self {
         self.message.outputs.push(v1::Output { name: name.into(), region });
         self

@@ -208,6 +208,7 @@ mod tests {
             inputs: vec![input; inputs],
             outputs: vec![output; outputs],
             deadline_ns: 5,
+            function_version: 6,
         }))
     }
 

@@ -184,6 +184,11 @@ pub struct Invoke {
     /// For the whole call, counted from its arrival; 0 means the supervisor's default.
     #[prost(uint64, tag = "4")]
     pub deadline_ns: u64,
+    /// The `version` of the FunctionInfo that the call was made for: where the function takes or gives something else by
+    /// now, the call is refused with `place` "function_version", and the client asks for its FunctionInfo again. 0: the call
+    /// is for whatever the function is.
+    #[prost(fixed64, tag = "5")]
+    pub function_version: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Input {
@@ -428,6 +433,10 @@ pub struct FunctionInfo {
     /// an older build registered the function.
     #[prost(message, repeated, tag = "10")]
     pub input_types: ::prost::alloc::vec::Vec<DeclaredType>,
+    /// Another number where calls may have to be made otherwise: for its owner with another configuration, for others
+    /// with other inputs and outputs. Never 0.
+    #[prost(fixed64, tag = "11")]
+    pub version: u64,
     /// The devices that refuse it to this caller, since it failed too often in a row.
     #[prost(message, repeated, tag = "30")]
     pub quarantine: ::prost::alloc::vec::Vec<Quarantine>,

@@ -100,7 +100,7 @@ fn one_off_inputs_must_be_sealed_against_every_change() {
             function: "copy".into(),
             inputs: vec![v1::Input { name: "in".into(), items: vec![item], r#type: None }],
             outputs: vec![crate::raw::output(None)],
-            deadline_ns: 0,
+            ..v1::Invoke::default()
         })
     };
     let mut call = |fd: Option<&OwnedFd>, bytes| {

@@ -25,21 +25,23 @@ pub(crate) struct Function<'a> {
     pub(crate) weights: &'a [(&'a str, &'a [u8])],
     pub(crate) buffers: &'a [(&'a str, Value)],
     pub(crate) outputs: &'a [&'a str],
+    pub(crate) types: &'a [(&'a str, Value)],
     pub(crate) steps: &'a [Value],
 }
 
 impl Function<'_> {
     pub(crate) fn json(&self) -> String {
-        let buffers: serde_json::Map<_, _> =
-            self.buffers.iter().map(|(name, size)| ((*name).to_owned(), size.clone())).collect();
+        let map = |named: &[(&str, Value)]| -> serde_json::Map<_, _> {
+            named.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
+        };
         let weights: Vec<_> = self.weights.iter().map(|(name, _)| *name).collect();
         let kernels = KERNELS.map(|kernel| json!({"module_name": "probes", "kernel_name": kernel}));
         json!({
             "modules": [{"module_name": "probes", "path": "probes.wasm"}],
             "kernels": kernels,
             "blueprint": {
-                "inputs": self.inputs, "weights": weights, "buffers": buffers,
-                "outputs": self.outputs, "control_flow": self.steps,
+                "inputs": self.inputs, "weights": weights, "buffers": map(self.buffers),
+                "outputs": self.outputs, "types": map(self.types), "control_flow": self.steps,
             }
         })
         .to_string()

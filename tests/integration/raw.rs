@@ -186,7 +186,7 @@ pub(crate) fn invoke(function: &str, input: Option<&[u8]>) -> request::Body {
         function: function.into(),
         inputs: given.collect(),
         outputs: input.map(|_| output(None)).into_iter().collect(),
-        deadline_ns: 0,
+        ..v1::Invoke::default()
     })
 }
 

@@ -127,3 +127,50 @@ fn a_name_as_long_as_a_request_is_cut_in_the_audit_log() {
     assert_eq!(log.matches("action=\"remove function\"").count(), 3);
     assert!(log.len() < 64 << 10, "{} bytes", log.len());
 }
+
+/// Adds a function that copies its input, which is of this type; replaces it where it is there.
+fn copies(client: &mut Client, dtype: &str) -> pappus_client::v1::FunctionInfo {
+    let types = ["in", "out"].map(|name| (name, serde_json::json!({"dtype": dtype})));
+    let steps = [serde_json::json!({"Copy": {"from": "in", "to": "out"}})];
+    let function = Function {
+        inputs: &["in"],
+        buffers: &[("out", serde_json::json!({"Sizeof": "in"}))],
+        outputs: &["out"],
+        types: &types,
+        steps: &steps,
+        ..Function::default()
+    };
+    function.replace(client, "copies").unwrap()
+}
+
+fn copy_for(version: u64, name: &str) -> Invocation {
+    Invocation::new(name).input("in", vec![1; 8]).output("out").made_for(version)
+}
+
+#[test]
+fn a_call_that_was_made_for_another_function_is_refused() {
+    let supervisor = house(&[("alice", ""), ("bob", "")]);
+    let [mut alice, mut bob] = ["alice", "bob"].map(|name| enter(&supervisor, name));
+    let first = copies(&mut alice, "f32").version;
+    alice.grant("copies", "bob").unwrap();
+    let granted = |client: &mut Client| client.list_functions().unwrap()[0].version;
+    let told = granted(&mut bob);
+    assert!(first != 0 && told != 0);
+    assert_eq!(alice.show_function("copies").unwrap().version, first);
+    alice.invoke(&copy_for(first, "copies")).unwrap();
+    bob.invoke(&copy_for(told, "alice/copies")).unwrap();
+    // The same again is the same.
+    assert_eq!(copies(&mut alice, "f32").version, first);
+    let second = copies(&mut alice, "i32").version;
+    assert_ne!(second, first);
+    for (client, version, name) in [(&mut alice, first, "copies"), (&mut bob, told, "alice/copies")] {
+        let why = refused(client.invoke(&copy_for(version, name)), Code::InvalidArgument, "was replaced");
+        assert_eq!((why.place.as_str(), why.retryable), ("function_version", false));
+        // Who says nothing takes what there is.
+        client.invoke(&copy_for(0, name)).unwrap();
+    }
+    alice.invoke(&copy_for(second, "copies")).unwrap();
+    let told_now = granted(&mut bob);
+    bob.invoke(&copy_for(told_now, "alice/copies")).unwrap();
+    assert_ne!(told_now, told);
+}

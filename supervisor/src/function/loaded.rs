@@ -12,6 +12,7 @@ use pappus_shmem::{ValidatedMemfd, memfd};
 use super::code_target::CodeTarget;
 use super::packed_weights::PackedWeights;
 use super::variants::choose;
+use super::version::Versions;
 use crate::ids::{FunctionId, TenantId};
 use crate::refusal::{Failure, failed, internal};
 use crate::store::StateDir;
@@ -31,6 +32,8 @@ pub struct Loaded {
     pub owner: TenantId,
     /// As registered.
     pub record: Arc<FunctionRecord>,
+    /// What callers were told whose calls are made for it.
+    pub versions: Versions,
     /// As parsed.
     pub blueprint: Blueprint,
     /// Bytes of its weights, in the blueprint's order.
@@ -78,6 +81,7 @@ impl Loaded {
         Self {
             id,
             owner: account.tenant,
+            versions: Versions::of(&record),
             weight_bytes: record.weights.iter().map(|w| w.bytes).collect(),
             blueprint: parsed.blueprint,
             account,

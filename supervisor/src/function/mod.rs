@@ -5,14 +5,17 @@
 //! - [`loaded_cache`]: those that are kept, and which of them go where there is no room.
 //! - [`code_target`]: what machine code is made for.
 //! - [`variants`]: which compiled form of a module a device runs.
+//! - [`version`]: a number by which callers notice that a function was replaced by another one.
 
 pub mod code_target;
 pub mod loaded;
 pub mod loaded_cache;
 pub mod packed_weights;
 pub mod variants;
+pub mod version;
 
 pub use code_target::CodeTarget;
 pub use loaded::Loaded;
 pub use loaded_cache::LoadedCache;
 pub use packed_weights::PackedWeights;
+pub use version::Versions;

@@ -24,7 +24,7 @@ use crate::client_fd::ClientFd;
 use crate::client_memfd::ClientMemfd;
 use crate::config::Settings;
 use crate::device::Device;
-use crate::function::Loaded;
+use crate::function::{Loaded, Versions};
 use crate::quota::Limit;
 use crate::schedule::Domain;
 use crate::tenants::PlanError;
@@ -116,6 +116,7 @@ pub fn prepare(
     let Arrived { message: request, descriptors, arenas, at_ns: arrived_ns, own_bytes } = arrived;
     let (arrived_ns, own_bytes) = (*arrived_ns, *own_bytes);
     let granted = function.owner != ctx.account.tenant;
+    check_version(request, function.versions, granted)?;
     let plans = |sizes: &Sizes<'_>| {
         let (id, blueprint) = (function.id, &function.blueprint);
         match ctx.account.find_plan(id, blueprint, sizes).map_err(|why| no_plan(why, granted))? {
@@ -160,6 +161,15 @@ pub fn prepare(
         function: function.clone(),
     };
     Ok(Prepared { call: Arc::new(call), device, inline_bytes })
+}
+
+/// Refuses a call that was made for what this function was before it was replaced.
+fn check_version(request: &v1::Invoke, versions: Versions, granted: bool) -> Result<(), InvokeError> {
+    match request.function_version {
+        0 => Ok(()),
+        told if told == versions.for_caller(granted) => Ok(()),
+        _ => Err(InvokeError::Replaced),
+    }
 }
 
 /// How long a call may take in all.

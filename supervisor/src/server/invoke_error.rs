@@ -16,6 +16,9 @@ pub enum InvokeError {
     /// It can, once it has a plan, which takes longer than a socket thread has.
     #[error("the plan of this call takes long")]
     PlanTakesLong,
+    /// It was made for another function of this name.
+    #[error("the function was replaced since this call was made for it: ask what it takes and gives now")]
+    Replaced,
     /// A descriptor that does not do.
     #[error(transparent)]
     Memfd(#[from] MemfdError),
@@ -104,6 +107,7 @@ impl Refusable for InvokeError {
             Self::Input { name, .. } | Self::Misfit { name, .. } => format!("input {name}").into(),
             Self::Output { name, .. } => format!("output {name}").into(),
             Self::Plan(error) => Cow::Borrowed(&error.path),
+            Self::Replaced => "function_version".into(),
             _ => "".into(),
         }
     }

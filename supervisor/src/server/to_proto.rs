@@ -3,6 +3,7 @@
 use pappus_proto::v1;
 use pappus_protocol::from_worker::{KernelInfo, ParamClass, ParamInfo};
 
+use crate::function::Versions;
 use crate::limits::{LIST_BYTES, MAX_DETAILS, MAX_SIGNATURE_BYTES};
 use crate::registry::views::{FunctionView, ListedFunction, ModuleView};
 use crate::store::records::{CodeInfo, Declared, Dimension, FunctionRecord, ModuleRecord, Output, Variant};
@@ -50,6 +51,7 @@ pub(super) fn listed_function(listed: &ListedFunction) -> v1::FunctionInfo {
             outputs: outputs(record, Audience::Grantees),
             input_types: input_types(record, Audience::Grantees),
             granted: true,
+            version: Versions::of(record).for_caller(true),
             ..Default::default()
         },
     }
@@ -69,6 +71,7 @@ fn own_in_list(record: &FunctionRecord) -> v1::FunctionInfo {
         inputs: inputs(record),
         outputs: outputs(record, Audience::Owner),
         input_types: input_types(record, Audience::Owner),
+        version: Versions::of(record).for_caller(false),
         ..Default::default()
     }
 }

@@ -49,7 +49,7 @@ fn calls_that_cannot_be_handed_to_a_worker_fill_no_log() {
         function: "copy".into(),
         inputs: vec![v1::Input { name: "in".into(), items: vec![item], r#type: None }],
         outputs: vec![output(Some(region))],
-        deadline_ns: 0,
+        ..v1::Invoke::default()
     };
     let before = supervisor.log().lines().count();
     for _ in 0..ATTEMPTS {

@@ -165,6 +165,7 @@ impl<'r> Caller<'r> {
             inputs: takes.then(|| v1::Input { name: "in".into(), items, r#type: None }).into_iter().collect(),
             outputs: takes.then(|| v1::Output { name: "out".into(), region: target }).into_iter().collect(),
             deadline_ns: wish.deadline.as_nanos() as u64,
+            function_version: 0,
         };
         self.run.history.note(What::Sent { conn: self.conn, id, ask });
         self.open.insert(id, (sent, target));

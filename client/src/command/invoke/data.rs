@@ -33,6 +33,8 @@ pub(super) struct Data {
     items: Vec<(String, v1::Region)>,
     /// What inputs hold, where they say so.
     types: Vec<Typed>,
+    /// What the function was when it was asked for.
+    version: u64,
 }
 
 /// An output of the function.
@@ -75,6 +77,7 @@ impl Data {
             outputs: place_outputs(&mut arena, &blueprint, plan, arguments)?,
             inputs,
             types,
+            version: function.version,
             arena,
         })
     }
@@ -117,12 +120,12 @@ impl Data {
             Ok(Output { name: output.name.clone(), region, to: destination_of(arguments, &output.name) })
         });
         let outputs = outputs.collect::<Result<_>>()?;
-        Ok(Self { items, inputs, outputs, types: bound.arrays, arena })
+        Ok(Self { items, inputs, outputs, types: bound.arrays, version: granted.version, arena })
     }
 
     /// The call.
     pub(super) fn invocation(&self, function: &str) -> Invocation {
-        let mut call = Invocation::new(function);
+        let mut call = Invocation::new(function).made_for(self.version);
         for (name, region) in &self.items {
             call = call.input(name, *region);
         }

@@ -531,10 +531,16 @@ class Invoke(_message.Message):
     INPUTS_FIELD_NUMBER: _builtins.int
     OUTPUTS_FIELD_NUMBER: _builtins.int
     DEADLINE_NS_FIELD_NUMBER: _builtins.int
+    FUNCTION_VERSION_FIELD_NUMBER: _builtins.int
     function: _builtins.str
     """NAME, or OWNER/NAME for one that another tenant granted."""
     deadline_ns: _builtins.int
     """For the whole call, counted from its arrival; 0 means the supervisor's default."""
+    function_version: _builtins.int
+    """The `version` of the FunctionInfo that the call was made for: where the function takes or gives something else by
+    now, the call is refused with `place` "function_version", and the client asks for its FunctionInfo again. 0: the call
+    is for whatever the function is.
+    """
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Input]: ...
     @_builtins.property
@@ -546,10 +552,11 @@ class Invoke(_message.Message):
         inputs: _abc.Iterable[Global___Input] | None = ...,
         outputs: _abc.Iterable[Global___Output] | None = ...,
         deadline_ns: _builtins.int = ...,
+        function_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ns", b"deadline_ns", "function", b"function", "inputs", b"inputs", "outputs", b"outputs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ns", b"deadline_ns", "function", b"function", "function_version", b"function_version", "inputs", b"inputs", "outputs", b"outputs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1133,6 +1140,7 @@ class FunctionInfo(_message.Message):
     FOUND_FIELD_NUMBER: _builtins.int
     GRANTED_FIELD_NUMBER: _builtins.int
     INPUT_TYPES_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     QUARANTINE_FIELD_NUMBER: _builtins.int
     WARM_ON_FIELD_NUMBER: _builtins.int
     name: _builtins.str
@@ -1141,6 +1149,10 @@ class FunctionInfo(_message.Message):
     """Present in answers to show_function only."""
     granted: _builtins.bool
     """It is another tenant's: `name` is OWNER/NAME, and besides it only inputs and outputs are given."""
+    version: _builtins.int
+    """Another number where calls may have to be made otherwise: for its owner with another configuration, for others
+    with other inputs and outputs. Never 0.
+    """
     @_builtins.property
     def modules(self) -> _containers.RepeatedCompositeFieldContainer[Global___FunctionModule]:
         """In answers to list_functions without their variants."""
@@ -1186,12 +1198,13 @@ class FunctionInfo(_message.Message):
         found: _abc.Iterable[Global___ModuleInfo] | None = ...,
         granted: _builtins.bool = ...,
         input_types: _abc.Iterable[Global___DeclaredType] | None = ...,
+        version: _builtins.int = ...,
         quarantine: _abc.Iterable[Global___Quarantine] | None = ...,
         warm_on: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "config_sha256", b"config_sha256", "found", b"found", "granted", b"granted", "input_types", b"input_types", "inputs", b"inputs", "modules", b"modules", "name", b"name", "outputs", b"outputs", "quarantine", b"quarantine", "warm_on", b"warm_on", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "config_sha256", b"config_sha256", "found", b"found", "granted", b"granted", "input_types", b"input_types", "inputs", b"inputs", "modules", b"modules", "name", b"name", "outputs", b"outputs", "quarantine", b"quarantine", "version", b"version", "warm_on", b"warm_on", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
