@@ -20,6 +20,7 @@
 //! - `layout`: buffers of large plans that share memory, and what is cleared in between
 //! - `planner`: blueprint + sizes → plan, with every check that needs them
 //! - `binding`: the arrays of a call against the inputs: the free dimensions
+//! - `weights`: what the bytes of the weights alone decide, before any call
 //! - `cache`: plans by what they depend on, bounded
 //! - `expression`: symbolic sums of products, for people
 //! - [`ptx`]: what PTX declares of its kernels, to compare it with a blueprint
@@ -50,6 +51,7 @@ mod resolve;
 pub mod signatures;
 mod size;
 mod types;
+mod weights;
 
 #[cfg(test)]
 mod tests;

@@ -98,6 +98,11 @@ impl SizeTable {
         &self.nodes
     }
 
+    /// The size at this place among the nodes.
+    pub(crate) fn id(&self, at: usize) -> SizeId {
+        SizeId(at as u32)
+    }
+
     /// The free dimension that a size is, if it is one.
     pub(crate) fn free(&self, id: SizeId) -> Option<u32> {
         match self.nodes[id.index()] {

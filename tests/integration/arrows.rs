@@ -57,7 +57,7 @@ const ORDER: [(&str, &[Level]); 4] = [
             &["size"],
             &["blueprint"],
             &["layout"],
-            &["describe", "launches", "planner", "resolve"],
+            &["describe", "launches", "planner", "resolve", "weights"],
             &["binding", "cache"],
         ],
     ),

@@ -167,6 +167,27 @@ fn weights_that_never_fit_are_refused() {
 }
 
 #[test]
+fn weights_of_a_size_that_no_call_can_accept_are_refused_with_the_place() {
+    let supervisor = Supervisor::start();
+    let mut client = supervisor.client();
+    let shape = [absolute(2), absolute(3)];
+    let types = [("w", serde_json::json!({"dtype": "f32", "shape": shape}))];
+    let mut add = |bytes: usize| {
+        let weights = vec![1; bytes];
+        Function { weights: &[("w", &weights)], types: &types, ..Function::default() }
+            .replace(&mut client, "typed")
+    };
+    add(24).unwrap();
+    for bytes in [0, 20, 25, 48] {
+        let words = format!("{bytes} bytes, expected 24");
+        let why = kit::refused(add(bytes), Code::InvalidArgument, &words);
+        assert_eq!((why.place.as_str(), why.retryable), ("blueprint.types.w", false));
+    }
+    // What was there is there still.
+    assert_eq!(client.show_function("typed").unwrap().weights[0].bytes, 24);
+}
+
+#[test]
 fn weights_come_again_when_their_worker_was_killed() {
     let (supervisor, [mut ann, mut bob]) = two(BYTES);
     for (tenant, client) in [&mut ann, &mut bob].into_iter().enumerate() {

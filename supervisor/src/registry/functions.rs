@@ -40,6 +40,8 @@ impl Registry {
             let modules = check_modules(&change, &blueprint, &new.modules)?;
             (modules, check_weights(&change.blobs, &blueprint, &new.weights)?)
         };
+        let weight_bytes: Vec<u64> = weights.iter().map(|weight| weight.bytes).collect();
+        blueprint.check_weights(&weight_bytes)?;
         let classes = self.with_room(&weights, able(&blueprint, self.runnable(&modules)?)?)?;
         self.check_code(tenant, &blueprint, &modules, &classes, codes)?;
         self.check_declared(tenant, &blueprint, &modules, codes)?;
