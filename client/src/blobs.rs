@@ -12,7 +12,7 @@ use pappus_shmem::memfd;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::npy;
+use crate::npy::{self, Contents};
 use crate::requests::{answer, unexpected};
 
 /// Where the bytes come from.
@@ -22,7 +22,7 @@ pub enum Blob<'a> {
     Bytes(&'a [u8]),
     /// All bytes of a file.
     File(&'a Path),
-    /// The array of a `.npy` file, or all bytes of any other.
+    /// The array of a `.npy` file as devices take it, or all bytes of any other.
     Array(&'a Path),
 }
 
@@ -32,7 +32,10 @@ impl Client {
         let (path, range) = match blob {
             Blob::Bytes(bytes) => return self.put_bytes(bytes),
             Blob::File(path) => (path, npy::whole_file(path)?),
-            Blob::Array(path) => (path, npy::data_of(path)?),
+            Blob::Array(path) => match npy::read(path)?.0 {
+                Contents::Range(range) => (path, range),
+                Contents::Converted(bytes) => return self.put_bytes(&bytes),
+            },
         };
         if range.bytes == 0 {
             // A memfd of no bytes cannot be mapped.

@@ -4,12 +4,13 @@
 
 use std::path::{Path, PathBuf};
 
-use pappus_blueprint::{Blueprint, parse};
+use pappus_blueprint::{Blueprint, Known, describe, parse};
 use pappus_proto::Code;
 use pappus_proto::limits::is_valid_name;
 use pappus_proto::v1;
 
 use crate::archive::{self, Unpacked};
+use crate::array::{Array, Wanted};
 use crate::blobs::Blob;
 use crate::client::Client;
 use crate::error::{Error, Result};
@@ -50,6 +51,8 @@ pub struct PackagedWeight {
     pub path: Option<PathBuf>,
     /// Which part of the file it is; `None` if there is no such file.
     pub data: Option<FileRange>,
+    /// What a `.npy` file says that it holds.
+    pub array: Option<Array>,
 }
 
 impl Package {
@@ -188,7 +191,7 @@ impl PackagedModule {
 impl PackagedWeight {
     /// Its file and bytes; an error that says how to name one where there is none.
     fn file(&self, config: &Path) -> Result<(&Path, u64)> {
-        let Self { name, path, data } = self;
+        let Self { name, path, data, .. } = self;
         match (path, data) {
             (Some(path), Some(data)) => Ok((path, data.bytes)),
             (path, _) => {
@@ -224,14 +227,40 @@ fn find_weights(
     let weights = blueprint.weights().iter().zip(names).map(|(id, name)| {
         let given = given.iter().find(|(other, _)| other == name).map(|(_, path)| path.clone());
         let path = given.or_else(|| declared(*id).map(|file| config.with_file_name(&file.path)));
-        let data = match &path {
-            Some(path) if path.exists() => Some(npy::data_of(path)?),
-            _ => None,
+        let (data, header) = match &path {
+            Some(path) if path.exists() => {
+                let (range, header) = npy::look(path)?;
+                (Some(range), header)
+            }
+            _ => (None, None),
         };
-        Ok(PackagedWeight { name: name.to_owned(), path, data })
+        Ok(PackagedWeight { name: name.to_owned(), path, data, array: header.map(|header| header.array) })
     });
-    weights.collect()
+    let weights = weights.collect::<Result<Vec<_>>>()?;
+    check_weights(blueprint, &weights)?;
+    Ok(weights)
 }
+
+/// Refuses weights of another type or shape than is declared, as far as that does not depend on a call.
+fn check_weights(blueprint: &Blueprint, weights: &[PackagedWeight]) -> Result<()> {
+    let sizes = weights.iter().filter_map(|weight| Some((weight.name.clone(), weight.data?.bytes)));
+    let known = Known { weights: sizes.collect(), ..Known::default() };
+    let Ok(description) = describe(blueprint, &known) else { return Ok(()) };
+    for (weight, id) in weights.iter().zip(blueprint.weights()) {
+        let wanted = Wanted::of(&description.buffers[id.index()]);
+        let (Some(wanted), Some(path), Some(data)) = (wanted, &weight.path, weight.data) else { continue };
+        let fits = match &weight.array {
+            Some(array) => wanted.fits(array),
+            None => wanted.fits_bytes(data.bytes),
+        };
+        fits.map_err(|why| Error::content(path, format!("weights {:?}: {why}", weight.name)))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "npy_tests.rs"]
+mod npy_tests;
 
 #[cfg(test)]
 mod tests {
@@ -288,6 +317,22 @@ mod tests {
         }
         let absent = Package::read(&dir.path().join("g.pappus"), &[]).unwrap_err().to_string();
         assert!(absent.contains("No such file"), "{absent}");
+    }
+
+    #[test]
+    fn weights_of_the_wrong_size_are_refused_with_their_file() {
+        let (dir, config) = folder(&[]);
+        let types =
+            r#""types": {"W0": {"dtype": "f32", "shape": [{"Absolute": 2}, {"Absolute": 3}]}}, "outputs""#;
+        std::fs::write(&config, CONFIG.replace(r#""outputs""#, types)).unwrap();
+        let path = dir.path().join("w0.bin");
+        for (bytes, words) in [(20, "20 bytes came, f32[2,3] is expected"), (23, "a multiple of 4 (f32)")] {
+            std::fs::write(&path, vec![0; bytes]).unwrap();
+            let why = Package::read(&config, &[("W0".into(), path.clone())]).unwrap_err().to_string();
+            assert!(why.contains("w0.bin: weights \"W0\": ") && why.contains(words), "{why}");
+        }
+        std::fs::write(&path, [0; 24]).unwrap();
+        Package::read(&config, &[("W0".into(), path)]).unwrap();
     }
 
     #[test]

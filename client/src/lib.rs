@@ -25,6 +25,7 @@
 //! - `upload`: its files on their way, with word of how far they are.
 //! - [`variants`]: which file holds which compiled form of a module.
 //! - [`kernels`]: which kernels a module file holds.
+//! - [`array`]: what an array may be, and whether it is what a function declares.
 //! - [`npy`]: NumPy's file format, as much as is needed.
 //! - [`error`]: what can go wrong.
 
@@ -32,6 +33,7 @@
 
 pub mod archive;
 pub mod arena;
+pub mod array;
 mod blobs;
 pub mod client;
 pub mod error;

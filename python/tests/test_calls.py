@@ -44,7 +44,7 @@ def test_wrong_inputs_are_refused_by_name(vec_add: pappus.Function, args: Any, n
 
 
 def test_another_type_is_refused_with_both(vec_add: pappus.Function) -> None:
-    with pytest.raises(pappus.InvalidArgument, match="elements of f64 came, f32 is expected") as caught:
+    with pytest.raises(pappus.InvalidArgument, match=r"f64\[6\] came, f32\[…\] is expected") as caught:
         vec_add(A, A.astype(np.float64))
     assert caught.value.place == "B"
     with pytest.raises(ValueError, match="object"):
@@ -57,7 +57,7 @@ def test_another_shape_is_refused_with_both(client: pappus.Client) -> None:
     np.testing.assert_array_equal(matmul(a, b), a @ b)
     with pytest.raises(pappus.InvalidArgument, match=r"dimension 'k' is 3 here and 2 before it"):
         matmul(a.T, b)
-    with pytest.raises(pappus.InvalidArgument, match=r"an array of \[6\] came, 2 dimensions are expected"):
+    with pytest.raises(pappus.InvalidArgument, match=r"i64\[6\] came, i64\[m,k\] is expected"):
         matmul(a.reshape(-1), b)
 
 
@@ -136,7 +136,7 @@ def test_what_has_no_type_is_bytes_until_the_caller_gives_one(echo: Echo) -> Non
     assert function(A).dtype == np.uint8
     typed = function.options(dtypes={"X": "f32", "Xo": np.float32})
     np.testing.assert_array_equal(typed(A), A)
-    with pytest.raises(pappus.InvalidArgument, match="f32 is expected"):
+    with pytest.raises(pappus.InvalidArgument, match=r"i64\[6\] came, f32 is expected"):
         typed(A.astype(int))
     with pytest.raises(pappus.InvalidArgument, match="no whole elements"):
         function.options(dtypes={"Xo": "f64"})(A[:1])
@@ -146,7 +146,8 @@ def test_what_has_no_type_is_bytes_until_the_caller_gives_one(echo: Echo) -> Non
 
 def test_declared_shapes_come_back(echo: Echo) -> None:
     shape = [{"Absolute": 2}, {"CeilDiv": [{"Sizeof": "X"}, {"Absolute": 8}]}]
-    assert echo(("X", "f32"), shape=shape)(A).shape == (2, 3)
+    assert echo(("X", "f32"), shape=shape)(A.reshape(2, 3)).shape == (2, 3)
+    assert echo(("X", "f32"), shape=shape)(A.tobytes()).shape == (2, 3)
 
 
 def test_no_elements_are_an_array_too(echo: Echo) -> None:
@@ -213,7 +214,7 @@ def test_arrays_of_an_arena_are_used_where_they_lie(client: pappus.Client, vec_a
     a += 1
     adding(A, a)
     np.testing.assert_array_equal(out, 2 * A + 1)
-    with pytest.raises(pappus.InvalidArgument, match="its place 20"):
+    with pytest.raises(pappus.InvalidArgument, match=r"f32\[5\] came, f32\[6\] is expected"):
         vec_add.options(out=arena.empty(5))(a, a)
     with pytest.raises(pappus.InvalidArgument, match="overlap"):
         vec_add.options(out=a)(a, A)

@@ -86,28 +86,6 @@ def test_weights_come_from_arrays_and_files(client: pappus.Client, tmp_path: Pat
             client.add_function("weights", tmp_path, weights=given, replace=True)
 
 
-@pytest.mark.parametrize(
-    ("array", "cut", "words"),
-    [
-        (np.asfortranarray(np.ones((2, 3))), None, "Fortran order"),
-        (np.ones(3, ">f4"), None, "little-endian"),
-        (np.array(["a"]), None, "little-endian"),
-        (np.ones(3), -1, "announces 24 bytes of data, but there are 23"),
-        (np.ones(3), 20, "no .npy file"),
-        (np.ones(3), 3, "no .npy file"),
-    ],
-)
-def test_npy_files_must_hold_what_they_announce(
-    client: pappus.Client, tmp_path: Path, array: Any, cut: int | None, words: str
-) -> None:
-    path = tmp_path / "w.npy"
-    np.save(path, array)
-    path.write_bytes(path.read_bytes()[:cut])
-    write(tmp_path, blueprint={"weights": ["W"]})
-    with pytest.raises(pappus.InvalidArgument, match=words):
-        client.add_function("npy", tmp_path, weights={"W": path})
-
-
 def test_what_is_no_function_on_disk_is_refused(client: pappus.Client, tmp_path: Path) -> None:
     def refused(words: str, path: Path = tmp_path) -> None:
         with pytest.raises(pappus.InvalidArgument, match=words):

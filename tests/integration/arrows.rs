@@ -40,7 +40,7 @@ const ORDER: [(&str, &[Level]); 4] = [
     (
         "client",
         &[
-            &["error", "failure", "progress", "table", "target", "units"],
+            &["array", "error", "failure", "progress", "table", "target", "units"],
             &["archive", "arena", "capacity", "client", "input", "npy", "stages", "variants"],
             &["arguments", "json", "kernels", "requests"],
             &["blobs", "invocation"],

@@ -118,13 +118,15 @@ fn shape_of(input: &Input, declared: &Declared, names: &[String]) -> Result<Opti
     let wanted = || format!("{} as the function declares it", declared.text(names));
     let arrays = input.items.iter().filter_map(|item| Some((&item.source, item.array.as_ref()?)));
     for (source, array) in arrays {
-        if !fit::is_of(array, declared.dtype) {
+        if !array.element.is(declared.dtype) {
             return Err(fit::mismatch(input, source, array, &wanted()));
         }
     }
     let width = declared.dtype.bytes();
-    if declared.shape.as_ref().is_some_and(|dims| dims.len() == 1) && input.bytes().is_multiple_of(width) {
-        return Ok(Some(vec![input.bytes() / width]));
+    match declared.shape.as_ref().map(Vec::len) {
+        Some(0) => return Ok(Some(Vec::new())),
+        Some(1) if input.bytes().is_multiple_of(width) => return Ok(Some(vec![input.bytes() / width])),
+        _ => {}
     }
     let alone = match &input.items[..] {
         [item] => item.array.as_ref().map(|array| array.shape.clone()),

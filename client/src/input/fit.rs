@@ -1,10 +1,10 @@
 //! Whether an input is of the type and shape that the command line announces and the blueprint declares. Files that do
 //! not say what they hold can only have the wrong length.
 
-use pappus_blueprint::{Amount, Blueprint, DType, Known, Role, describe};
+use pappus_blueprint::{Blueprint, Known, Role, describe};
+use pappus_client::array::{Array, Wanted};
 
 use super::Input;
-use super::item::Array;
 use super::spec::Expected;
 use crate::failure::{Failure, Result};
 
@@ -16,7 +16,7 @@ pub(super) fn as_announced(input: &Input, expected: &Expected) -> Result<()> {
         let Some(array) = &item.array else { continue };
         let alone = input.items.len() == 1;
         let shape_differs = alone && expected.shape.as_ref().is_some_and(|shape| *shape != array.shape);
-        if !is_of(array, expected.dtype) || shape_differs {
+        if !array.element.is(expected.dtype) || shape_differs {
             return Err(mismatch(input, &item.source, array, &expected.to_string()));
         }
     }
@@ -38,30 +38,26 @@ pub(super) fn as_declared(blueprint: &Blueprint, known: &Known, inputs: &[Input]
     }
     let description = describe(blueprint, known)?;
     for buffer in description.buffers.iter().filter(|buffer| buffer.role == Role::Input) {
-        let (Some(dtype), Some(input)) =
-            (buffer.dtype, inputs.iter().find(|input| input.name == buffer.name))
+        let (Some(mut wanted), Some(input)) =
+            (Wanted::of(buffer), inputs.iter().find(|input| input.name == buffer.name))
         else {
             continue;
         };
-        let dims: Option<Vec<u64>> = buffer.shape.iter().flatten().map(Amount::value).collect();
-        let dims = dims.filter(|dims| dims.len() > 1);
+        // How many elements there are is found out from the bytes, of files that do not say what they hold, too.
+        wanted.dims.take_if(|dims| dims.len() < 2);
         for item in &input.items {
             let Some(array) = &item.array else { continue };
-            let alone = input.items.len() == 1;
-            let shape_differs = alone && dims.as_ref().is_some_and(|dims| *dims != array.shape);
-            if !is_of(array, dtype) || shape_differs {
-                let declared = Expected { dtype, shape: dims };
-                let declared = format!("{declared} as the function declares it");
+            let fits = match input.items.len() {
+                1 => wanted.fits(array).is_ok(),
+                _ => array.element.is(wanted.dtype),
+            };
+            if !fits {
+                let declared = format!("{wanted} as the function declares it");
                 return Err(mismatch(input, &item.source, array, &declared));
             }
         }
     }
     Ok(())
-}
-
-/// NumPy has no bf16: such numbers come as others of two bytes.
-pub(super) fn is_of(array: &Array, dtype: DType) -> bool {
-    array.dtype == Some(dtype) || dtype == DType::Bf16 && array.dtype == Some(DType::U16)
 }
 
 pub(super) fn mismatch(input: &Input, source: &str, array: &Array, expected: &str) -> Failure {

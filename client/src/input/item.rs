@@ -1,17 +1,16 @@
 //! One part of an input: a file, a stream that was read to its end, or bytes of the command line; and which array it
 //! holds, where that is known.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{IsTerminal, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use pappus_blueprint::DType;
 use pappus_client::Error;
-use pappus_client::npy::{self, FileRange};
+use pappus_client::array::{Array, Element};
+use pappus_client::npy::{self, Contents, FileRange};
 
-use super::spec::{Dims, Expected, Source, Spec};
+use super::spec::{Expected, Source, Spec};
 use crate::failure::{Failure, Result};
 
 /// The most that is read from stdin or a pipe, since all of it is kept in memory.
@@ -27,16 +26,6 @@ pub(crate) struct Item {
     data: Data,
 }
 
-/// What a `.npy` file or a typed list of numbers holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Array {
-    /// As NumPy writes it, where no blueprint has a name for it.
-    descr: String,
-    /// As blueprints call it.
-    pub(crate) dtype: Option<DType>,
-    pub(crate) shape: Vec<u64>,
-}
-
 #[derive(Debug)]
 enum Data {
     File {
@@ -49,34 +38,13 @@ enum Data {
     Announced(u64),
 }
 
-impl Array {
-    fn of(header: &npy::Header) -> Self {
-        let (descr, shape) = (header.descr.clone(), header.shape.clone());
-        Self { dtype: npy::dtype(&descr), descr, shape }
-    }
-
-    /// As blueprints call it, or else as NumPy does.
-    pub(crate) fn type_name(&self) -> &str {
-        match self.dtype {
-            Some(dtype) => dtype.name(),
-            None => &self.descr,
-        }
-    }
-}
-
-impl fmt::Display for Array {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.type_name(), Dims(&self.shape))
-    }
-}
-
 /// Opens every source of an input; stdin is read to its end.
 pub(crate) fn open(spec: &Spec) -> Result<Vec<Item>> {
     let literal = |bytes: &Vec<u8>| {
         let array = spec.expected.as_ref().map(|expected| {
             let elements = bytes.len() as u64 / expected.dtype.bytes();
             let shape = expected.shape.clone().unwrap_or_else(|| vec![elements]);
-            Array { descr: String::new(), dtype: Some(expected.dtype), shape }
+            Array { element: Element::Of(expected.dtype), shape }
         });
         Item { source: "command line".into(), array, data: Data::Memory(bytes.clone()) }
     };
@@ -106,9 +74,9 @@ fn stream(source: &str, path: &Path, from: impl Read) -> Result<Item> {
     }
     let mut array = None;
     if npy::starts_as_npy(&bytes) {
-        let header = npy::of_bytes(path, &bytes)?;
-        bytes.drain(..header.data_offset as usize);
-        array = Some(Array::of(&header));
+        let found;
+        (found, bytes) = npy::of_bytes(path, bytes)?;
+        array = Some(found);
     }
     Ok(Item { source: source.into(), array, data: Data::Memory(bytes) })
 }
@@ -118,7 +86,7 @@ impl Item {
     pub(super) fn announced(expected: &Expected) -> Self {
         let shape = expected.shape.clone().unwrap_or_default();
         let bytes = expected.elements().unwrap_or(0).saturating_mul(expected.dtype.bytes());
-        let array = Array { descr: String::new(), dtype: Some(expected.dtype), shape };
+        let array = Array { element: Element::Of(expected.dtype), shape };
         Self { source: "command line".into(), array: Some(array), data: Data::Announced(bytes) }
     }
 
@@ -133,10 +101,15 @@ impl Item {
         if !found.is_file() && !found.is_dir() {
             return stream(&source, path, File::open(path).map_err(Error::file(path))?);
         }
-        let (range, header) = npy::contents_of(path)?;
-        let file = File::open(path).map_err(Error::file(path))?;
-        let array = header.as_ref().map(Array::of);
-        Ok(Self { source, array, data: Data::File { path: path.to_owned(), file, range } })
+        let (contents, array) = npy::read(path)?;
+        let data = match contents {
+            Contents::Converted(bytes) => Data::Memory(bytes),
+            Contents::Range(range) => {
+                let file = File::open(path).map_err(Error::file(path))?;
+                Data::File { path: path.to_owned(), file, range }
+            }
+        };
+        Ok(Self { source, array, data })
     }
 
     pub(crate) fn bytes(&self) -> u64 {

@@ -74,17 +74,32 @@ fn push(dtype: DType, text: &str, out: &mut Vec<u8>) -> Result<(), LiteralError>
         DType::I64 => whole!(i64),
         DType::F32 => {
             let value: f32 = text.parse().map_err(|_| no_number())?;
-            // `1e39` parses as infinity, which only `inf` may mean.
-            if value.is_infinite() && text.bytes().any(|byte| byte.is_ascii_digit()) {
+            if is_lost(text, value.into(), value as i128) {
                 return Err(range());
             }
             out.extend(value.to_le_bytes());
         }
-        DType::F64 => out.extend(text.parse::<f64>().map_err(|_| no_number())?.to_le_bytes()),
+        DType::F64 => {
+            let value: f64 = text.parse().map_err(|_| no_number())?;
+            if is_lost(text, value, value as i128) {
+                return Err(range());
+            }
+            out.extend(value.to_le_bytes());
+        }
         DType::Bool => out.push(boolean(text).ok_or_else(no_number)?.into()),
         DType::F16 | DType::Bf16 => return Err(LiteralError::Unsupported(name)),
     }
     Ok(())
+}
+
+/// Whether a float, which is `whole` without its fraction, is another number than what is written. Fractions are rounded;
+/// `1e39` is no infinity, `1e-99` no zero, and integers are held exactly or not at all.
+fn is_lost(text: &str, value: f64, whole: i128) -> bool {
+    let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
+    let has = |digits: &str| mantissa.contains(|digit| digits.contains(digit));
+    value.is_infinite() && has("0123456789")
+        || value == 0.0 && has("123456789")
+        || integer(text).is_some_and(|written| written != whole)
 }
 
 /// Decimal, or hexadecimal behind `0x`.
@@ -147,6 +162,15 @@ mod tests {
         assert_eq!(why(DType::I8, "128"), "128 does not fit i8");
         assert_eq!(why(DType::U64, "-1"), "-1 does not fit u64");
         assert_eq!(why(DType::F32, "1e39"), "1e39 does not fit f32");
+        for text in ["-1e39", "1e-99", "0.5e-60", "16777217"] {
+            assert!(why(DType::F32, text).ends_with("does not fit f32"), "{text}");
+        }
+        for text in ["1e309", "1e-400", "9007199254740993"] {
+            assert!(why(DType::F64, text).ends_with("does not fit f64"), "{text}");
+        }
+        for text in ["0", "-0.0", "0e5", "16777216", "1e-45", "inf", "NaN", "0.1"] {
+            assert!(read(DType::F32, text).is_ok(), "{text}");
+        }
         assert!(why(DType::I64, "1.5").starts_with("\"1.5\" is no i64"));
         assert!(why(DType::I64, "1,,2").starts_with("\"\" is no i64"));
         assert!(why(DType::Bf16, "1").starts_with("bf16 numbers cannot"));

@@ -58,7 +58,7 @@ impl Input {
             json!({
                 "source": item.source,
                 "bytes": item.bytes(),
-                "dtype": item.array.as_ref().map(item::Array::type_name),
+                "dtype": item.array.as_ref().map(|array| array.element.to_string()),
                 "shape": item.array.as_ref().map(|array| &array.shape),
             })
         });
@@ -162,6 +162,9 @@ pub(crate) fn plan(blueprint: &Blueprint, known: &Known) -> Result<Option<Plan>>
     let plan = blueprint.plan(&Sizes { inputs: &inputs, weights: &weights, words: &words, free: &free });
     plan.map(Some).map_err(|error| sizes::explain(blueprint, known, error))
 }
+
+#[cfg(test)]
+mod npy_tests;
 
 #[cfg(test)]
 mod tests {

@@ -1,16 +1,31 @@
-"""Element types, and what can be passed as an array: NumPy, buffers, DLPack (PyTorch, JAX, CuPy), numbers."""
+"""What an array may be: the one rule for inputs, weights and outputs alike.
+
+- Its elements are plain numbers of a type that devices know, or bytes of no type.
+- Where a type is declared, the elements are of that type; another one is refused, with both named.
+- Where a shape is declared, the array has that shape; one dimension says only how many elements there are, and bytes
+  say only how many bytes.
+- Order of bytes and strides are the caller's affair: what is sent is little-endian, one row behind the other.
+
+``client/src/array.rs`` has the same rule, and ``tests/npy/cases.json`` what both make of the same files.
+"""
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
+from pappus._numbers import brief, numbers, shown
 from pappus.errors import InvalidArgument, Unsupported
 
 Array = npt.NDArray[Any]
+
+Dims = Sequence[int | str | None]
+"""A declared shape: sizes, names of free dimensions, and ``None`` for what a call computes."""
 
 _NUMPY: dict[str, np.dtype[Any]] = {
     "u8": np.dtype("u1"),
@@ -28,6 +43,11 @@ _NUMPY: dict[str, np.dtype[Any]] = {
 }
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 BYTES = np.dtype("u1")
+# Elements of two bytes and no type: what NumPy's files make of bf16.
+TWO_BYTES = np.dtype("V2")
+# Bytes of an element, by the kind of number; integers and bytes of no type have any.
+_WIDTHS = {"f": (2, 4, 8), "c": (8, 16)}
+_MAX_WIDTH = 1 << 16
 _CPU = 1
 
 
@@ -42,7 +62,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
     except KeyError:
         if name == "bf16":
             return _bf16()
-        raise InvalidArgument(f"an element type {name!r}, expected one of {', '.join([*_NUMPY, 'bf16'])}") from None
+        raise InvalidArgument(f"an element type {shown(name)}, expected one of {', '.join([*_NUMPY, 'bf16'])}") from None
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
@@ -51,69 +71,135 @@ def name_of(dtype: np.dtype[Any]) -> str:
     return _NAMES.get(dtype) or ("bf16" if dtype.name == "bfloat16" else dtype.str)
 
 
+def text_of(dtype: np.dtype[Any], dims: Dims | None = None) -> str:
+    """A type and a shape for people, as in ``f32[n,3]``; ``…`` is computed."""
+    shape = "" if dims is None else f"[{','.join('…' if dim is None else str(dim) for dim in dims)}]"
+    return name_of(dtype) + shape
+
+
 def as_dtype(given: npt.DTypeLike | str) -> np.dtype[Any]:
     """A type as a caller gives it: Pappus's name of it, or anything that NumPy takes."""
     if isinstance(given, str) and (given in _NUMPY or given == "bf16"):
         return dtype_of(given)
-    dtype: np.dtype[Any] = np.dtype(given)
-    if dtype.hasobject or dtype.fields is not None or dtype.kind not in "biufcV":
-        raise InvalidArgument(f"an element type {dtype}, expected one of numbers")
+    try:
+        dtype: np.dtype[Any] = np.dtype(given)
+    except (TypeError, ValueError):
+        dtype = np.dtype(object)
+    if not is_plain(dtype):
+        raise InvalidArgument(f"{shown(given)} is no type of numbers, expected one such as 'f32' or numpy.float32")
     little: np.dtype[Any] = dtype.newbyteorder("<")
     return little
 
 
+def lies_as_sent(array: Array) -> bool:
+    """True if its bytes are what devices take: little-endian, as Linux is, and one row behind the other."""
+    return array.flags.c_contiguous and array.dtype.isnative
+
+
+def as_sent(array: Array) -> Array:
+    """The same numbers as devices take them; a copy only where they lie otherwise."""
+    return array if lies_as_sent(array) else np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+
+
 def as_array(value: object, dtype: np.dtype[Any] | None) -> Array:
     """Anything that holds an array in the host's memory, without a copy where it lies there; numbers become ``dtype``."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise InvalidArgument("a masked array: its mask would be lost; say what stands in the holes, with .filled(number)")
     if isinstance(value, np.ndarray):
         array: Array = value
     elif isinstance(value, bytes | bytearray):
-        # Bytes of no type: those that are expected.
         array = _from_bytes(value, BYTES if dtype is None else dtype)
-    elif isinstance(value, int | float | bool | list | tuple | np.generic):
-        array = _numbers(value, dtype)
-    elif (torch := sys.modules.get("torch")) is not None and isinstance(value, torch.Tensor):
-        array = _from_torch(value, torch)
-    elif hasattr(value, "__dlpack_device__"):
-        array = _from_dlpack(value)
+    elif isinstance(value, int | float | complex | list | tuple | range | np.generic):
+        array = numbers(value, dtype, "numbers" if dtype is None else name_of(dtype))
+    elif value is None or isinstance(value, str):
+        raise InvalidArgument(f"{shown(value)} where an array is expected")
     else:
-        # The buffer protocol, __array_interface__, __array__.
-        array = np.asarray(value)
-    if array.dtype.kind not in "biufcV" or array.dtype.hasobject or array.dtype.fields is not None:
+        array = _from_elsewhere(value)
+    if not is_plain(array.dtype):
         raise InvalidArgument(
-            f"elements of {array.dtype} ({type(value).__name__}): expected plain numbers, as an array or in a buffer"
+            f"elements of {brief(array.dtype)} ({type(value).__name__}): expected plain numbers, as an array or in a buffer"
         )
     return array
 
 
-def check_dtype(what: str, array: Array, dtype: np.dtype[Any]) -> None:
-    """Refuses an array of another type than is expected, but for the order of bytes, which a copy changes."""
-    if array.dtype != dtype and array.dtype.newbyteorder("<") != dtype:
-        raise InvalidArgument(
-            f"elements of {name_of(array.dtype)} came, {name_of(dtype)} is expected: convert them with .astype",
-            place=what,
-        )
+def as_input(place: str, value: object, dtype: np.dtype[Any] | None, dims: Dims | None) -> Array:
+    """The same, where elements of ``dtype`` are expected. Bytes become elements of no type, since they have no shape."""
+    try:
+        if isinstance(value, bytes | bytearray) and dtype is not None:
+            return _from_bytes(value, np.dtype(f"V{dtype.itemsize}"))
+        array = as_array(value, dtype)
+    except InvalidArgument as why:
+        why.place = why.place or place
+        raise
+    if dtype is not None and array.dtype == TWO_BYTES and name_of(dtype) == "bf16":
+        return array.view(dtype)
+    check_type(place, array, dtype, dims)
+    return array
+
+
+def check_type(place: str, array: Array, dtype: np.dtype[Any] | None, dims: Dims | None) -> None:
+    """Refuses an array of another type than is declared; the order of its bytes is not looked at."""
+    if dtype is not None and array.dtype != dtype and array.dtype.newbyteorder("<") != dtype:
+        came = text_of(array.dtype, array.shape)
+        raise InvalidArgument(f"{came} came, {text_of(dtype, dims)} is expected: convert it with .astype", place=place)
+
+
+def is_bytes(array: Array, dtype: np.dtype[Any]) -> bool:
+    """True if it was given as bytes where elements of this type are expected."""
+    return array.dtype.kind == "V" and array.dtype != dtype
+
+
+def check_shape(place: str, given: Array | int, dtype: np.dtype[Any], dims: Dims | None) -> None:
+    """Refuses an array, or so many bytes, of another shape than is declared, as far as that is known."""
+    if isinstance(given, int):
+        came, (elements, rest) = f"{given} bytes", divmod(given, dtype.itemsize)
+        if rest:
+            raise InvalidArgument(f"{came} came, expected a multiple of {dtype.itemsize} ({name_of(dtype)})", place=place)
+    else:
+        came, elements = text_of(dtype, given.shape), given.size
+    if dims is None:
+        return
+    if isinstance(given, int) or len(dims) < 2:
+        sizes = [dim for dim in dims if isinstance(dim, int)]
+        fits = len(sizes) < len(dims) or math.prod(sizes) == elements
+    else:
+        known = zip(dims, given.shape, strict=False)
+        fits = len(dims) == given.ndim and all(not isinstance(dim, int) or dim == size for dim, size in known)
+    if not fits:
+        raise InvalidArgument(f"{came} came, {text_of(dtype, dims)} is expected", place=place)
+
+
+def is_plain(dtype: np.dtype[Any]) -> bool:
+    """True if its elements are numbers that devices know, or bytes of no type."""
+    return (
+        dtype.kind in "biufcV"
+        and not dtype.hasobject
+        and dtype.fields is None
+        and 0 < dtype.itemsize <= _MAX_WIDTH
+        and dtype.itemsize in _WIDTHS.get(dtype.kind, (dtype.itemsize,))
+    )
 
 
 def _from_bytes(value: bytes | bytearray, dtype: np.dtype[Any]) -> Array:
     if len(value) % dtype.itemsize:
-        raise InvalidArgument(f"{len(value)} bytes are no whole elements of {name_of(dtype)}")
+        raise InvalidArgument(f"{len(value)} bytes came, expected a multiple of {dtype.itemsize}")
     return np.frombuffer(value, dtype)
 
 
-def _numbers(value: Any, dtype: np.dtype[Any] | None) -> Array:
+def _from_elsewhere(value: object) -> Array:
+    """Arrays of other libraries."""
+    torch = sys.modules.get("torch")
     try:
-        exact = np.asarray(value)
-        if dtype is None or exact.dtype == dtype:
-            return exact
-        array = exact.astype(dtype)
-        # Numbers as people write them: 1 for 1.0, and no others.
-        if exact.dtype.kind in "biu" and not np.array_equal(array.astype(exact.dtype), exact):
-            raise OverflowError(f"{value!r} is no {name_of(dtype)}")
-        if exact.dtype.kind in "fc" and dtype.kind in "biu":
-            raise OverflowError(f"{value!r} is no {name_of(dtype)}")
-    except (ValueError, TypeError, OverflowError) as why:
-        raise InvalidArgument(f"{value!r} does not become an array: {why}") from None
-    return array
+        if torch is not None and isinstance(value, torch.Tensor):
+            return _from_torch(value, torch)
+        if hasattr(value, "__dlpack_device__"):
+            return _from_dlpack(value)
+        # The buffer protocol, __array_interface__, __array__.
+        return np.asarray(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as why:
+        if isinstance(why, InvalidArgument):
+            raise
+        raise InvalidArgument(f"a {type(value).__name__} that NumPy does not take: {brief(why)}") from None
 
 
 def _from_torch(tensor: Any, torch: Any) -> Array:
@@ -137,10 +223,7 @@ def _from_dlpack(value: Any) -> Array:
     if str(getattr(value, "dtype", "")).endswith("bfloat16"):
         # DLPack has the type and NumPy does not: its own conversion yields ml_dtypes'.
         return np.asarray(value)
-    try:
-        array: Array = np.from_dlpack(value)
-    except (BufferError, RuntimeError, TypeError) as why:
-        raise InvalidArgument(f"a {type(value).__name__} that NumPy does not take: {why}") from None
+    array: Array = np.from_dlpack(value)
     return array
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from pappus import _arrays
 from pappus._arrays import Array
+from pappus._numbers import shown
 from pappus._pool import Block, Lease, Mapped, Pool, aligned, block_size
 from pappus._proto import pappus_pb2 as v1
 from pappus._signature import Layout, Port, Signature
-from pappus.errors import InvalidArgument, ProtocolError
+from pappus.errors import InvalidArgument, ProtocolError, Unsupported
 
 # Layouts that a function keeps, and requests that a layout keeps. Beyond them it starts anew.
 _KEPT_LAYOUTS = 64
@@ -24,15 +26,50 @@ _KEPT_REQUESTS = 64
 _MAX_RANK = 32
 _MAX_DIMENSION = 1 << 40
 
-Result = Any
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    R = TypeVar("R", default=Any)
+else:
+    from typing import TypeVar
+
+    # Before Python 3.13 only type checkers know defaults.
+    R = TypeVar("R")
+
+Result: TypeAlias = Array | dict[str, Array]
 """An array, or a dictionary of arrays by output where a function has several."""
+
+# Where the supervisor refuses a call that was made for what a function was before it was replaced.
+REPLACED = "function_version"
+# Units of times, as on the command line.
+_UNITS_NS = {
+    "ns nsec": 1,
+    "us usec": 1_000,
+    "ms msec": 1_000_000,
+    "s sec second seconds": 1_000_000_000,
+    "m min minute minutes": 60_000_000_000,
+    "h hr hour hours": 3_600_000_000_000,
+    "d day days": 86_400_000_000_000,
+}
+_UNIT_NS = {unit: ns for units, ns in _UNITS_NS.items() for unit in units.split()}
+_TIME = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)", re.ASCII)
+
+
+class OfThisProcess:
+    """What belongs to the process that connected: it is not pickled, neither for another process nor for a file."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        kind = type(self).__name__
+        raise Unsupported(f"a {kind} belongs to one connection of one process and is not pickled: connect in each process")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """How a function is called."""
 
-    deadline: float | None = None
+    deadline: float | str | None = None
     copy: bool = True
     out: Mapping[str, Array] | None = None
 
@@ -40,9 +77,25 @@ class Options:
         """As in a request, where 0 means the supervisor's default."""
         if self.deadline is None:
             return 0
-        if not self.deadline > 0:
-            raise InvalidArgument(f"a deadline of {self.deadline} s, expected more than 0")
-        return max(1, int(min(self.deadline * 1e9, 1 << 63)))
+        try:
+            ns = _time_ns(self.deadline) if isinstance(self.deadline, str) else self.deadline * 1e9
+            if ns > 0:
+                return max(1, int(min(ns, 1 << 63)))
+        except (TypeError, KeyError):
+            pass
+        raise InvalidArgument(
+            f"a deadline of {shown(self.deadline)}: expected more than 0 seconds, or a time such as '1s', '500ms', '1m 30s'"
+        )
+
+
+def _time_ns(text: str) -> float:
+    """A time as the command line takes it; ``KeyError`` where it is none."""
+    total, at = 0.0, 0
+    while part := _TIME.match(text, at):
+        total, at = total + float(part[1]) * _UNIT_NS[part[2]], part.end()
+    if text[at:].strip():
+        raise KeyError(text)
+    return total
 
 
 # An arena, and where in it.
@@ -77,7 +130,7 @@ class Prepared:
         if self.block is not None:
             self.block.tainted = True
 
-    def finish(self, answer: v1.Response) -> Result:
+    def finish(self, answer: v1.Response) -> Any:
         """The results of the call, from its answer."""
         if answer.WhichOneof("body") != "invoked":
             raise ProtocolError(f"the supervisor answered a call with {answer.WhichOneof('body')}")
@@ -102,7 +155,8 @@ class Prepared:
         out = options.out.get(port.name) if options.out else None
         place = self._places[at]
         if out is not None:
-            _check_out(port.name, out, dtype, shape)
+            _arrays.check_type(_out(port), out, dtype, shape)
+            _arrays.check_shape(_out(port), out, dtype, shape)
             if place is not None:
                 np.copyto(out, place[0].view(place[1], dtype, out.shape))
             return out
@@ -131,6 +185,9 @@ class Bound:
         if unknown:
             raise InvalidArgument(f"{name} has no output {sorted(unknown)[0]!r}: {signature}")
         self._outs = [out.get(port.name) for port in signature.outputs]
+        for port, array in zip(signature.outputs, self._outs, strict=True):
+            if array is not None:
+                _arrays.check_type(_out(port), array, port.dtype, port.shape)
 
     def but_with(self, dtypes: Mapping[str, npt.DTypeLike | str] | None, options: Mapping[str, Any]) -> Bound:
         """The same function, called otherwise."""
@@ -142,9 +199,15 @@ class Bound:
             out = {signature.outputs[0].name: out}
             options = {**options, "out": out}
         for name, array in (out or {}).items():
-            if not isinstance(array, np.ndarray) or not array.flags.writeable:
-                raise InvalidArgument("an output needs a NumPy array that can be written", place=name)
+            if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray) or not array.flags.writeable:
+                raise InvalidArgument("an output needs a NumPy array that can be written", place=f"out {name}")
         return Bound(self.name, signature, self._pool, replace(self.options, **options))
+
+    def renewed(self, info: v1.FunctionInfo) -> Bound | None:
+        """The same name and options for what the function is now; none if that is what it was."""
+        if info.version == self.signature.version:
+            return None
+        return Bound(self.name, self.signature.renewed(info), self._pool, self.options)
 
     def direct(self, array: Array | None, *, written: bool = False) -> Place | None:
         """Where in shared memory an array lies, if it does: such arrays are views.
@@ -163,7 +226,7 @@ class Bound:
         key = (words, *[(array.shape, array.dtype) for array in arrays])
         layout = self._layouts.get(key)
         if layout is None:
-            layout = signature.layout(arrays, words)
+            layout = signature.layout(arrays, words, self._outs)
             if len(self._layouts) >= _KEPT_LAYOUTS:
                 self._layouts.clear()
             self._layouts[key] = layout
@@ -238,7 +301,8 @@ class Bound:
         rooms: Sequence[int] | None = None,
     ) -> bytes:
         """The request, but for its number. What has no bytes has no place: it travels in the messages."""
-        call = v1.Invoke(function=self.name, deadline_ns=self._deadline_ns)
+        version = self.signature.version
+        call = v1.Invoke(function=self.name, deadline_ns=self._deadline_ns, function_version=version)
         given = zip(self.signature.inputs, inputs, layout.inputs, layout.types, strict=True)
         for port, place, (_, size), type in given:
             item = v1.Item(region=_region(place, size)) if place and size else v1.Item(inline=b"")
@@ -277,10 +341,6 @@ def _told_dtype(name: str, dtype: str) -> np.dtype[Any]:
         raise ProtocolError(f"output {name} has elements of {dtype!r}, a type that is not known here") from None
 
 
-def _check_out(name: str, out: Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    if out.dtype != dtype or out.size != math.prod(shape):
-        raise InvalidArgument(
-            f"the output is {_arrays.name_of(dtype)} of {list(shape)}, its place is {_arrays.name_of(out.dtype)} of "
-            f"{list(out.shape)}",
-            place=name,
-        )
+def _out(port: Port) -> str:
+    """Where an error about the place of an output is."""
+    return f"out {port.name}"

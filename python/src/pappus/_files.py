@@ -14,20 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from pappus import _arrays
-from pappus.errors import Error, InvalidArgument
+from pappus import _arrays, _npy
+from pappus._numbers import shown
+from pappus._sizes import Blueprint, Sizes
+from pappus.errors import Error, InvalidArgument, Unsupported
 
 # Formats of modules, and what names of their architectures begin with.
 _FORMATS = {"wasm": None, "ptx": "sm_", "cubin": "sm_", "fatbin": "sm_", "hsaco": "gfx"}
 _NAME = re.compile(r"(?P<stem>.+?)(\.(?P<arch>(sm_|gfx)[0-9A-Za-z]+))?\.(?P<format>wasm|ptx|cubin|fatbin|hsaco)")
 _CONFIG_BYTES = 4 << 20
 _PIECE = 1 << 20
-# Without types in older releases of NumPy.
-_NPY: Any = np.lib.format
 
 
-Source = Path | np.ndarray[Any, Any]
-"""Bytes on disk (of a ``.npy`` file those of its array), or an array's in memory."""
+Source = Path | np.ndarray[Any, Any] | bytes
+"""Bytes on disk, an array, or bytes in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,9 @@ def read(path: str | os.PathLike[str], weights: Mapping[str, Any], *, confined: 
     unknown = weights.keys() - set(names)
     if unknown:
         raise InvalidArgument(f"{sorted(unknown)[0]!r} is no weights buffer of {config}, expected one of {names}")
-    found = {name: _weight(name, weights.get(name, declared.get(name)), config) for name in names}
+    blueprint = Blueprint(text)
+    found = {name: _weight(name, weights.get(name, declared.get(name)), blueprint, config) for name in names}
+    _check_weights(blueprint, found)
     return Package(text, modules, found)
 
 
@@ -91,53 +93,27 @@ def module_files(paths: list[str | os.PathLike[str]]) -> tuple[ModuleFile, ...]:
 
 @contextmanager
 def pieces(source: Source) -> Iterator[tuple[int, Iterator[memoryview]]]:
-    """The bytes of a file or array, and how many there are; of a ``.npy`` file those of its array."""
+    """The bytes of a file, of an array as devices take it, or in memory, and how many there are."""
     if isinstance(source, np.ndarray):
-        flat = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
+        flat = _arrays.as_sent(source).reshape(-1).view(np.uint8)
         yield len(flat), _slices(memoryview(flat.data))
         return
+    if isinstance(source, bytes):
+        yield len(source), _slices(memoryview(source))
+        return
     with open(source, "rb") as file:
-        start = _npy_data(file, source) if source.suffix == ".npy" else 0
         size = os.fstat(file.fileno()).st_size
-        if size == start:
+        if not size:
             yield 0, iter(())
             return
-        with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as mapped:
-            view = memoryview(mapped)
-            rest = view[start:]
-            try:
-                yield len(rest), _slices(rest)
-            finally:
-                rest.release()
-                view.release()
+        with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
+            yield size, _slices(view)
 
 
 def _slices(view: memoryview) -> Iterator[memoryview]:
     for at in range(0, len(view), _PIECE):
         with view[at : at + _PIECE] as piece:
             yield piece
-
-
-def _npy_data(file: Any, path: Path) -> int:
-    """Where the data of a ``.npy`` file begins, if it is a plain array in the order that devices know."""
-    try:
-        version = _NPY.read_magic(file)
-        if version == (1, 0):
-            shape, fortran, dtype = _NPY.read_array_header_1_0(file)
-        else:
-            shape, fortran, dtype = _NPY.read_array_header_2_0(file)
-    except (ValueError, OSError) as why:
-        raise _wrong(path, f"no .npy file that can be read: {why}") from None
-    if fortran and len(shape) > 1:
-        raise _wrong(path, "an array in Fortran order: save it with numpy.ascontiguousarray")
-    if dtype.hasobject or dtype.fields is not None or dtype.byteorder == ">" or dtype.kind not in "biufcV":
-        raise _wrong(path, f"elements of {dtype}, expected little-endian numbers")
-    start: int = file.tell()
-    announced = int(np.prod(shape, dtype=object)) * dtype.itemsize
-    there = os.fstat(file.fileno()).st_size - start
-    if announced != there:
-        raise _wrong(path, f"its header announces {announced} bytes of data, but there are {there}")
-    return start
 
 
 def _config_of(path: Path) -> Path:
@@ -197,23 +173,57 @@ def _module_file(path: Path) -> ModuleFile:
     return ModuleFile(path, match["format"], arch)
 
 
-def _weight(name: str, given: Any, config: Path) -> Source:
-    if isinstance(given, str | os.PathLike):
-        path = Path(given)
-        if path.is_file():
-            return path
-        raise InvalidArgument(f"weights {name!r}: there is no file {path}")
+def _weight(name: str, given: Any, blueprint: Blueprint, config: Path) -> Source:
+    """The contents of weights, of the type that is declared of them."""
+    declared = blueprint.dtype(name)
     if given is None:
         raise InvalidArgument(
             f"weights {name!r} have no contents: pass weights={{{name!r}: array or file}}, or name a file with "
             f'"weight_files" in {config}'
         )
-    return _arrays.as_array(given, None)
+    place, source = f"weights {name}", given
+    if isinstance(given, str | os.PathLike):
+        path = Path(given)
+        if not path.is_file():
+            raise InvalidArgument(f"weights {name!r}: there is no file {path}")
+        if path.suffix != _npy.SUFFIX:
+            return path
+        place, source = f"{place}, {path}", _npy.read(path)
+    elif isinstance(given, bytes | bytearray):
+        return bytes(given)
+    return _arrays.as_input(place, source, _expected(declared) if declared else None, blueprint.dims(name))
+
+
+def _expected(declared: str) -> np.dtype[Any]:
+    """The declared type of weights; of bf16, where the package for it is missing, as much as is needed to hand it over."""
+    try:
+        return _arrays.dtype_of(declared)
+    except Unsupported:
+        return _arrays.TWO_BYTES
+
+
+def _check_weights(blueprint: Blueprint, weights: Mapping[str, Source]) -> None:
+    """Refuses weights of another shape than is declared, as far as it does not depend on a call."""
+    sizes = {name: _size(source) for name, source in weights.items()}
+    known = Sizes(blueprint, sizes, {}, {})
+    for name, source in weights.items():
+        declared = blueprint.dtype(name)
+        if declared is None:
+            continue
+        place = f"weights {name}, {source}" if isinstance(source, Path) else f"weights {name}"
+        given = source if isinstance(source, np.ndarray) else sizes[name]
+        _arrays.check_shape(place, given, _expected(declared), known.dims_of(name))
+
+
+def _size(source: Source) -> int:
+    if isinstance(source, Path):
+        return source.stat().st_size
+    return len(source) if isinstance(source, bytes) else source.nbytes
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
-        raise TypeError(f"{value!r} where a name is expected")
+        raise TypeError(f"{shown(value)} where a name is expected")
     return value
 
 

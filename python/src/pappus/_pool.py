@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pappus import _memory
+from pappus import _arrays, _memory
 from pappus._wire import MAX_ARENA_BYTES, MAX_ARENAS
 from pappus.errors import InvalidArgument, ResourceExhausted
 
@@ -79,7 +79,7 @@ class Mapped:
     def fill(self, offset: int, array: npt.NDArray[Any]) -> None:
         """Copies an array to it, whatever its strides and order of bytes."""
         size, dtype = array.nbytes, array.dtype
-        if size <= _SMALL_COPY and array.flags.c_contiguous and dtype.isnative:
+        if size <= _SMALL_COPY and _arrays.lies_as_sent(array):
             self.memory[offset : offset + size] = array  # type: ignore[call-overload]
         else:
             np.copyto(self.view(offset, dtype.newbyteorder("<"), array.shape), array)
@@ -168,8 +168,8 @@ class Pool:
             self._callers = [other for other in self._callers if other is not arena]
 
     def find(self, array: npt.NDArray[Any], *, callers_only: bool) -> tuple[Mapped, int] | None:
-        """Where in an arena an array lies, if it does, and its elements lie one behind the other."""
-        if not array.flags.c_contiguous or array.nbytes == 0:
+        """Where in an arena an array lies, if it does, and as devices take it."""
+        if array.nbytes == 0 or not _arrays.lies_as_sent(array):
             return None
         address: int = array.__array_interface__["data"][0]
         for arena in self._callers if callers_only else (*self._callers, *self._arenas):

@@ -36,7 +36,7 @@ class Unknown(Exception):
 class Blueprint:
     """The parts of a function's configuration that say how large its buffers are."""
 
-    def __init__(self, config: str) -> None:
+    def __init__(self, config: str | bytes) -> None:
         self.inputs: Sequence[str] = ()
         self.outputs: Sequence[str] = ()
         self.buffers: Mapping[str, Any] = {}
@@ -66,30 +66,20 @@ class Blueprint:
         dtype = declared.get("dtype") if isinstance(declared, dict) else None
         return dtype if isinstance(dtype, str) else None
 
-    def rank(self, name: str) -> int | None:
-        """The number of dimensions of a buffer, where its shape is declared."""
-        dims = self._dims(name)
-        return None if dims is None else len(dims)
-
     def _dims(self, name: str) -> list[Any] | None:
         declared = self.types.get(name)
         dims = declared.get("shape") if isinstance(declared, dict) else None
         return dims if isinstance(dims, list) else None
 
-    def free(self, name: str) -> list[str | None]:
-        """The names of those dimensions of a buffer that a call brings."""
-        dims = self._dims(name) or []
-        return [dim["Free"] if isinstance(dim, dict) and isinstance(dim.get("Free"), str) else None for dim in dims]
+    def dims(self, name: str) -> list[int | str | None] | None:
+        """A buffer's declared shape: sizes, names of free dimensions, and ``None`` for what is computed."""
 
-    def shown(self, name: str) -> str:
-        """A buffer's declared shape for people, as in ``[n, 3, …]``: ``…`` is computed; nothing where none is declared."""
-
-        def dim(of: Any) -> str:
+        def dim(of: Any) -> int | str | None:
             known = of.get("Free", of.get("Absolute")) if isinstance(of, dict) else None
-            return str(known) if isinstance(known, (str, int)) else "…"
+            return known if isinstance(known, str | int) else None
 
         dims = self._dims(name)
-        return "" if dims is None else f"[{', '.join(map(dim, dims))}]"
+        return None if dims is None else [dim(of) for of in dims]
 
 
 class Sizes:
@@ -114,13 +104,17 @@ class Sizes:
         except Unknown:
             return None
 
-    def shape_of(self, name: str) -> tuple[int, ...] | None:
-        """The shape of a buffer, where one is declared."""
-        dims = self._blueprint._dims(name)
-        try:
-            return None if dims is None else tuple(self._size(dim, 0) for dim in dims)
-        except Unknown:
-            return None
+    def dims_of(self, name: str) -> list[int | str | None] | None:
+        """The declared shape of a buffer, with what this call computes; names are of free dimensions that it does not tell."""
+
+        def dim(of: Any, declared: int | str | None) -> int | str | None:
+            try:
+                return self._size(of, 0)
+            except Unknown:
+                return declared
+
+        declared = self._blueprint.dims(name)
+        return None if declared is None else list(map(dim, self._blueprint._dims(name) or (), declared))
 
     def _sizeof(self, name: Any, depth: int) -> int:
         if not isinstance(name, str):
@@ -132,10 +126,10 @@ class Sizes:
 
     def _typed(self, name: str) -> int:
         """The bytes of a buffer of which only its type is known."""
-        dtype, shape = self._blueprint.dtype(name), self.shape_of(name)
-        if dtype not in _ELEMENT_BYTES or shape is None:
+        dtype, dims = self._blueprint.dtype(name), self._blueprint._dims(name)
+        if dtype not in _ELEMENT_BYTES or dims is None:
             raise Unknown
-        return _known(_ELEMENT_BYTES[dtype] * math.prod(shape))
+        return _known(_ELEMENT_BYTES[dtype] * math.prod(self._size(dim, 0) for dim in dims))
 
     def _size(self, size: Any, depth: int) -> int:
         if not isinstance(size, dict) or len(size) != 1 or depth > _MAX_DEPTH:

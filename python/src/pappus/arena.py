@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
 from pappus import _arrays
+from pappus._arrays import Array
+from pappus._call import OfThisProcess
 from pappus._pool import Mapped, aligned
 from pappus.errors import InvalidArgument
 
-Array = npt.NDArray[Any]
 
-
-class Arena:
+class Arena(OfThisProcess):
     """Memory that a client shares with its supervisor, as NumPy arrays.
 
     A call that is given such an array as an input, or as the place of an output, uses it where it lies. Arrays are handed
@@ -62,9 +62,11 @@ class Arena:
 
     def array(self, source: object, dtype: npt.DTypeLike | str | None = None) -> Array:
         """An array in it with the contents of another one, or of whatever else can be an input."""
-        given = _arrays.as_array(source, None if dtype is None else _arrays.as_dtype(dtype))
-        copied = self.empty(given.shape, given.dtype.newbyteorder("<") if dtype is None else dtype)
-        np.copyto(copied, given, casting="same_kind")
+        kind = None if dtype is None else _arrays.as_dtype(dtype)
+        given = _arrays.as_array(source, kind)
+        _arrays.check_type("array", given, kind, None)
+        copied = self.empty(given.shape, given.dtype.newbyteorder("<") if kind is None else kind)
+        np.copyto(copied, given)
         return copied
 
     def reset(self) -> None:
