@@ -11,13 +11,16 @@ In reading order:
 - :mod:`pappus.client`: the blocking client; :mod:`pappus.aio`: the same for asyncio.
 - :mod:`pappus.arena`: shared memory of a caller's own.
 - :mod:`pappus.errors`: what can go wrong.
-- ``_call``, ``_signature``, ``_sizes``, ``_arrays``: from arrays to a request, and from an answer to arrays.
+- ``_call``, ``_signature``, ``_sizes``: from arrays to a request, and from an answer to arrays.
+- ``_arrays``, ``_numbers``, ``_npy``: what an array may be: the one rule; numbers and files as arrays.
 - ``_pool``, ``_memory``: the shared memory that calls use behind the scenes.
 - ``_requests``, ``_files``, ``_archive``: every other request; functions on disk.
 - ``_connection``, ``_pending``, ``_wire``: the socket.
 - ``_proto``: messages of the protocol, generated.
 """
 
+from pappus._arrays import Array
+from pappus._call import Result
 from pappus._proto import pappus_pb2 as v1
 from pappus._signature import Port
 from pappus.arena import Arena
@@ -45,9 +48,12 @@ from pappus.errors import (
     WorkerLost,
 )
 
+__version__ = "0.1.0"
+
 __all__ = [
     "AlreadyExists",
     "Arena",
+    "Array",
     "Call",
     "Cancelled",
     "Client",
@@ -67,10 +73,12 @@ __all__ = [
     "ProtocolError",
     "Quarantined",
     "ResourceExhausted",
+    "Result",
     "Unavailable",
     "Unreachable",
     "Unsupported",
     "WorkerLost",
+    "__version__",
     "connect",
     "v1",
 ]

@@ -18,21 +18,21 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy.typing as npt
 
 from pappus import _pending, _requests
 from pappus._aio_connection import AsyncConnection
-from pappus._call import Bound, Options, Prepared, Result
+from pappus._call import Bound, OfThisProcess, Options, Prepared, R
 from pappus._connection import open_socket
 from pappus._pool import Pool
 from pappus._proto import pappus_pb2 as v1
 from pappus._requests import Operation
-from pappus._signature import Port, Signature
+from pappus._signature import OfEachFunction, Port, Signature
 from pappus.arena import Arena
 from pappus.client import _KEEP, default_path
-from pappus.errors import Error
+from pappus.errors import Error, InvalidArgument
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ async def connect(
     return client
 
 
-class AsyncFunction:
+class AsyncFunction(OfThisProcess, Generic[R]):
     """A function of the supervisor; what it is called with is as for :class:`pappus.Function`."""
 
     __slots__ = ("_bound", "_client")
@@ -84,27 +84,54 @@ class AsyncFunction:
         """Its outputs in their order."""
         return self._bound.signature.outputs
 
-    async def __call__(self, /, *arrays: object, **named: object) -> Result:
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    # Its inputs and outputs, for ``inspect.signature``, notebooks and editors.
+    __signature__ = OfEachFunction()
+
+    async def __call__(self, /, *arrays: object, **named: object) -> R:
         """Calls it and waits for its end."""
+        try:
+            return await self._call(arrays, named)
+        except InvalidArgument:
+            # Of a function that was replaced meanwhile, what it takes now decides.
+            if not await self._renew():
+                raise
+        return await self._call(arrays, named)
+
+    async def _call(self, arrays: Sequence[object], named: Mapping[str, object]) -> R:
         client = self._client
         prepared = await client._prepare(self._bound, arrays, named)
-        return prepared.finish(await client._connection.call(prepared.request, (), prepared))
+        result: R = prepared.finish(await client._connection.call(prepared.request, (), prepared))
+        return result
+
+    async def _renew(self) -> bool:
+        """True if another function has the name by now, which is the one that is called from here on."""
+        try:
+            bound = self._bound.renewed(await self._client._run(_requests.show_function(self.name)))
+        except Error:
+            # What is wrong with the call says more.
+            return False
+        self._bound = bound or self._bound
+        return bound is not None
 
     def options(
         self,
         *,
-        deadline: float | None = _KEEP,
+        deadline: float | str | None = _KEEP,
         copy: bool = _KEEP,
         out: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]] | None = _KEEP,
         dtypes: Mapping[str, npt.DTypeLike | str] | None = None,
-    ) -> AsyncFunction:
+    ) -> AsyncFunction[R]:
         """As :meth:`pappus.Function.options`."""
         given = {"deadline": deadline, "copy": copy, "out": out}
         given = {name: value for name, value in given.items() if value is not _KEEP}
         return AsyncFunction(self._client, self._bound.but_with(dtypes, given))
 
 
-class AsyncClient:
+class AsyncClient(OfThisProcess):
     """A connection to a supervisor, for one event loop. Its methods are those of :class:`pappus.Client`."""
 
     def __init__(self, connection: AsyncConnection) -> None:
@@ -129,7 +156,10 @@ class AsyncClient:
         """Whether the connection has ended, here or at the supervisor."""
         return self._connection.broken is not None
 
-    async def function(self, name: str) -> AsyncFunction:
+    def __repr__(self) -> str:
+        return f"<AsyncClient, {'closed' if self.closed else 'connected'}>"
+
+    async def function(self, name: str) -> AsyncFunction[Any]:
         """A function as it is registered now, ``NAME`` or another tenant's ``OWNER/NAME``."""
         signature = Signature(await self._run(_requests.show_function(name)))
         return AsyncFunction(self, Bound(name, signature, self._pool, Options()))
@@ -141,7 +171,7 @@ class AsyncClient:
         *,
         weights: Mapping[str, object] | None = None,
         replace: bool = False,
-    ) -> AsyncFunction:
+    ) -> AsyncFunction[Any]:
         """As :meth:`pappus.Client.add_function`. Files are read in the event loop's thread."""
         info = await self._run(_requests.add_function(name, path, weights or {}, replace))
         return await self.function(info.name)

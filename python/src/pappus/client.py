@@ -6,20 +6,20 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy.typing as npt
 
 from pappus import _requests
-from pappus._call import Bound, Options, Prepared, Result
+from pappus._call import REPLACED, Bound, OfThisProcess, Options, Prepared, R
 from pappus._connection import Connection, open_socket
 from pappus._pending import Waiting
 from pappus._pool import Pool
 from pappus._proto import pappus_pb2 as v1
 from pappus._requests import Operation
-from pappus._signature import Port, Signature
+from pappus._signature import OfEachFunction, Port, Signature
 from pappus.arena import Arena
-from pappus.errors import Error
+from pappus.errors import Error, InvalidArgument
 
 T = TypeVar("T")
 
@@ -54,34 +54,46 @@ def connect(
     return client
 
 
-class Call:
+class Call(OfThisProcess, Generic[R]):
     """A call in flight. It goes on whether or not anybody waits for it."""
 
-    __slots__ = ("_client", "_prepared", "_result", "_waiting")
+    __slots__ = ("_client", "_function", "_prepared", "_result", "_waiting")
 
-    def __init__(self, client: Client, prepared: Prepared, waiting: Waiting) -> None:
-        self._client = client
+    def __init__(self, function: Function[R], prepared: Prepared, waiting: Waiting) -> None:
+        self._client = function._client
+        self._function = function
         self._prepared: Prepared | None = prepared
         self._waiting = waiting
-        self._result: Result = None
+        self._result: Any = None
+
+    def __repr__(self) -> str:
+        return f"<Call of {self._function.name}: {'done' if self.done() else 'in flight'}>"
 
     def done(self) -> bool:
         """Whether its answer is there."""
         return self._client._connection.poll(self._waiting)
 
-    def result(self, timeout: float | None = None) -> Result:
+    def result(self, timeout: float | None = None) -> R:
         """Waits for its end and returns its outputs: an array, or a dictionary of arrays where there are several.
 
         Raises an :class:`pappus.Error` if it failed, :class:`TimeoutError` if it takes longer than ``timeout`` seconds; it
         goes on then.
         """
-        answer = self._client._connection.wait(self._waiting, timeout)
+        try:
+            answer = self._client._connection.wait(self._waiting, timeout)
+        except InvalidArgument as why:
+            if why.place == REPLACED and self._function._renew():
+                # What it was given may have changed since, so it is for the caller to make the call again.
+                why.message = f"{self._function.name} was replaced since this call was submitted: submit it again"
+                why.retryable = True
+            raise
         # Two threads that ask at once make two arrays of one answer; the one that is kept is right, too.
         prepared = self._prepared
         if prepared is not None:
             self._result = prepared.finish(answer)
             self._prepared = None
-        return self._result
+        result: R = self._result
+        return result
 
     def cancel(self) -> None:
         """Gives it up: :meth:`result` raises :class:`pappus.Cancelled` at once, unless it has ended already."""
@@ -97,7 +109,7 @@ class Call:
         return self._client._connection.wait(self._waiting).invoked.device
 
 
-class Function:
+class Function(OfThisProcess, Generic[R]):
     """A function of the supervisor, called like one of Python.
 
     Inputs are given by name, or in their order. An output comes back as an array of the type and shape that the function
@@ -134,38 +146,67 @@ class Function:
         """Its outputs in their order."""
         return self._bound.signature.outputs
 
-    def __call__(self, /, *arrays: object, **named: object) -> Result:
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    # Its inputs and outputs, for ``inspect.signature``, notebooks and editors.
+    __signature__ = OfEachFunction()
+
+    def __call__(self, /, *arrays: object, **named: object) -> R:
         """Calls it and waits for its end."""
+        try:
+            return self._call(arrays, named)
+        except InvalidArgument:
+            # Of a function that was replaced meanwhile, what it takes now decides.
+            if not self._renew():
+                raise
+        return self._call(arrays, named)
+
+    def _call(self, arrays: Sequence[object], named: Mapping[str, object]) -> R:
         client = self._client
         prepared = client._prepare(self._bound, arrays, named)
         waiting = client._connection.send_encoded(prepared.request, (), prepared)
-        return prepared.finish(client._connection.wait(waiting))
+        result: R = prepared.finish(client._connection.wait(waiting))
+        return result
 
-    def submit(self, /, *arrays: object, **named: object) -> Call:
+    def _renew(self) -> bool:
+        """True if another function has the name by now, which is the one that is called from here on."""
+        try:
+            bound = self._bound.renewed(self._client._run(_requests.show_function(self.name)))
+        except Error:
+            # What is wrong with the call says more.
+            return False
+        self._bound = bound or self._bound
+        return bound is not None
+
+    def submit(self, /, *arrays: object, **named: object) -> Call[R]:
         """Starts a call and returns at once. Inputs were copied by then, unless they lie in an arena.
 
         >>> calls = [client.function("vec_add").submit(np.float32([n]), np.float32([1])) for n in range(3)]
         >>> [float(call.result()[0]) for call in calls]
         [1.0, 2.0, 3.0]
         """
-        prepared = self._client._prepare(self._bound, arrays, named)
-        return Call(
-            self._client,
-            prepared,
-            self._client._connection.send_encoded(prepared.request, (), prepared),
-        )
+        try:
+            prepared = self._client._prepare(self._bound, arrays, named)
+        except InvalidArgument:
+            if not self._renew():
+                raise
+            prepared = self._client._prepare(self._bound, arrays, named)
+        return Call(self, prepared, self._client._connection.send_encoded(prepared.request, (), prepared))
 
     def options(
         self,
         *,
-        deadline: float | None = _KEEP,
+        deadline: float | str | None = _KEEP,
         copy: bool = _KEEP,
         out: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]] | None = _KEEP,
         dtypes: Mapping[str, npt.DTypeLike | str] | None = None,
-    ) -> Function:
+    ) -> Function[R]:
         """The same function, called otherwise; what is not given stays as it is.
 
-        ``deadline``: seconds for the whole call, from its arrival at the supervisor; ``None``: the supervisor's default.
+        ``deadline``: for the whole call, from its arrival at the supervisor: seconds, or a time such as ``"500ms"``;
+        ``None``: the supervisor's default.
         ``copy``: with ``False``, results are views of shared memory, which they keep from being used again.
         ``out``: where outputs go, by name (or one array, where there is one output). Arrays of an arena are written to
         directly.
@@ -176,7 +217,7 @@ class Function:
         return Function(self._client, self._bound.but_with(dtypes, given))
 
 
-class Client:
+class Client(OfThisProcess):
     """A connection to a supervisor. Any number of threads may use it at once.
 
     Its methods raise :class:`pappus.Error`. What they return besides arrays are messages of ``proto/pappus.proto``, which
@@ -203,8 +244,15 @@ class Client:
         """Whether the connection has ended, here or at the supervisor."""
         return self._connection.broken is not None
 
-    def function(self, name: str) -> Function:
-        """A function as it is registered now, ``NAME`` or another tenant's ``OWNER/NAME``."""
+    def __repr__(self) -> str:
+        return f"<Client, {'closed' if self.closed else 'connected'}>"
+
+    def function(self, name: str) -> Function[Any]:
+        """A function as it is registered now, ``NAME`` or another tenant's ``OWNER/NAME``.
+
+        Where another function takes its place, the next call notices and is judged by what that one takes. Who writes
+        ``f: pappus.Function[pappus.Array] = client.function(name)`` tells a type checker what calls return.
+        """
         signature = Signature(self._run(_requests.show_function(name)))
         return Function(self, Bound(name, signature, self._pool, Options()))
 
@@ -215,7 +263,7 @@ class Client:
         *,
         weights: Mapping[str, object] | None = None,
         replace: bool = False,
-    ) -> Function:
+    ) -> Function[Any]:
         """Registers a function that lies on disk.
 
         ``path`` is a configuration file, a folder with ``function.json`` or a single ``.json`` file, or a ``.pappus`` file,

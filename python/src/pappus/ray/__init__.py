@@ -6,6 +6,15 @@ much waits there. Calls of a node that is lost are made again on another one. ``
 In reading order: ``_cluster`` (the caller's side), ``_routing`` (which node runs a call), ``_node`` (the actor).
 """
 
+try:
+    import ray  # noqa: F401
+except ModuleNotFoundError as why:
+    if why.name != "ray":
+        raise
+    raise ModuleNotFoundError(
+        "pappus.ray needs Ray, which is not installed here: pip install 'ray>=2.40'", name="ray"
+    ) from None
+
 from pappus.ray._cluster import Cluster, ClusterFunction, connect
 
 __all__ = ["Cluster", "ClusterFunction", "connect"]
