@@ -86,7 +86,7 @@ def test_a_cancelled_task_cancels_its_call(start: Callable[..., Supervisor]) -> 
             # The answer to it comes before that to a later call.
             result = await function(steps=2, **inputs)
             np.testing.assert_array_equal(result, one)
-            assert not client._connection._waiting
+            assert not client._connection._requests.waiting
 
     asyncio.run(main())
 

@@ -338,7 +338,7 @@ def test_an_interruption_does_not_cost_the_connection(start: Callable[..., Super
         def interrupt() -> None:
             until_running(supervisor)
             # What was sent is sent, and the answer is far away: nothing is between a byte and its meaning.
-            while not client._connection._reading:
+            while client._connection._reader is None:
                 pass
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
@@ -354,7 +354,7 @@ def test_an_interruption_does_not_cost_the_connection(start: Callable[..., Super
             signal.signal(signal.SIGINT, before)
         assert client.status().devices[0].running == 1
         # The call goes on, and with it what it uses.
-        (waiting,) = client._connection._waiting.values()
+        (waiting,) = client._connection._requests.waiting.values()
         assert waiting.memory is not None
 
 

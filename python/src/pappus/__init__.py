@@ -15,7 +15,7 @@ In reading order:
 - ``_arrays``, ``_numbers``, ``_npy``: what an array may be: the one rule; numbers and files as arrays.
 - ``_pool``, ``_memory``: the shared memory that calls use behind the scenes.
 - ``_requests``, ``_files``, ``_archive``: every other request; functions on disk.
-- ``_connection``, ``_pending``, ``_wire``: the socket.
+- ``_opening``, ``_connection``, ``_pending``, ``_wire``: the socket; ``_owner``: the process that it belongs to.
 - ``_proto``: messages of the protocol, generated.
 """
 

@@ -6,11 +6,12 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pappus import _pending, _wire
-from pappus._connection import lost
-from pappus._pending import Memory, Waiting
+from pappus._opening import Opening, lost
+from pappus._owner import Owner
+from pappus._pending import ANSWER_SECONDS, Memory, Requests, Waiting, bounded
 from pappus._proto import pappus_pb2 as v1
 from pappus.errors import ConnectionLost, Error, fresh
 
@@ -19,55 +20,157 @@ _RECEIVE_BYTES = 256 << 10
 _MOST_UNSENT_BYTES = 1 << 20
 
 
+async def run(steps: Opening, loop: asyncio.AbstractEventLoop) -> socket.socket:
+    """Connects. A task that is cancelled meanwhile leaves nothing behind."""
+    try:
+        while True:
+            pause = next(steps)
+            told = loop.create_future()
+            if pause.readable is not None:
+                loop.add_reader(pause.readable, _tell, told)
+            try:
+                await _told(told, pause.seconds, loop)
+            finally:
+                if pause.readable is not None:
+                    loop.remove_reader(pause.readable)
+    except StopIteration as end:
+        peer: socket.socket = end.value
+        return peer
+    finally:
+        steps.close()
+
+
+async def _told(told: asyncio.Future[None], seconds: float | None, loop: asyncio.AbstractEventLoop) -> None:
+    """Waits until a future is told, or so many seconds are over."""
+    timer = None if seconds is None else loop.call_later(bounded(seconds), _tell, told)
+    try:
+        await told
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+def _tell(told: asyncio.Future[None]) -> None:
+    if not told.done():
+        told.set_result(None)
+
+
+class _Waiting(Waiting):
+    """With what the task that wants the answer waits for."""
+
+    __slots__ = ("answered",)
+
+    def __init__(
+        self,
+        id: int,
+        answered: asyncio.Future[None],
+        memory: Memory | None = None,
+        arrived: Callable[[v1.Response], None] | None = None,
+        limit: float | None = None,
+    ) -> None:
+        super().__init__(id, memory, arrived, limit)
+        self.answered = answered
+
+
 class AsyncConnection:
     """Sends requests and gives each its answer."""
 
-    def __init__(self, peer: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
-        peer.setblocking(False)
+    def __init__(self, peer: socket.socket, loop: asyncio.AbstractEventLoop, answer_seconds: float = ANSWER_SECONDS) -> None:
         self._socket = peer
         self._loop = loop
-        self._decoder = _wire.Decoder()
+        self._answer_seconds = answer_seconds
+        self._owner = Owner()
         self._next_id = 1
-        self._waiting: dict[int, tuple[Waiting, asyncio.Future[None]]] = {}
+        self._requests: Requests[_Waiting] = Requests()
         # Frames that the socket did not take yet, with their descriptors, which are ours.
         self._unsent: deque[tuple[memoryview, list[int]]] = deque()
         self._unsent_bytes = 0
-        self._room: asyncio.Event = asyncio.Event()
-        self._room.set()
-        self.broken: Error | None = None
+        # Told when the socket has taken all of it.
+        self._want_room: list[asyncio.Future[None]] = []
+        self._broken: Error | None = None
         loop.add_reader(peer, self._readable)
 
-    async def call(self, body: bytes, descriptors: Sequence[int] = (), memory: Memory | None = None) -> v1.Response:
-        """Sends a request that is encoded but for its number, and waits for its answer.
+    @property
+    def broken(self) -> Error | None:
+        """Why nothing can be sent any more, or not by this process."""
+        return self._broken if self._owner.is_this() else self._owner.refusal()
+
+    def check(self) -> None:
+        """Refuses other processes, and raises what broke the connection."""
+        self._owner.check()
+        if self._broken is not None:
+            raise fresh(self._broken)
+
+    async def ask(
+        self,
+        request: v1.Request,
+        descriptors: Sequence[int] = (),
+        arrived: Callable[[v1.Response], None] | None = None,
+        *,
+        slow: bool = False,
+    ) -> v1.Response:
+        """Sends a request and waits for its answer, which comes soon unless it is a ``slow`` one."""
+        body = _pending.encode(request, len(descriptors))
+        limit = None if slow else self._answer_seconds
+        return await self._exchange(body, descriptors, arrived=arrived, limit=limit)
+
+    async def call(self, body: bytes, memory: Memory, deadline: float | None) -> v1.Response:
+        """Makes a call that is encoded but for its number.
 
         A call whose caller is cancelled is cancelled at the supervisor; what it uses is kept until that answers.
         """
-        while not self._room.is_set() and self.broken is None:
-            await self._room.wait()
-        if self.broken is not None:
-            raise fresh(self.broken)
-        id = self._next_id
-        self._next_id += 1
-        waiting, answered = Waiting(id, memory), self._loop.create_future()
-        self._waiting[id] = waiting, answered
+        limit = None if deadline is None else deadline + self._answer_seconds
+        return await self._exchange(body, memory=memory, limit=limit)
+
+    async def _exchange(
+        self,
+        body: bytes,
+        descriptors: Sequence[int] = (),
+        *,
+        memory: Memory | None = None,
+        arrived: Callable[[v1.Response], None] | None = None,
+        limit: float | None = None,
+    ) -> v1.Response:
+        """Sends a request that is encoded but for its number, and waits for its answer."""
+        self.check()
+        while self._unsent_bytes > _MOST_UNSENT_BYTES and self._broken is None:
+            room = self._loop.create_future()
+            self._want_room.append(room)
+            await _told(room, limit, self._loop)
+            if room in self._want_room:
+                self._want_room.remove(room)
+                raise _pending.silent(limit)
+        self.check()
+        id = self._number()
+        waiting = self._requests.waiting[id] = _Waiting(id, self._loop.create_future(), memory, arrived, limit)
         self._send(_wire.frame(v1.Request(id=id).SerializeToString() + body, len(descriptors)), descriptors)
         try:
-            await answered
+            await _told(waiting.answered, limit, self._loop)
         except asyncio.CancelledError:
-            if memory is not None and id in self._waiting and self.broken is None:
+            if memory is not None and not waiting.done():
                 self._cancel(id)
             raise
+        if not waiting.done():
+            raise _pending.silent(limit)
         return waiting.outcome()
 
     def close(self) -> None:
-        """Ends the connection; who waits is told."""
-        self._fail(ConnectionLost("this client was closed"))
+        """Ends the connection; who waits is told. In a child of ``fork``, it ends for that child only."""
+        if self._owner.is_this():
+            self._fail(ConnectionLost("this client was closed"))
+        else:
+            # The event loop watches sockets of the parent, too.
+            self._socket.close()
+
+    def _number(self) -> int:
+        id = self._next_id
+        self._next_id = id + 1
+        return id
 
     def _cancel(self, call: int) -> None:
         """Cancels a call that nobody waits for any more; the answer to this is not waited for either."""
-        id = self._next_id
-        self._next_id += 1
-        self._waiting[id] = Waiting(id, None), self._loop.create_future()
+        id = self._number()
+        self._requests.waiting[id] = _Waiting(id, self._loop.create_future())
         request = v1.Request(id=id, cancel=v1.Cancel(request=call))
         self._send(_wire.frame(request.SerializeToString()), ())
 
@@ -80,8 +183,6 @@ class AsyncConnection:
         # The caller closes its descriptors when it has the answer, or gives up.
         self._unsent.append((rest, [os.dup(descriptor) for descriptor in left]))
         self._unsent_bytes += len(rest)
-        if self._unsent_bytes > _MOST_UNSENT_BYTES:
-            self._room.clear()
         self._loop.add_writer(self._socket, self._writable)
 
     def _write(self, rest: memoryview, descriptors: list[int]) -> tuple[memoryview, list[int]]:
@@ -99,6 +200,8 @@ class AsyncConnection:
         return rest[sent:], []
 
     def _writable(self) -> None:
+        if not self._owner.is_this():
+            return
         while self._unsent:
             rest, descriptors = self._unsent[0]
             left, owed = self._write(rest, descriptors)
@@ -110,44 +213,48 @@ class AsyncConnection:
                 return
             self._unsent.popleft()
         self._loop.remove_writer(self._socket)
-        self._room.set()
+        self._make_room()
+
+    def _make_room(self) -> None:
+        for room in self._want_room:
+            _tell(room)
+        self._want_room.clear()
 
     def _readable(self) -> None:
+        if not self._owner.is_this():
+            return
         try:
-            received = self._socket.recv(_RECEIVE_BYTES)
+            goes_on = self._requests.decoder.receive(self._socket.recv, _RECEIVE_BYTES)
         except (BlockingIOError, InterruptedError):
             return
-        except OSError:
-            received = b""
+        except ConnectionError:
+            goes_on = False
         try:
-            if not received:
+            if not goes_on:
                 raise lost()
-            for message in self._decoder.feed(received):
-                answer = _pending.decode(message)
-                waiting, answered = self._waiting.pop(answer.id, (None, None))
-                _pending.settle(waiting, answer)
-                if answered is not None and not answered.done():
-                    answered.set_result(None)
+            while (waiting := self._requests.next()) is not None:
+                _tell(waiting.answered)
+                self._requests.taken()
         except Error as why:
             self._fail(why)
 
     def _fail(self, why: Error) -> None:
         """Ends the connection: all that wait get this error, and so does who comes later."""
-        if self.broken is not None:
+        if self._broken is not None:
             return
-        self.broken = fresh(why)
+        self._broken = fresh(why)
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
-        for waiting, answered in self._waiting.values():
-            waiting.error = self.broken
-            if not answered.done():
-                answered.set_result(None)
-        self._waiting.clear()
+        self._requests.fail(self._broken)
+        for waiting in self._requests.waiting.values():
+            _tell(waiting.answered)
+        self._requests.waiting.clear()
         for _, descriptors in self._unsent:
             _close_all(descriptors)
         self._unsent.clear()
-        self._room.set()
+        self._unsent_bytes = 0
+        self._make_room()
 
 
 def _close_all(descriptors: list[int]) -> None:

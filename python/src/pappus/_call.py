@@ -128,7 +128,7 @@ class Prepared:
     def taint(self) -> None:
         """The call was given up and may go on for a while: what it writes to is not used again."""
         if self.block is not None:
-            self.block.tainted = True
+            self.block.taint()
 
     def finish(self, answer: v1.Response) -> Any:
         """The results of the call, from its answer."""

@@ -6,309 +6,372 @@
                    └► another reads ─► it sleeps until its answer is there, or the reader leaves and it takes over
 
 There is no thread of its own: a single caller's answer reaches it without a change of threads.
+
+A signal handler may raise an exception between any two steps of the interpreter (not between a call and the ``with`` block
+or the ``try`` that it begins). What was received or sent by then is kept where the next one who reads or sends finds it.
 """
 
 from __future__ import annotations
 
+import array
 import contextlib
-import os
+import functools
 import select
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from pappus import _pending, _wire
-from pappus._pending import Memory, Waiting
+from pappus._opening import lost
+from pappus._owner import Owner
+from pappus._pending import ANSWER_SECONDS, Memory, Requests, Waiting, bounded
 from pappus._proto import pappus_pb2 as v1
-from pappus.errors import ConnectionLost, Error, InvalidArgument, Unreachable, fresh
+from pappus.errors import ConnectionLost, Error, fresh
 
 # For one receive.
-_RECEIVE_BYTES = (64 << 10,)
-# Bytes that the kernel takes as a socket's path, without the zero at its end.
-_SOCKET_PATH_BYTES = 107
-# How long `connect` waits between attempts.
-_RETRY_EVERY = 0.01
-# How long a writer whose socket is full leaves the reading to another thread.
-_LOOK_AGAIN_MS = 10
+_RECEIVE_BYTES = 64 << 10
+# Seconds for which a writer whose socket is full leaves the reading to another thread.
+_LOOK_AGAIN = 0.01
 
 
-def lost() -> ConnectionLost:
-    """The error of what was in flight, and of what is asked for later."""
-    return ConnectionLost(
-        "the supervisor closed the connection: it stopped, or it refused what it was sent (its log says); connect again",
-        retryable=True,
-    )
+class Sent(Waiting):
+    """With the threads that wait for the answer while another one reads."""
+
+    __slots__ = ("sleepers",)
+
+    def __init__(
+        self, id: int, memory: Memory | None, arrived: Callable[[v1.Response], None] | None, limit: float | None
+    ) -> None:
+        super().__init__(id, memory, arrived, limit)
+        self.sleepers: tuple[threading.Lock, ...] = ()
 
 
-def unreachable(path: str, why: OSError) -> Unreachable:
-    """Why a socket cannot be connected to, and what to do about it."""
-    size = len(os.fsencode(path))
-    if isinstance(why, PermissionError):
-        reason = f"{why.strerror}; it belongs to another user: use the supervisor's uid or root"
-    elif size > _SOCKET_PATH_BYTES:
-        reason = f"the path has {size} bytes, a socket's can have {_SOCKET_PATH_BYTES}: use a shorter one"
-    else:
-        start = "start `pappus-supervisor --socket … --state-dir …`, or name the socket it was started with"
-        reason = f"{why.strerror or why}; {start}"
-    return Unreachable(f"cannot reach a supervisor at {path}: {reason}", retryable=True)
+class _Frame:
+    """A request on its way to the socket."""
 
+    __slots__ = ("bytes", "descriptors", "request", "sent")
 
-def open_socket(path: str, patience: float | None) -> socket.socket:
-    """Connects and greets; tries again for ``patience`` seconds while nobody listens."""
-    end = time.monotonic() + (patience or 0)
-    while True:
-        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            peer.connect(path)
-            _greet(peer)
-            return peer
-        except (FileNotFoundError, ConnectionRefusedError) as why:
-            peer.close()
-            if time.monotonic() >= end:
-                raise unreachable(path, why) from None
-            time.sleep(_RETRY_EVERY)
-        except OSError as why:
-            peer.close()
-            raise unreachable(path, why) from None
-        except BaseException:
-            peer.close()
-            raise
-
-
-def _greet(peer: socket.socket) -> None:
-    # A connection that is refused may be closed already, with the reason still to be read from it.
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        peer.sendall(_wire.GREETING)
-    answer = b""
-    while len(answer) < _wire.GREETING_BYTES:
-        try:
-            piece = peer.recv(_wire.GREETING_BYTES - len(answer))
-        except ConnectionResetError:
-            piece = b""
-        if not piece:
-            raise lost()
-        answer += piece
-    _wire.check_greeting(answer)
+    def __init__(self, request: Sent, bytes: bytes, descriptors: Sequence[int]) -> None:
+        self.request = request
+        self.bytes = bytes
+        self.descriptors = descriptors
+        # How many bytes each step sent.
+        self.sent: list[int] = []
 
 
 class Connection:
     """Sends requests and gives each its answer."""
 
-    def __init__(self, peer: socket.socket) -> None:
+    def __init__(self, peer: socket.socket, answer_seconds: float = ANSWER_SECONDS) -> None:
+        peer.setblocking(True)
         self._socket = peer
-        self._pid = os.getpid()
-        self._decoder = _wire.Decoder()
-        # What was received and not looked at yet.
-        self._received: deque[bytes] = deque()
+        self._answer_seconds = answer_seconds
+        self._owner = Owner()
         self._readable = select.poll()
         self._readable.register(peer, select.POLLIN)
-        # One writer at a time.
+        # One writer at a time; guards the frame that was begun.
         self._sending = threading.Lock()
+        self._begun: _Frame | None = None
         # Guards what follows.
         self._lock = threading.Lock()
-        self._waiting: dict[int, Waiting] = {}
+        self._requests: Requests[Sent] = Requests()
         # Threads that wait while another one reads.
-        self._asleep: dict[threading.Lock, None] = {}
-        self._reading = False
+        self._asleep: dict[object, threading.Lock] = {}
+        # Stands for the thread that reads.
+        self._reader: object | None = None
         self._next_id = 1
         self._broken: Error | None = None
 
     @property
     def broken(self) -> Error | None:
-        """Why nothing can be sent any more."""
-        return self._broken
+        """Why nothing can be sent any more, or not by this process."""
+        return self._broken if self._owner.is_this() else self._owner.refusal()
 
-    def send(self, request: v1.Request, descriptors: Sequence[int] = (), memory: Memory | None = None) -> Waiting:
-        """Sends a request; it is given its number here."""
-        return self.send_encoded(_pending.encode(request, len(descriptors)), descriptors, memory)
+    def check(self) -> None:
+        """Refuses other processes, and raises what broke the connection."""
+        self._owner.check()
+        if self._broken is not None:
+            raise fresh(self._broken)
 
-    def send_encoded(self, body: bytes, descriptors: Sequence[int] = (), memory: Memory | None = None) -> Waiting:
+    def ask(
+        self,
+        request: v1.Request,
+        descriptors: Sequence[int] = (),
+        arrived: Callable[[v1.Response], None] | None = None,
+        *,
+        slow: bool = False,
+    ) -> v1.Response:
+        """Sends a request and waits for its answer, which comes soon unless it is a ``slow`` one."""
+        body = _pending.encode(request, len(descriptors))
+        limit = None if slow else self._answer_seconds
+        return self.wait(self.send(body, descriptors, arrived=arrived, limit=limit))
+
+    def call(self, body: bytes, memory: Memory, deadline: float | None) -> Sent:
+        """Sends a call that is encoded but for its number."""
+        return self.send(body, memory=memory, limit=None if deadline is None else deadline + self._answer_seconds)
+
+    def send(
+        self,
+        body: bytes,
+        descriptors: Sequence[int] = (),
+        *,
+        memory: Memory | None = None,
+        arrived: Callable[[v1.Response], None] | None = None,
+        limit: float | None = None,
+    ) -> Sent:
         """Sends a request that is encoded but for its number."""
-        if os.getpid() != self._pid:
-            raise InvalidArgument("this connection belongs to the process that forked this one: connect again")
-        with self._lock:
-            self._check()
-            id = self._next_id
-            self._next_id += 1
-            waiting = self._waiting[id] = Waiting(id, memory)
-        # Messages that lie behind each other are merged: this is the request with its number.
-        frame = _wire.frame(v1.Request(id=id).SerializeToString() + body, len(descriptors))
+        self.check()
+        end = _end(limit)
         with self._sending:
-            self._write(frame, descriptors)
+            self._finish(end)
+            if self._begun is not None:
+                raise _pending.silent(limit)
+            id = self._next_id
+            self._next_id = id + 1
+            waiting = Sent(id, memory, arrived, limit)
+            # Messages that lie behind each other are merged: this is the request with its number.
+            frame = _wire.frame(v1.Request(id=id).SerializeToString() + body, len(descriptors))
+            self._begun = begun = _Frame(waiting, frame, descriptors)
+            try:
+                with self._lock:
+                    self.check()
+                    self._requests.waiting[id] = waiting
+                if not self._write(begun, end):
+                    raise _pending.silent(limit)
+                self._begun = None
+            except BaseException:
+                # The caller closes the descriptors now. Where bytes were sent, the descriptors went with the first one.
+                if not begun.sent:
+                    self._finish(end)
+                raise
         return waiting
 
-    def wait(self, waiting: Waiting, timeout: float | None = None) -> v1.Response:
+    def wait(self, waiting: Sent, timeout: float | None = None) -> v1.Response:
         """The answer to a request; :class:`TimeoutError` if it does not come in time."""
-        end = None if timeout is None else time.monotonic() + timeout
-        while not waiting.done():
-            if not self._lead(waiting, end):
-                self._follow(waiting, end)
+        self._owner.check()
+        limits = [limit for limit in (timeout, waiting.limit) if limit is not None]
+        limit = min(limits, default=None)
+        if not self._wait_until(waiting, _end(limit)):
+            if timeout is not None and (waiting.limit is None or timeout < waiting.limit):
+                raise TimeoutError("no answer yet")
+            raise _pending.silent(limit)
         return waiting.outcome()
 
-    def poll(self, waiting: Waiting) -> bool:
+    def poll(self, waiting: Sent) -> bool:
         """Whether the answer to a request is there, without waiting for it."""
-        try:
-            if not waiting.done():
-                self._lead(waiting, time.monotonic())
-        except TimeoutError:
-            pass
-        return waiting.done()
+        self._owner.check()
+        return self._wait_until(waiting, time.monotonic())
 
     def close(self) -> None:
-        """Ends the connection; who waits is told."""
+        """Ends the connection; who waits is told. In a child of ``fork``, it ends for that child only."""
+        if not self._owner.is_this():
+            # A lock may be held for ever here: its holder is a thread of the parent.
+            self._socket.close()
+            return
         self._fail(ConnectionLost("this client was closed"))
         if self._sending.acquire(blocking=False):
-            with self._lock:
-                if not self._reading:
-                    self._socket.close()
-            self._sending.release()
+            try:
+                with self._lock:
+                    if self._reader is None:
+                        self._socket.close()
+            finally:
+                self._sending.release()
 
     def __del__(self) -> None:
         # No thread uses it any more.
         self._socket.close()
 
-    def _check(self) -> None:
-        if self._broken is not None:
-            raise fresh(self._broken)
+    def _wait_until(self, waiting: Sent, end: float | None) -> bool:
+        """Waits for the answer to a request; false if it does not come in time."""
+        while not waiting.done():
+            if self._broken is not None:
+                # Who broke it may have been interrupted before all were told.
+                self._fail(self._broken)
+                continue
+            if self._begun is not None and not self._sending.locked():
+                with self._sending:
+                    self._finish(end)
+            if not self._read(functools.partial(self._until, waiting, end)):
+                self._sleep(waiting, end)
+            if end is not None and time.monotonic() >= end:
+                break
+        return waiting.done()
 
-    def _lead(self, waiting: Waiting, end: float | None) -> bool:
-        """Reads until a request has its answer; false where another thread reads."""
-        leads = False
+    def _until(self, waiting: Sent, end: float | None) -> None:
+        """Receives until a request has its answer. By whoever reads."""
+        while not waiting.done() and self._broken is None and self._receive(end):
+            pass
+
+    def _read(self, receive: Callable[[], None]) -> bool:
+        """Makes this thread the one that reads; false where another one is."""
+        me = object()
         try:
             with self._lock:
-                if not self._reading:
-                    self._reading = leads = True
-            while leads and not waiting.done() and self._broken is None:
-                self._receive(end)
-            return leads
+                if self._reader is None:
+                    self._reader = me
+            if self._reader is not me:
+                return False
+            receive()
+            return True
         finally:
-            if leads:
-                with self._lock:
-                    self._reading = False
-                    self._wake_one()
+            try:
+                self._leave(me)
+            except BaseException:
+                # It was interrupted itself.
+                self._leave(me)
+                raise
 
-    def _follow(self, waiting: Waiting, end: float | None) -> None:
+    def _sleep(self, waiting: Sent, end: float | None) -> None:
         """Sleeps until a request has its answer, or nobody reads."""
         woken = threading.Lock()
         woken.acquire()
         try:
             with self._lock:
-                if not self._reading or waiting.done():
+                if self._reader is None or waiting.done():
                     return
-                self._asleep[woken] = None
+                self._asleep[woken] = woken
                 waiting.sleepers += (woken,)
-            if not woken.acquire(timeout=-1 if end is None else max(0.0, end - time.monotonic())):
-                raise TimeoutError("no answer yet")
+            woken.acquire(timeout=-1 if end is None else max(0.0, end - time.monotonic()))
         finally:
-            with self._lock:
-                self._asleep.pop(woken, None)
-                # It may have been woken to read, and have no reason to any more.
-                self._wake_one()
-
-    def _wake_one(self) -> None:
-        """Has one of those that sleep read on, if nobody does. The lock is held."""
-        if self._asleep and not self._reading:
-            woken, _ = self._asleep.popitem()
-            woken.release()
-
-    def _receive(self, end: float | None) -> None:
-        """Waits for bytes until ``end``, and gives out the answers in them. By the one thread that reads."""
-        received = self._received
-        if not received:
-            if end is not None and not self._readable.poll(max(0.0, end - time.monotonic()) * 1000):
-                raise TimeoutError("no answer yet")
             try:
-                # One step of the interpreter: an interruption comes before bytes are taken, or finds them kept.
-                received.extend(map(self._socket.recv, _RECEIVE_BYTES))
-            except OSError:
-                received.append(b"")
-        # From here on it would lose them, and with them the connection.
-        try:
-            data = received.popleft()
-            if not data:
-                raise lost()
-            for message in self._decoder.feed(data):
-                self._give(_pending.decode(message))
-        except BaseException as why:
-            self._fail(why)
-            if not isinstance(why, Error):
+                self._leave(woken)
+            except BaseException:
+                self._leave(woken)
                 raise
 
-    def _give(self, answer: v1.Response) -> None:
+    def _leave(self, me: object) -> None:
+        """Reads and sleeps no longer; has one of those that sleep read on, if nobody does. To do so twice changes nothing."""
         with self._lock:
-            waiting = _pending.settle(self._waiting.pop(answer.id, None), answer)
-            for woken in waiting.sleepers:
-                if woken in self._asleep:
-                    del self._asleep[woken]
-                    woken.release()
+            if self._reader is me:
+                self._reader = None
+            self._asleep.pop(me, None)
+            if self._reader is None:
+                # It may have been woken to read before, and have no reason to any more.
+                for woken in reversed(self._asleep.values()):
+                    _wake(woken)
+                    break
 
-    def _fail(self, why: BaseException) -> None:
-        """Ends the connection: all that wait get this error, and so does who comes later."""
+    def _receive(self, end: float | None) -> bool:
+        """Waits for bytes until ``end``, and gives out the answers in them; false if none came. By whoever reads."""
+        try:
+            # What another reader left behind comes first.
+            if self._give():
+                return True
+            if end is not None and not self._readable.poll(_left_ms(end)):
+                return False
+            try:
+                goes_on = self._requests.decoder.receive(self._socket.recv, _RECEIVE_BYTES)
+            except ConnectionError:
+                goes_on = False
+            if not goes_on:
+                raise lost()
+            self._give()
+        except Error as why:
+            self._fail(why)
+        return True
+
+    def _give(self) -> bool:
+        """Gives out the answers that were received; false if there was none."""
+        given = False
+        while True:
+            with self._lock:
+                waiting = self._requests.next()
+                if waiting is None:
+                    return given
+                for woken in waiting.sleepers:
+                    _wake(woken)
+                self._requests.taken()
+                given = True
+
+    def _fail(self, why: Error) -> None:
+        """Ends the connection: all that wait get this error, and so does who comes later. To do so twice changes nothing."""
         with self._lock:
-            if self._broken is not None:
-                return
-            # An interruption is for whom it interrupts; others lost their connection.
-            self._broken = fresh(why) if isinstance(why, Error) else lost()
-            for waiting in self._waiting.values():
-                waiting.error = self._broken
-            self._waiting.clear()
-            for woken in self._asleep:
-                woken.release()
-            self._asleep.clear()
+            if self._broken is None:
+                self._broken = fresh(why)
+            self._requests.fail(self._broken)
+            for woken in self._asleep.values():
+                _wake(woken)
+            self._requests.waiting.clear()
         # Wakes the thread that reads. The descriptor is closed with this object, when no thread uses it.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
-    def _write(self, frame: bytes, descriptors: Sequence[int]) -> None:
-        """Writes all of a frame; what comes meanwhile is read, so that neither side waits for the other for ever."""
-        sent = 0
+    def _finish(self, end: float | None) -> None:
+        """Ends what another sender was interrupted in: writes the rest of its frame, or forgets it. Senders only."""
+        begun = self._begun
+        if begun is None:
+            return
+        if begun.sent:
+            if not self._write(begun, end):
+                return
+        else:
+            with self._lock:
+                self._requests.waiting.pop(begun.request.id, None)
+        self._begun = None
+
+    def _write(self, frame: _Frame, end: float | None) -> bool:
+        """Writes the rest of a frame; false if the socket does not take it until ``end``.
+
+        What comes meanwhile is read, so that neither side waits for the other for ever.
+        """
         try:
-            while sent < len(frame):
+            while (sent := sum(frame.sent)) < len(frame.bytes):
+                # The step that writes keeps how much it was.
                 try:
-                    if descriptors and not sent:
-                        sent += socket.send_fds(self._socket, [frame], list(descriptors), socket.MSG_DONTWAIT)
+                    if frame.descriptors and not sent:
+                        descriptors = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", frame.descriptors))
+                        writing = map(self._socket.sendmsg, ([frame.bytes],), ([descriptors],), (socket.MSG_DONTWAIT,))
                     else:
-                        # Most frames go at once.
-                        rest: Any = memoryview(frame)[sent:] if sent else frame
-                        sent += self._socket.send(rest, socket.MSG_DONTWAIT)
+                        writing = map(self._socket.send, (memoryview(frame.bytes)[sent:],), (socket.MSG_DONTWAIT,))
+                    frame.sent.extend(writing)
                 except BlockingIOError:
-                    self._make_room()
+                    if end is not None and time.monotonic() >= end:
+                        return False
+                    self._make_room(end)
         except (BrokenPipeError, ConnectionResetError):
             self._last_words()
-        except BaseException as why:
-            # Part of the frame may be on its way, and no more of it will follow.
-            if sent < len(frame):
-                self._fail(why)
-            raise
+        return True
 
-    def _make_room(self) -> None:
+    def _make_room(self, end: float | None) -> None:
         """Waits until the socket takes more, and reads meanwhile, unless another thread does."""
-        reads = False
-        try:
-            with self._lock:
-                if not self._reading:
-                    self._reading = reads = True
-            ready = select.poll()
-            ready.register(self._socket, select.POLLOUT | (select.POLLIN if reads else 0))
+        if not self._read(functools.partial(self._until_writable, end)):
             # In the end another thread reads, or none: then it is looked at again who does.
-            events = ready.poll(None if reads else _LOOK_AGAIN_MS)
-            if reads and any(event & select.POLLIN for _, event in events):
-                self._receive(time.monotonic())
-        finally:
-            if reads:
-                with self._lock:
-                    self._reading = False
-                    self._wake_one()
-        self._check()
+            self._ready(select.POLLOUT, time.monotonic() + _LOOK_AGAIN)
+        self.check()
+
+    def _until_writable(self, end: float | None) -> None:
+        if self._ready(select.POLLIN | select.POLLOUT, end) & select.POLLIN:
+            self._receive(time.monotonic())
+
+    def _ready(self, events: int, end: float | None) -> int:
+        """Waits for the socket until ``end``: what of this it is ready for."""
+        ready = select.poll()
+        ready.register(self._socket, events)
+        found = ready.poll(_left_ms(end))
+        return found[0][1] if found else 0
 
     def _last_words(self) -> None:
         """The supervisor closed the connection; it may have said why before it did."""
-        while self._broken is None and self._lead(_NOTHING, None):
+        while self._broken is None and self._read(functools.partial(self._until, _NOTHING, None)):
             pass
 
 
+def _end(seconds: float | None) -> float | None:
+    """When so many seconds are over."""
+    return None if seconds is None else time.monotonic() + bounded(seconds)
+
+
+def _left_ms(end: float | None) -> float | None:
+    """What is left until then, for the system's ``poll``."""
+    return None if end is None else max(0.0, end - time.monotonic()) * 1000
+
+
+def _wake(woken: threading.Lock) -> None:
+    """Wakes a thread that sleeps on a lock. To do so twice changes nothing. The connection's lock is held."""
+    if woken.locked():
+        woken.release()
+
+
 # Stands for no request: reading for it ends with the connection.
-_NOTHING = Waiting(0, None)
+_NOTHING = Sent(0, None, None, None)

@@ -7,6 +7,7 @@ be it the call in flight, a result that was not copied, or a caller's array over
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from typing import Any
 
@@ -44,19 +45,19 @@ def block_size(size: int) -> int:
 
 
 class Mapped:
-    """An arena that the supervisor knows, mapped here."""
+    """An arena, mapped here; once the supervisor knows it, it has a number."""
 
     __slots__ = ("address", "bytes", "id", "live", "memory", "retired", "used")
 
-    def __init__(self, id: int, descriptor: int, size: int) -> None:
-        self.id = id
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.id = 0
         self.memory = _memory.map_shared(descriptor, size)
         self.bytes = np.frombuffer(self.memory, np.uint8)
         self.address: int = self.bytes.__array_interface__["data"][0]
         # Where the next new block goes, and blocks that are out.
         self.used = 0
         self.live = 0
-        # No further blocks come from it: a call that was given up may still write there.
+        # No further blocks come from it: it is a caller's, or a call that was given up may still write there.
         self.retired = False
 
     def __len__(self) -> int:
@@ -88,19 +89,22 @@ class Mapped:
 class Block:
     """A range of an arena that belongs to whoever refers to it."""
 
-    __slots__ = ("_returned", "arena", "offset", "size", "tainted")
+    arena: Mapped
+    offset: int
+    taken: _Taken
 
-    def __init__(self, arena: Mapped, offset: int, size: int, returned: deque[tuple[Mapped, int, int, bool]]):
-        self.arena = arena
-        self.offset = offset
-        self.size = size
-        # Whether its call was given up while it may have been running.
-        self.tainted = False
-        self._returned = returned
+    def taint(self) -> None:
+        """Its call was given up while it may have been running."""
+        self.taken.tainted = True
 
-    def __del__(self) -> None:
-        # In any thread, at any time: no lock may be taken here.
-        self._returned.append((self.arena, self.offset, self.size, self.tainted))
+
+class _Taken(weakref.ref[Block]):
+    """What is known of a block when it is gone."""
+
+    arena: Mapped
+    offset = 0
+    size = 0
+    tainted = False
 
 
 class Lease:
@@ -119,31 +123,48 @@ class Lease:
 
 
 class Pool:
-    """All arenas of a connection. Whoever uses it opens and closes arenas at the supervisor as it is told."""
+    """All arenas of a connection. Whoever uses it opens and closes arenas at the supervisor as it is told.
+
+    An arena that the supervisor has is in one of three lists, from the moment its answer arrives until that to its closing
+    does, whoever waits for these. Steps that belong together have no call between them, at which a signal handler could
+    raise an exception.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._arenas: list[Mapped] = []
-        self._free: dict[int, list[tuple[Mapped, int]]] = {}
-        self._returned: deque[tuple[Mapped, int, int, bool]] = deque()
         self._callers: list[Mapped] = []
+        # To be closed.
+        self._going: list[Mapped] = []
+        self._free: dict[int, list[tuple[Mapped, int]]] = {}
+        # Blocks that are out, and those of them that nobody refers to any more.
+        self._out: dict[tuple[int, int], _Taken] = {}
+        self._returned: deque[_Taken] = deque()
 
     def take(self, size: int) -> Block | None:
         """A block of a :func:`block_size`, where there is room for one; otherwise another arena must be opened."""
         with self._lock:
             if self._returned:
                 self._take_back()
-            free = self._free.get(size)
-            if free:
-                arena, offset = free.pop()
+            free = self._free.get(size, [])
+            found = None if free else self._with_room(size)
+            if not free and found is None:
+                return None
+            # It comes back by a method of C's own, in any thread, at any time: no lock may be taken then, and what a signal
+            # handler raises in a method of Python's would be lost, and the block with it.
+            block = Block()
+            taken = _Taken(block, self._returned.append)
+            if found is None:
+                arena, offset = free[-1]
+                del free[-1]
             else:
-                found = self._with_room(size)
-                if found is None:
-                    return None
                 arena, offset = found, found.used
-                arena.used += size
+                found.used += size
             arena.live += 1
-        return Block(arena, offset, size, self._returned)
+            block.arena, block.offset, block.taken = arena, offset, taken
+            taken.arena, taken.offset, taken.size = arena, offset, size
+            self._out[arena.id, offset] = taken
+        return block
 
     def lacks(self, size: int) -> int | None:
         """The size of the arena that must be opened for such a block, if one must."""
@@ -151,35 +172,45 @@ class Pool:
             self._take_back()
             return None if self._free.get(size) or self._with_room(size) else self._next_arena(size)
 
-    def add(self, id: int, descriptor: int, size: int) -> None:
-        """An arena was opened for it."""
-        arena = Mapped(id, descriptor, size)
+    def opened(self, arena: Mapped, id: int, *, callers: bool) -> None:
+        """The supervisor has an arena, for calls or for a caller that wants one of its own. To say so twice changes nothing."""
         with self._lock:
-            self._arenas.append(arena)
+            if arena.id == 0:
+                arena.id = id
+                if arena.retired:
+                    self._going += [arena]
+                elif callers:
+                    self._callers += [arena]
+                else:
+                    self._arenas += [arena]
 
-    def add_callers(self, arena: Mapped) -> None:
-        """A caller opened an arena of its own."""
+    def give_up(self, arena: Mapped) -> None:
+        """No caller has an arena any more: it is to be closed, now or when the supervisor says that it is open."""
         with self._lock:
-            self._callers = [*self._callers, arena]
+            arena.retired = True
+            if arena in self._callers:
+                self._callers = [other for other in self._callers if other is not arena]
+                self._going += [arena]
 
-    def remove_callers(self, arena: Mapped) -> None:
-        """A caller closed it."""
+    def closed(self, arena: Mapped) -> None:
+        """The supervisor has an arena no longer."""
         with self._lock:
-            self._callers = [other for other in self._callers if other is not arena]
+            self._going = [other for other in self._going if other is not arena]
 
     def find(self, array: npt.NDArray[Any], *, callers_only: bool) -> tuple[Mapped, int] | None:
         """Where in an arena an array lies, if it does, and as devices take it."""
         if array.nbytes == 0 or not _arrays.lies_as_sent(array):
             return None
         address: int = array.__array_interface__["data"][0]
-        for arena in self._callers if callers_only else (*self._callers, *self._arenas):
+        callers, arenas = self._callers, self._arenas
+        for arena in callers if callers_only else (*callers, *arenas):
             offset = arena.offset_of(address, array.nbytes)
             if offset is not None and not arena.retired:
                 return arena, offset
         return None
 
-    def unused(self, *, for_arena_of: int, all_of_them: bool = False) -> list[int]:
-        """Takes out arenas to be closed before another one is opened.
+    def unused(self, *, for_arena_of: int, all_of_them: bool = False) -> list[Mapped]:
+        """Arenas to be closed before another one is opened; they are used for nothing from now on.
 
         No block of them is out, and they are retired, or many, or large as the new one is.
         """
@@ -192,29 +223,40 @@ class Pool:
                 for arena in self._arenas
                 if not arena.live and (everything or arena.retired or (large and len(arena) > _USUAL_ARENA))
             ]
-            self._arenas = [arena for arena in self._arenas if arena not in going]
             self._forget(going)
-            return [arena.id for arena in going]
+            staying = [arena for arena in self._arenas if arena not in going]
+            self._going, self._arenas = self._going + going, staying
+            return self._going
 
     def _crowded(self) -> bool:
         return len(self._arenas) + len(self._callers) >= MAX_ARENAS - _LEFT_FOR_CALLERS
 
     def _with_room(self, size: int) -> Mapped | None:
-        return next((arena for arena in reversed(self._arenas) if arena.has_room(size)), None)
+        for arena in reversed(self._arenas):
+            if arena.has_room(size):
+                return arena
+        return None
 
     def _take_back(self) -> None:
         while self._returned:
-            arena, offset, size, tainted = self._returned.popleft()
-            arena.live -= 1
-            if tainted and not arena.retired:
-                arena.retired = True
-                self._forget([arena])
-            if not arena.retired:
-                self._free.setdefault(size, []).append((arena, offset))
+            taken = self._returned[0]
+            if taken.size:
+                arena = taken.arena
+                if taken.tainted:
+                    arena.retired = True
+                if arena.retired:
+                    self._forget([arena])
+                free = self._free.setdefault(taken.size, [])
+                # No call from here on.
+                if not arena.retired:
+                    free += [(arena, taken.offset)]
+                arena.live -= 1
+                taken.size = 0
+                del self._out[arena.id, taken.offset]
+            del self._returned[0]
 
     def _forget(self, arenas: list[Mapped]) -> None:
-        for size, blocks in self._free.items():
-            self._free[size] = [block for block in blocks if block[0] not in arenas]
+        self._free = {size: [block for block in blocks if block[0] not in arenas] for size, blocks in self._free.items()}
 
     def _next_arena(self, size: int) -> int:
         if size > MAX_ARENA_BYTES:

@@ -5,8 +5,9 @@ A blocking client and an asynchronous one run the same generators, each in its o
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,19 +22,31 @@ from pappus.errors import InvalidArgument, NotFound, ProtocolError, ResourceExha
 T = TypeVar("T")
 
 
+# Requests for which a supervisor compiles, reads gigabytes or waits for calls.
+_SLOW = frozenset({"put_blob", "add_module", "add_function", "drain"})
+
+
 class Outgoing(NamedTuple):
     """A request with its descriptors, which stay open until it is sent."""
 
     request: v1.Request
     descriptors: tuple[int, ...] = ()
+    # Takes what the answer brings, even if it comes when nobody waits for it any more. It may be called twice.
+    arrived: Callable[[v1.Response], None] | None = None
+
+    def is_slow(self) -> bool:
+        """True if it may take the supervisor long, however well it is."""
+        return self.request.WhichOneof("body") in _SLOW
 
 
 Operation = Generator[Outgoing, v1.Response, T]
 
 
-def ask(kind: str, request: v1.Request, *descriptors: int) -> Operation[Any]:
+def ask(
+    kind: str, request: v1.Request, *descriptors: int, arrived: Callable[[v1.Response], None] | None = None
+) -> Operation[Any]:
     """Sends one request, and takes the kind of answer that belongs to it."""
-    answer = yield Outgoing(request, descriptors)
+    answer = yield Outgoing(request, descriptors, arrived)
     if answer.WhichOneof("body") != kind:
         raise ProtocolError(f"the supervisor answered with {answer.WhichOneof('body')} where {kind} is expected")
     return getattr(answer, kind)
@@ -170,16 +183,23 @@ def put_blob(source: _files.Source) -> Operation[bytes]:
     return stored.sha256
 
 
-def open_arena(size: int) -> Operation[Mapped]:
+def open_arena(pool: Pool, size: int) -> Operation[Mapped]:
     """Opens an arena for a caller."""
     with _memory.arena_memfd(_arena_size(size)) as descriptor:
-        opened: v1.ArenaOpened = yield from ask("arena", v1.Request(open_arena=v1.OpenArena()), descriptor)
-        return Mapped(opened.arena, descriptor, size)
+        arena = Mapped(descriptor, size)
+        try:
+            yield from _open(pool, arena, descriptor, callers=True)
+        except BaseException:
+            # Its answer may be on its way.
+            pool.give_up(arena)
+            raise
+        return arena
 
 
-def close_arena(id: int) -> Operation[None]:
-    """Stops sharing an arena. Calls that use it go on."""
-    yield from ask("done", v1.Request(close_arena=v1.CloseArena(arena=id)))
+def close_arena(pool: Pool, arena: Mapped) -> Operation[None]:
+    """Stops sharing a caller's arena. Calls that use it go on."""
+    pool.give_up(arena)
+    yield from _close(pool, [arena])
 
 
 def grow(pool: Pool, block: int) -> Operation[None]:
@@ -190,20 +210,35 @@ def grow(pool: Pool, block: int) -> Operation[None]:
     size = pool.lacks(block)
     if size is None:
         return
-    for id in pool.unused(for_arena_of=size):
-        yield from close_arena(id)
     with _memory.arena_memfd(_arena_size(size)) as descriptor:
-        request = v1.Request(open_arena=v1.OpenArena())
-        try:
-            opened: v1.ArenaOpened = yield from ask("arena", request, descriptor)
-        except ResourceExhausted:
-            idle = pool.unused(for_arena_of=size, all_of_them=True)
-            if not idle:
-                raise
-            for id in idle:
-                yield from close_arena(id)
-            opened = yield from ask("arena", request, descriptor)
-        pool.add(opened.arena, descriptor, size)
+        yield from _open(pool, Mapped(descriptor, size), descriptor, callers=False)
+
+
+def _open(pool: Pool, arena: Mapped, descriptor: int, *, callers: bool) -> Operation[None]:
+    """Opens an arena, in the place of those that are of no use. The pool has it when the answer arrives, whoever waits."""
+
+    def arrived(answer: v1.Response) -> None:
+        if answer.WhichOneof("body") == "arena":
+            pool.opened(arena, answer.arena.arena, callers=callers)
+
+    yield from _close(pool, pool.unused(for_arena_of=len(arena)))
+    request = v1.Request(open_arena=v1.OpenArena())
+    try:
+        yield from ask("arena", request, descriptor, arrived=arrived)
+    except ResourceExhausted:
+        idle = pool.unused(for_arena_of=len(arena), all_of_them=True)
+        if not idle:
+            raise
+        yield from _close(pool, idle)
+        yield from ask("arena", request, descriptor, arrived=arrived)
+
+
+def _close(pool: Pool, arenas: list[Mapped]) -> Operation[None]:
+    """Closes arenas. Of one that was given up in the middle of this, nobody knows whether it is closed: it is closed again."""
+    for arena in arenas:
+        with contextlib.suppress(NotFound):
+            yield from ask("done", v1.Request(close_arena=v1.CloseArena(arena=arena.id)))
+        pool.closed(arena)
 
 
 def list_tenants() -> Operation[list[v1.TenantInfo]]:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable
 
 from pappus.errors import ProtocolError
 
@@ -45,37 +45,57 @@ def frame(message: bytes, descriptors: int = 0) -> bytes:
 
 
 class Decoder:
-    """Turns received bytes into messages. A supervisor sends no descriptors, so a frame that announces some is broken."""
+    """Turns received bytes into messages. A supervisor sends no descriptors, so a frame that announces some is broken.
 
-    __slots__ = ("_needed", "_pending")
+    An exception of a signal handler may strike between any two steps of the interpreter. Each change here is one step, and a
+    message stays the next one until it is taken: who reads next goes on where another one was interrupted.
+    """
+
+    __slots__ = ("_state",)
 
     def __init__(self) -> None:
-        self._pending = bytearray()
-        # Bytes of the frame that is pending, as far as is known.
-        self._needed = HEADER_BYTES
+        # Pieces as they were received; how many bytes of the first one were taken; the next frame's length and its message,
+        # as far as they are known.
+        self._state: tuple[list[bytes], int, int | None, bytes | None] = [], 0, None, None
 
-    def feed(self, received: bytes) -> Iterator[bytes]:
-        """The messages that are complete with these bytes."""
-        if self._pending:
-            self._pending += received
-            if len(self._pending) < self._needed:
-                return
-            received = bytes(self._pending)
-            self._pending.clear()
-        at, end, needed = 0, len(received), HEADER_BYTES
-        while end - at >= HEADER_BYTES:
-            length, descriptors, reserved, more = _HEADER.unpack_from(received, at)
-            if length > MAX_MESSAGE_BYTES:
-                raise ProtocolError(f"the supervisor announces a message of {length} bytes, more than there can be")
-            if descriptors or reserved or more:
-                raise ProtocolError("the supervisor sent a broken frame: bytes of its header that must be zero are not")
-            if end - at - HEADER_BYTES < length:
-                needed = HEADER_BYTES + length
-                break
-            at += HEADER_BYTES
-            yield received[at : at + length]
-            at += length
-            needed = HEADER_BYTES
-        if at < end:
-            self._pending += received[at:]
-            self._needed = needed
+    def receive(self, receive: Callable[[int], bytes], size: int) -> bool:
+        """Takes bytes from a socket; false at its end."""
+        pieces = self._state[0]
+        # The step that takes bytes from the socket keeps them, too.
+        pieces.extend(map(receive, (size,)))
+        return bool(pieces[-1])
+
+    def message(self) -> bytes | None:
+        """The next message, if all of it was received."""
+        pieces, at, length, message = self._state
+        if message is not None:
+            return message
+        there = sum(map(len, pieces)) - at
+        if there < HEADER_BYTES + (length or 0):
+            return None
+        if len(pieces) > 1:
+            pieces, at = [b"".join((pieces[0][at:], *pieces[1:]))], 0
+        if length is None:
+            length = _length(pieces[0], at)
+        if there >= HEADER_BYTES + length:
+            start = at + HEADER_BYTES
+            message = pieces[0][start : start + length]
+        self._state = pieces, at, length, message
+        return message
+
+    def taken(self) -> None:
+        """Goes on behind the next message."""
+        pieces, at, length, _ = self._state
+        at += HEADER_BYTES + (length or 0)
+        self._state = ([], 0, None, None) if at == len(pieces[0]) else (pieces, at, None, None)
+
+
+def _length(frame: bytes, at: int) -> int:
+    """What a frame's header says."""
+    length, descriptors, reserved, more = _HEADER.unpack_from(frame, at)
+    if length > MAX_MESSAGE_BYTES:
+        raise ProtocolError(f"the supervisor announces a message of {length} bytes, more than there can be")
+    if descriptors or reserved or more:
+        raise ProtocolError("the supervisor sent a broken frame: bytes of its header that must be zero are not")
+    size: int = length
+    return size

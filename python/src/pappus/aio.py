@@ -22,10 +22,10 @@ from typing import Any, Generic, TypeVar
 
 import numpy.typing as npt
 
-from pappus import _pending, _requests
+from pappus import _aio_connection, _opening, _requests
 from pappus._aio_connection import AsyncConnection
 from pappus._call import Bound, OfThisProcess, Options, Prepared, R
-from pappus._connection import open_socket
+from pappus._opening import seconds_of
 from pappus._pool import Pool
 from pappus._proto import pappus_pb2 as v1
 from pappus._requests import Operation
@@ -46,8 +46,8 @@ async def connect(
     """As :func:`pappus.connect`; the client belongs to the event loop that runs now."""
     loop = asyncio.get_running_loop()
     name = default_path() if path is None else os.fspath(path)
-    peer = await loop.run_in_executor(None, open_socket, name, patience)
-    client = AsyncClient(AsyncConnection(peer, loop))
+    peer = await _aio_connection.run(_opening.opening(name, patience), loop)
+    client = AsyncClient(AsyncConnection(peer, loop, seconds_of(patience)))
     if token is not None:
         try:
             await client._run(_requests.act_for(token))
@@ -104,7 +104,8 @@ class AsyncFunction(OfThisProcess, Generic[R]):
     async def _call(self, arrays: Sequence[object], named: Mapping[str, object]) -> R:
         client = self._client
         prepared = await client._prepare(self._bound, arrays, named)
-        result: R = prepared.finish(await client._connection.call(prepared.request, (), prepared))
+        answered = await client._connection.call(prepared.request, prepared, self._bound.options.deadline)
+        result: R = prepared.finish(answered)
         return result
 
     async def _renew(self) -> bool:
@@ -153,7 +154,7 @@ class AsyncClient(OfThisProcess):
 
     @property
     def closed(self) -> bool:
-        """Whether the connection has ended, here or at the supervisor."""
+        """True if the connection has ended, here or at the supervisor, or belongs to another process."""
         return self._connection.broken is not None
 
     def __repr__(self) -> str:
@@ -214,14 +215,11 @@ class AsyncClient(OfThisProcess):
 
     async def arena(self, size: int) -> Arena:
         """Shared memory of ``size`` bytes for inputs and outputs that are not copied."""
-        mapped = await self._run(_requests.open_arena(size))
-        self._pool.add_callers(mapped)
-        return Arena(mapped)
+        return Arena(await self._run(_requests.open_arena(self._pool, size)))
 
     async def close_arena(self, arena: Arena) -> None:
         """Stops sharing an arena. Arrays over it stay valid memory."""
-        self._pool.remove_callers(arena._mapped)
-        await self._run(_requests.close_arena(arena._mapped.id))
+        await self._run(_requests.close_arena(self._pool, arena._mapped))
 
     async def status(self) -> v1.Status:
         """What the supervisor and its devices are doing."""
@@ -244,6 +242,8 @@ class AsyncClient(OfThisProcess):
         await self._run(_requests.drain())
 
     async def _prepare(self, bound: Bound, arrays: Sequence[object], named: Mapping[str, object]) -> Prepared:
+        # Before anything is written into shared memory, which another process may be using.
+        self._connection.check()
         while isinstance(prepared := bound.prepare(arrays, named), int):
             async with self._growing:
                 await self._run(_requests.grow(self._pool, prepared))
@@ -251,16 +251,16 @@ class AsyncClient(OfThisProcess):
 
     async def _run(self, operation: Operation[T]) -> T:
         """Runs an operation: sends what it yields, and gives it the answers."""
+        self._connection.check()
         try:
-            request, descriptors = next(operation)
+            outgoing = next(operation)
             while True:
                 try:
-                    body = _pending.encode(request, len(descriptors))
-                    answer = await self._connection.call(body, descriptors)
+                    answer = await self._connection.ask(*outgoing, slow=outgoing.is_slow())
                 except Error as why:
-                    request, descriptors = operation.throw(why)
+                    outgoing = operation.throw(why)
                 else:
-                    request, descriptors = operation.send(answer)
+                    outgoing = operation.send(answer)
         except StopIteration as end:
             result: T = end.value
             return result

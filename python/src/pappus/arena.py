@@ -11,6 +11,7 @@ import numpy.typing as npt
 from pappus import _arrays
 from pappus._arrays import Array
 from pappus._call import OfThisProcess
+from pappus._owner import Owner
 from pappus._pool import Mapped, aligned
 from pappus.errors import InvalidArgument
 
@@ -34,6 +35,7 @@ class Arena(OfThisProcess):
 
     def __init__(self, mapped: Mapped) -> None:
         self._mapped = mapped
+        self._owner = Owner()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -45,6 +47,7 @@ class Arena(OfThisProcess):
 
     def empty(self, shape: SupportsIndex | tuple[SupportsIndex, ...], dtype: npt.DTypeLike | str = "f32") -> Array:
         """An array in it; what it holds at first is what was written there before, or zeros."""
+        self._owner.check()
         kind, dims = _arrays.as_dtype(dtype), _arrays.shape_of(shape)
         if kind.hasobject or any(size < 0 for size in dims):
             raise InvalidArgument(f"no array of {dims} {kind} can be shared")
@@ -71,5 +74,6 @@ class Arena(OfThisProcess):
 
     def reset(self) -> None:
         """Hands out its memory from the start again; arrays that were handed out share it with new ones from then on."""
+        self._owner.check()
         with self._lock:
             self._mapped.used = 0

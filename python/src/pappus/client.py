@@ -10,10 +10,10 @@ from typing import Any, Generic, TypeVar
 
 import numpy.typing as npt
 
-from pappus import _requests
+from pappus import _opening, _requests
 from pappus._call import REPLACED, Bound, OfThisProcess, Options, Prepared, R
-from pappus._connection import Connection, open_socket
-from pappus._pending import Waiting
+from pappus._connection import Connection, Sent
+from pappus._opening import seconds_of
 from pappus._pool import Pool
 from pappus._proto import pappus_pb2 as v1
 from pappus._requests import Operation
@@ -41,10 +41,12 @@ def connect(
     """Connects to a supervisor.
 
     ``path`` is its socket, by default that of ``PAPPUS_SOCKET`` or ``/run/pappus/pappus.sock``. A gateway says by ``token``
-    which tenant the connection is for. While nobody listens, ``patience`` seconds are spent on trying again.
+    which tenant the connection is for. ``patience`` says how many seconds a supervisor may take to answer: to the connection,
+    which is tried again meanwhile if nobody listens, and to each later request that it does at once. Without it, these are
+    30 seconds, and nobody who listens is an error at once.
     """
-    peer = open_socket(default_path() if path is None else os.fspath(path), patience)
-    client = Client(Connection(peer))
+    name = default_path() if path is None else os.fspath(path)
+    client = Client(Connection(_opening.run(_opening.opening(name, patience)), seconds_of(patience)))
     if token is not None:
         try:
             client._run(_requests.act_for(token))
@@ -59,7 +61,7 @@ class Call(OfThisProcess, Generic[R]):
 
     __slots__ = ("_client", "_function", "_prepared", "_result", "_waiting")
 
-    def __init__(self, function: Function[R], prepared: Prepared, waiting: Waiting) -> None:
+    def __init__(self, function: Function[R], prepared: Prepared, waiting: Sent) -> None:
         self._client = function._client
         self._function = function
         self._prepared: Prepared | None = prepared
@@ -166,8 +168,7 @@ class Function(OfThisProcess, Generic[R]):
     def _call(self, arrays: Sequence[object], named: Mapping[str, object]) -> R:
         client = self._client
         prepared = client._prepare(self._bound, arrays, named)
-        waiting = client._connection.send_encoded(prepared.request, (), prepared)
-        result: R = prepared.finish(client._connection.wait(waiting))
+        result: R = prepared.finish(client._connection.wait(client._send(self._bound, prepared)))
         return result
 
     def _renew(self) -> bool:
@@ -193,7 +194,7 @@ class Function(OfThisProcess, Generic[R]):
             if not self._renew():
                 raise
             prepared = self._client._prepare(self._bound, arrays, named)
-        return Call(self, prepared, self._client._connection.send_encoded(prepared.request, (), prepared))
+        return Call(self, prepared, self._client._send(self._bound, prepared))
 
     def options(
         self,
@@ -220,6 +221,8 @@ class Function(OfThisProcess, Generic[R]):
 class Client(OfThisProcess):
     """A connection to a supervisor. Any number of threads may use it at once.
 
+    It belongs to the process that made it. A child of ``fork`` is refused; where it closes it, its parent's goes on.
+
     Its methods raise :class:`pappus.Error`. What they return besides arrays are messages of ``proto/pappus.proto``, which
     has the meaning of every field.
     """
@@ -241,7 +244,7 @@ class Client(OfThisProcess):
 
     @property
     def closed(self) -> bool:
-        """Whether the connection has ended, here or at the supervisor."""
+        """True if the connection has ended, here or at the supervisor, or belongs to another process."""
         return self._connection.broken is not None
 
     def __repr__(self) -> str:
@@ -317,14 +320,11 @@ class Client(OfThisProcess):
 
     def arena(self, size: int) -> Arena:
         """Shared memory of ``size`` bytes for inputs and outputs that are not copied."""
-        mapped = self._run(_requests.open_arena(size))
-        self._pool.add_callers(mapped)
-        return Arena(mapped)
+        return Arena(self._run(_requests.open_arena(self._pool, size)))
 
     def close_arena(self, arena: Arena) -> None:
         """Stops sharing an arena. Arrays over it stay valid memory."""
-        self._pool.remove_callers(arena._mapped)
-        self._run(_requests.close_arena(arena._mapped.id))
+        self._run(_requests.close_arena(self._pool, arena._mapped))
 
     def status(self) -> v1.Status:
         """What the supervisor and its devices are doing.
@@ -351,19 +351,25 @@ class Client(OfThisProcess):
         self._run(_requests.drain())
 
     def _prepare(self, bound: Bound, arrays: Sequence[object], named: Mapping[str, object]) -> Prepared:
+        # Before anything is written into shared memory, which another process may be using.
+        self._connection.check()
         while isinstance(prepared := bound.prepare(arrays, named), int):
             with self._growing:
                 self._run(_requests.grow(self._pool, prepared))
         return prepared
 
+    def _send(self, bound: Bound, prepared: Prepared) -> Sent:
+        """Sends a call."""
+        return self._connection.call(prepared.request, prepared, bound.options.deadline)
+
     def _run(self, operation: Operation[T]) -> T:
         """Runs an operation: sends what it yields, and gives it the answers."""
+        self._connection.check()
         try:
             outgoing = next(operation)
             while True:
                 try:
-                    waiting = self._connection.send(*outgoing)
-                    answer = self._connection.wait(waiting)
+                    answer = self._connection.ask(*outgoing, slow=outgoing.is_slow())
                 except Error as why:
                     outgoing = operation.throw(why)
                 else:
