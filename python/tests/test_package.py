@@ -17,6 +17,7 @@ import pytest
 
 import pappus
 from fixture import REPOSITORY, Supervisor
+from pappus._extras import install
 
 MODULES = sorted(
     module.name
@@ -79,3 +80,17 @@ def test_the_pythons_it_names_are_those_that_are_tested() -> None:
     assert tested is not None
     assert tested.group(1).split() == [named[0], named[-1]]
     assert f'requires-python = ">={named[0]}"' in project
+
+
+def test_what_is_to_be_installed_can_be() -> None:
+    """Messages name extras that there are; nothing says that a package index has the package."""
+    extras = (REPOSITORY / "python/pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
+    files = [*(REPOSITORY / "python/src").rglob("*.py"), *(REPOSITORY / "docs").rglob("*.md"), REPOSITORY / "README.md"]
+    texts = {path: path.read_text() for path in files}
+    named = [name for text in texts.values() for name in re.findall(r"""install\(['"](\w+)['"]\)""", text)]
+    assert len(named) > 3
+    for name in named:
+        assert f"\n{name} = [" in extras
+        assert install(name).startswith(f"in Pappus' sources, pip install './python[{name}]'")
+    for path, text in texts.items():
+        assert not re.search(r"pip install '?pappus", text), path

@@ -16,6 +16,7 @@ In reading order:
 - ``_pool``, ``_memory``: the shared memory that calls use behind the scenes.
 - ``_requests``, ``_files``, ``_archive``: every other request; functions on disk.
 - ``_opening``, ``_connection``, ``_pending``, ``_wire``: the socket; ``_owner``: the process that it belongs to.
+- ``_extras``: packages of others.
 - ``_proto``: messages of the protocol, generated.
 """
 

@@ -19,6 +19,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from pappus._extras import install
 from pappus._numbers import brief, numbers, shown
 from pappus.errors import InvalidArgument, Unsupported
 
@@ -231,7 +232,7 @@ def _bf16() -> np.dtype[Any]:
     try:
         import ml_dtypes
     except ImportError:
-        raise Unsupported("arrays of bf16 need the package ml_dtypes: pip install 'pappus[bf16]'") from None
+        raise Unsupported(f"arrays of bf16 need the package ml_dtypes: {install('bf16')}") from None
     bf16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
     return bf16
 

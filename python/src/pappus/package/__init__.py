@@ -23,6 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pappus._extras import install
+
 from .errors import PackageError, Unsupported
 from .files import Package
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Builder", "Package", "PackageError", "Unsupported", "array", "jax", "torch", "triton", "weight"]
 
-_NEEDS = "packaging needs PyTorch and Triton: pip install 'pappus[torch]'"
+_NEEDS = f"packaging needs PyTorch and Triton: {install('torch')}"
 
 
 def torch(
@@ -104,7 +106,7 @@ def jax(
     try:
         from . import xla_build
     except ModuleNotFoundError as error:
-        raise PackageError(f"packaging functions of JAX needs it: pip install 'pappus[jax]' ({error})") from error
+        raise PackageError(f"packaging functions of JAX needs it: {install('jax')}: {error}") from error
     from . import targets as archs
 
     return xla_build.package(function, example_inputs, weights, archs.parse(targets))

@@ -22,6 +22,8 @@ import jax.numpy as jnp
 import numpy
 from jax.experimental import topologies
 
+from pappus._extras import install
+
 from . import sizes, xla_hlo, xla_messages
 from .errors import PackageError, Unsupported
 from .plan import DTYPE_BYTES, ArrayType, unused_name
@@ -314,4 +316,4 @@ def _toolkit() -> dict[str, str]:
                 return {"xla_gpu_cuda_data_dir": str(folder)}
     if shutil.which("ptxas"):
         return {}
-    raise PackageError("CUDA's assembler (ptxas) is missing: pip install 'pappus[jax]'")
+    raise PackageError(f"CUDA's assembler (ptxas) is missing: {install('jax')}")

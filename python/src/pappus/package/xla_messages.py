@@ -14,6 +14,8 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 
+from pappus._extras import install
+
 from . import riegeli
 from .errors import PackageError
 
@@ -99,7 +101,7 @@ def find_library() -> Path:
         library = Path(str(module.__file__)).with_name(_LIBRARY)
         if library.is_file():
             return library
-    raise PackageError("JAX's plugin for CUDA is missing: pip install 'pappus[jax]'")
+    raise PackageError(f"JAX's plugin for CUDA is missing: {install('jax')}")
 
 
 def _end(content: mmap.mmap, start: int) -> int:
