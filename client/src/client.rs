@@ -1,97 +1,106 @@
 //! The connection: requests out, answers in, in any order. The socket never blocks: a client that fills it with
 //! requests keeps taking answers meanwhile, so that neither side can wait for the other for ever.
+//!
+//! - `opening`: from a path to a connection.
+//! - `until`: how long something may take.
+
+mod opening;
+mod until;
 
 use std::collections::{HashSet, VecDeque};
-use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pappus_proto::frame::{self, Decoder, FrameError};
-use pappus_proto::handshake::{GREETING_BYTES, Greeting};
 use pappus_proto::limits::{MAX_MESSAGE_BYTES, MAX_MESSAGE_FDS};
 use pappus_proto::v1::{self, request, response};
 use pappus_shmem::fds;
 use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
+use self::until::Until;
 use crate::error::{Error, Result};
 
 /// Bytes taken from the socket at once.
 const RECEIVE_BYTES: usize = 64 << 10;
-/// How long [`Client::connect_within`] waits between attempts.
-const RETRY_EVERY: Duration = Duration::from_millis(10);
+/// How long a supervisor may take to answer what it does at once, where nothing else is said.
+const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A connection to a supervisor. Arenas, and blobs nothing refers to, end with it.
+/// A connection to a supervisor. Arenas, and blobs nothing refers to, end with it. To drop it closes this process's own
+/// descriptor only: in a child of `fork`, the connection of the parent goes on.
 #[derive(Debug)]
 pub struct Client {
     socket: UnixStream,
     decoder: Decoder<OwnedFd>,
     buffer: Box<[u8]>,
     next_id: u64,
+    /// How long a supervisor that is well takes at most to answer what it does at once.
+    patience: Duration,
+    /// What is left of a frame whose sender gave up.
+    unsent: Vec<u8>,
     /// Requests that no answer has been received for.
     unanswered: HashSet<u64>,
     /// Answers that were received and not yet asked for, oldest first.
     answers: VecDeque<v1::Response>,
+    /// Requests that were sent and whose answers nobody waits for any more.
+    forgotten: HashSet<u64>,
+    /// Arenas of such answers.
+    strays: Vec<u64>,
 }
 
 impl Client {
-    /// Connects and agrees on a protocol version.
+    /// Connects and agrees on a protocol version. Who listens and does not answer for 30 s is an error.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let unreachable = |source| Error::Unreachable { path: path.to_owned(), source };
-        let socket = UnixStream::connect(path).map_err(unreachable)?;
-        Self::handshake(socket)
+        Self::connect_once(path, PATIENCE)
     }
 
-    /// Connects, trying again until a supervisor listens or `patience` is over.
+    /// Connects to a supervisor that listens, which may take so long to answer: now, and to each later request that it does
+    /// at once.
+    pub fn connect_once(path: impl AsRef<Path>, patience: Duration) -> Result<Self> {
+        let socket = opening::open(path.as_ref(), Until::within(patience), false)?;
+        Ok(Self::over(socket, patience))
+    }
+
+    /// As [`Client::connect_once`], and tries again meanwhile if nobody listens.
     pub fn connect_within(path: impl AsRef<Path>, patience: Duration) -> Result<Self> {
-        let end = Instant::now() + patience;
-        loop {
-            match Self::connect(path.as_ref()) {
-                Err(Error::Unreachable { source, .. })
-                    if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
-                        && Instant::now() < end =>
-                {
-                    std::thread::sleep(RETRY_EVERY);
-                }
-                other => return other,
-            }
-        }
+        let socket = opening::open(path.as_ref(), Until::within(patience), true)?;
+        Ok(Self::over(socket, patience))
     }
 
     /// Greets over a connected socket.
-    pub fn handshake(mut socket: UnixStream) -> Result<Self> {
-        // A refused connection may be closed already, with the reason still to be read from it.
-        let _ = socket.write_all(&Greeting::OURS.encode());
-        let mut answer = [0; GREETING_BYTES];
-        socket.read_exact(&mut answer).map_err(|_| Error::Lost)?;
-        match Greeting::decode(&answer) {
-            Some(Greeting::OURS) => {}
-            Some(Greeting::NONE) => {
-                return Err(Error::Protocol(
-                    "the supervisor speaks another version of the protocol: use the `pappus` it came with"
-                        .into(),
-                ));
-            }
-            _ => {
-                return Err(Error::Protocol("this socket does not belong to a Pappus supervisor".into()));
-            }
-        }
-        socket.set_nonblocking(true).map_err(Error::io("fcntl(O_NONBLOCK)"))?;
-        Ok(Self {
+    pub fn handshake(socket: UnixStream) -> Result<Self> {
+        Ok(Self::over(opening::greet(socket, Until::within(PATIENCE))?, PATIENCE))
+    }
+
+    fn over(socket: UnixStream, patience: Duration) -> Self {
+        Self {
             socket,
             decoder: Decoder::default(),
             buffer: vec![0; RECEIVE_BYTES].into(),
             next_id: 1,
+            patience,
+            unsent: Vec::new(),
             unanswered: HashSet::new(),
+            forgotten: HashSet::new(),
             answers: VecDeque::new(),
-        })
+            strays: Vec::new(),
+        }
+    }
+
+    /// How long the supervisor may take from now on to answer a request that it does at once. Those for which it compiles,
+    /// reads files or waits for calls take what they take.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     /// Sends a request with its descriptors and returns its id without waiting for the answer.
     pub fn send(&mut self, body: request::Body, fds: &[BorrowedFd<'_>]) -> Result<u64> {
+        self.send_until(body, fds, Until::NEVER)
+    }
+
+    fn send_until(&mut self, body: request::Body, fds: &[BorrowedFd<'_>], until: Until) -> Result<u64> {
         let request = v1::Request { id: self.next_id, body: Some(body) };
         let bytes = request.encoded_len();
         if bytes > MAX_MESSAGE_BYTES || fds.len() > MAX_MESSAGE_FDS {
@@ -101,9 +110,21 @@ impl Client {
                 fds.len()
             )));
         }
-        self.write(&frame::encode(&request, fds.len()), fds)?;
-        self.next_id += 1;
-        self.unanswered.insert(request.id);
+        self.finish_frame(until)?;
+        let frame = frame::encode(&request, fds.len());
+        let sent = self.write(&frame, fds, until)?;
+        if sent > 0 {
+            self.next_id += 1;
+            self.unanswered.insert(request.id);
+        }
+        if sent < frame.len() {
+            // Where some of it is on its way, the rest goes before the next request.
+            if sent > 0 {
+                self.unsent = frame[sent..].to_vec();
+                self.forget(request.id);
+            }
+            until.check()?;
+        }
         Ok(request.id)
     }
 
@@ -115,31 +136,34 @@ impl Client {
             }
             self.expect_answers()?;
             if !self.receive()? {
-                self.poll(PollFlags::IN, None)?;
+                self.wait_for(PollFlags::IN, Until::NEVER)?;
             }
         }
     }
 
     /// As [`Client::recv`], but gives up after `patience`.
     pub fn recv_within(&mut self, patience: Duration) -> Result<Option<v1::Response>> {
-        let end = Instant::now() + patience;
+        let until = Until::within(patience);
         loop {
             if let Some(answer) = self.answers.pop_front() {
                 return Ok(Some(answer));
             }
             self.expect_answers()?;
             if !self.receive()? {
-                let left = end.saturating_duration_since(Instant::now());
-                if left.is_zero() {
+                if until.is_over() {
                     return Ok(None);
                 }
-                self.poll(PollFlags::IN, Some(left))?;
+                self.wait_for(PollFlags::IN, until)?;
             }
         }
     }
 
     /// The answer to one request; others that arrive meanwhile are kept for later.
     pub fn wait(&mut self, id: u64) -> Result<response::Body> {
+        self.wait_until(id, Until::NEVER)
+    }
+
+    fn wait_until(&mut self, id: u64, until: Until) -> Result<response::Body> {
         loop {
             if let Some(at) = self.answers.iter().position(|answer| answer.id == id) {
                 return match self.answers.remove(at).and_then(|answer| answer.body) {
@@ -152,7 +176,8 @@ impl Client {
                 return Err(Error::Invalid(format!("request {id} waits for no answer")));
             }
             if !self.receive()? {
-                self.poll(PollFlags::IN, None)?;
+                until.check().inspect_err(|_| self.forget(id))?;
+                self.wait_for(PollFlags::IN, until)?;
             }
         }
     }
@@ -165,8 +190,42 @@ impl Client {
 
     /// Sends a request and waits for its answer.
     pub(crate) fn call(&mut self, body: request::Body, fds: &[BorrowedFd<'_>]) -> Result<response::Body> {
-        let id = self.send(body, fds)?;
-        self.wait(id)
+        let until = if is_slow(&body) { Until::NEVER } else { Until::within(self.patience) };
+        self.exchange(body, fds, until)
+    }
+
+    /// Makes a call, which ends with its deadline, if it has one, or the supervisor is silent.
+    pub(crate) fn call_function(
+        &mut self,
+        call: v1::Invoke,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<response::Body> {
+        let until = match call.deadline_ns {
+            0 => Until::NEVER,
+            ns => Until::within(Duration::from_nanos(ns).saturating_add(self.patience)),
+        };
+        self.exchange(request::Body::Invoke(call), fds, until)
+    }
+
+    fn exchange(
+        &mut self,
+        body: request::Body,
+        fds: &[BorrowedFd<'_>],
+        until: Until,
+    ) -> Result<response::Body> {
+        let id = self.send_until(body, fds, until)?;
+        self.wait_until(id, until)
+    }
+
+    /// Arenas that were opened when nobody waited for them any more: they are to be closed.
+    pub(crate) fn take_stray(&mut self) -> Option<u64> {
+        self.strays.pop()
+    }
+
+    /// Nobody waits for the answer to a request any more.
+    fn forget(&mut self, id: u64) {
+        self.unanswered.remove(&id);
+        self.forgotten.insert(id);
     }
 
     fn expect_answers(&self) -> Result<()> {
@@ -176,26 +235,33 @@ impl Client {
         Ok(())
     }
 
-    fn write(&mut self, mut bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
-        // Descriptors go with the first byte, and only once.
-        let mut fds = fds;
-        while !bytes.is_empty() {
-            match fds::send(self.socket.as_fd(), bytes, fds) {
-                Ok(taken) => {
-                    bytes = &bytes[taken..];
-                    fds = &[];
-                }
+    /// Sends what is left of a frame whose sender gave up.
+    fn finish_frame(&mut self, until: Until) -> Result<()> {
+        let rest = std::mem::take(&mut self.unsent);
+        let sent = self.write(&rest, &[], until)?;
+        self.unsent = rest[sent..].to_vec();
+        if self.unsent.is_empty() { Ok(()) } else { until.check() }
+    }
+
+    /// Writes bytes, with descriptors on the first of them; how many the socket took in time.
+    fn write(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>], until: Until) -> Result<usize> {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            let fds = if sent == 0 { fds } else { &[] };
+            match fds::send(self.socket.as_fd(), &bytes[sent..], fds) {
+                Ok(taken) => sent += taken,
                 Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) if until.is_over() => break,
                 Err(rustix::io::Errno::AGAIN) => {
                     if !self.receive()? {
-                        self.poll(PollFlags::IN | PollFlags::OUT, None)?;
+                        self.wait_for(PollFlags::IN | PollFlags::OUT, until)?;
                     }
                 }
                 Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => return Err(self.last_words()),
                 Err(error) => return Err(Error::io("sendmsg")(error)),
             }
         }
-        Ok(())
+        Ok(sent)
     }
 
     /// Why the supervisor closed the connection, if it said so before it did.
@@ -240,6 +306,12 @@ impl Client {
                 self.answers.push_back(answer);
                 Ok(())
             }
+            answer if self.forgotten.remove(&answer.id) => {
+                if let Some(response::Body::Arena(opened)) = answer.body {
+                    self.strays.push(opened.arena);
+                }
+                Ok(())
+            }
             answer => Err(Error::Protocol(format!(
                 "the supervisor answered request {}, which was not sent or is answered already",
                 answer.id
@@ -247,16 +319,35 @@ impl Client {
         }
     }
 
-    fn poll(&self, flags: PollFlags, patience: Option<Duration>) -> Result<()> {
-        let timeout = patience.map(|patience| Timespec {
-            tv_sec: patience.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: patience.subsec_nanos().into(),
-        });
-        match rustix::event::poll(&mut [PollFd::new(&self.socket, flags)], timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(Error::io("poll")(error)),
-        }
+    fn wait_for(&self, flags: PollFlags, until: Until) -> Result<()> {
+        wait_for(&self.socket, flags, until)
     }
+}
+
+/// Waits until a socket is ready for something of this, or the time is over.
+fn wait_for(socket: &UnixStream, flags: PollFlags, until: Until) -> Result<()> {
+    let timeout = until.left().map(|left| Timespec {
+        tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: left.subsec_nanos().into(),
+    });
+    match rustix::event::poll(&mut [PollFd::new(socket, flags)], timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(Error::io("poll")(error)),
+    }
+}
+
+/// True if a supervisor compiles for it, reads files or waits for calls, however well it is.
+fn is_slow(body: &request::Body) -> bool {
+    use request::Body;
+    matches!(
+        body,
+        Body::PutBlob(_)
+            | Body::AddModule(_)
+            | Body::AddFunction(_)
+            | Body::Reload(_)
+            | Body::SetDevice(_)
+            | Body::Drain(_)
+    )
 }
 
 #[cfg(test)]

@@ -22,6 +22,16 @@ pub enum Error {
         /// What the kernel answered.
         source: std::io::Error,
     },
+    /// A supervisor is there and does not answer. What was sent may still be done.
+    #[error(
+        "the supervisor does not answer: nothing came for {patience:?}. Its process is stopped, swaps, or is in a debugger \
+         (`ps -C pappus-supervisor -o pid,stat,wchan` shows T or t where it is stopped), or one that ends lets its last \
+         calls finish; its log says more. To wait longer, give it more patience (`--patience 60s`)"
+    )]
+    Silent {
+        /// How long it was waited for.
+        patience: std::time::Duration,
+    },
     /// The connection broke; what was in flight has no answer.
     #[error(
         "the supervisor closed the connection: it stopped, or it refused what it was sent (its log says)"

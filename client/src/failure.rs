@@ -74,7 +74,7 @@ impl Failure {
 
 fn of_library(error: &Error) -> u8 {
     match error {
-        Error::Unreachable { .. } | Error::Lost | Error::Protocol(_) => UNREACHABLE,
+        Error::Unreachable { .. } | Error::Silent { .. } | Error::Lost | Error::Protocol(_) => UNREACHABLE,
         Error::Refused(error) => of_answer(error.code()),
         Error::Invalid(_) | Error::Config { .. } | Error::File { .. } | Error::Content { .. } => REFUSED,
         Error::Io { .. } | Error::Memfd(_) => FAILED,
@@ -129,6 +129,7 @@ mod tests {
             (answer(Code::Internal), 4),
             (unreachable.into(), 5),
             (Error::Lost.into(), 5),
+            (Error::Silent { patience: std::time::Duration::ZERO }.into(), 5),
         ];
         for (failure, code) in cases {
             assert_eq!(failure.code(), code, "{failure:?}");

@@ -124,6 +124,10 @@ impl Invocation {
         self
     }
 
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.memfds.iter().map(|memfd| memfd.as_fd()).collect()
+    }
+
     fn output_at(mut self, name: &str, region: Option<v1::Region>) -> Self {
         self.message.outputs.push(v1::Output { name: name.into(), region });
         self
@@ -135,16 +139,16 @@ fn input_named(name: &str) -> v1::Input {
 }
 
 impl Client {
-    /// Calls a function and waits for its end.
+    /// Calls a function and waits for its end. A call with a deadline that is not answered by then, and within the client's
+    /// patience behind it, fails: the supervisor is silent.
     pub fn invoke(&mut self, invocation: &Invocation) -> Result<v1::Invoked> {
-        let id = self.send_invocation(invocation)?;
-        self.wait_invoked(id)
+        let fds = invocation.fds();
+        answer!(self.call_function(invocation.message.clone(), &fds)?, Invoked)
     }
 
     /// Sends a call and returns its id, for [`Client::wait_invoked`] or [`Client::cancel`].
     pub fn send_invocation(&mut self, invocation: &Invocation) -> Result<u64> {
-        let fds: Vec<BorrowedFd<'_>> = invocation.memfds.iter().map(|memfd| memfd.as_fd()).collect();
-        self.send(request::Body::Invoke(invocation.message.clone()), &fds)
+        self.send(request::Body::Invoke(invocation.message.clone()), &invocation.fds())
     }
 
     /// The end of a call that was sent.

@@ -134,6 +134,10 @@ impl Client {
 
     /// Creates an arena of `bytes` zeros and shares it with the supervisor.
     pub fn open_arena(&mut self, bytes: u64) -> Result<Arena> {
+        while let Some(arena) = self.take_stray() {
+            let body = request::Body::CloseArena(v1::CloseArena { arena });
+            answer!(self.call(body, &[])?, Done)?;
+        }
         let memfd = memfd::arena("pappus-arena", bytes)?;
         let body = request::Body::OpenArena(v1::OpenArena {});
         let opened = answer!(self.call(body, &[memfd.as_fd()])?, Arena)?;

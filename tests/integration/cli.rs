@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use pappus_client::npy;
 use pappus_kernels::bytes::{from_elements, to_elements};
 use pappus_kernels::{artefact, config, reference};
+use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::fixture::{Ran, Supervisor};
+use crate::fixture::{self, Ran, Supervisor};
 use crate::kit::{self, Function, absolute, launch};
 
 /// Matmul, registered from files, with its input for a 3 × 3 matrix.
@@ -199,10 +200,36 @@ fn readiness_is_an_exit_code() {
     client.send_invocation(&pappus_client::Invocation::new("spin")).unwrap();
     supervisor.until_running();
     supervisor.terminate();
-    crate::fixture::until("it drains", || supervisor.status().draining);
+    fixture::until("it drains", || supervisor.status().draining);
     let ran = supervisor.pappus(&["status", "--ready"]);
     assert_eq!((ran.code, ran.stderr.contains("draining")), (6, true), "{}", ran.stderr);
     assert!(supervisor.ok(&["status"]).contains("\nDRAINING: "));
+}
+
+#[test]
+fn a_supervisor_that_is_stopped_does_not_keep_a_command() {
+    let supervisor = Supervisor::start();
+    let stat = format!("/proc/{}/stat", supervisor.pid());
+    fixture::signal(supervisor.pid(), Signal::STOP);
+    fixture::until("it is stopped", || std::fs::read_to_string(&stat).unwrap().contains(") T "));
+    let commands: [&[&str]; 4] = [
+        &["status", "--ready"],
+        &["invoke", "f", "--deadline", "1ms"],
+        &["status", "--patience", "10ms"],
+        &["function", "add", "f", "absent.json", "--patience", "10ms"],
+    ];
+    std::thread::scope(|scope| {
+        for command in commands {
+            let supervisor = &supervisor;
+            scope.spawn(move || {
+                let Ran { code, stderr, .. } = supervisor.pappus(command);
+                assert_eq!(code, 5, "{command:?}: {stderr}");
+                assert!(stderr.contains("does not answer") && stderr.lines().count() == 1, "{stderr}");
+            });
+        }
+    });
+    fixture::signal(supervisor.pid(), Signal::CONT);
+    supervisor.ok(&["status", "--patience", "1m"]);
 }
 
 #[test]

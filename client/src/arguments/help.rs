@@ -7,7 +7,7 @@ Exit codes:
   2  the command line is wrong
   3  refused: bad input, nothing ran
   4  failed while running: kernel fault, deadline, worker lost, cancelled, internal error
-  5  the supervisor cannot be reached
+  5  the supervisor cannot be reached, or does not answer
   6  status --ready: it is draining";
 
 pub(super) const EXAMPLES: &str = "\
@@ -64,7 +64,7 @@ pub(super) const READY: &str = "\
 With --ready, nothing is shown; the exit code says whether calls can be made:
   0  ready: not draining, and a worker or a standby is up
   1  not ready yet, with the reason on stderr
-  5  no supervisor answers
+  5  no supervisor answers, within 2s unless --patience gives it longer
   6  draining: accepted calls are answered, no more are taken
 
 Example:

@@ -31,6 +31,13 @@ use self::values::assignment;
 pub(crate) use self::values::{Assignment, Destination, SizeOrSpec};
 use crate::input::Spec;
 
+/// How long a supervisor may take to answer what it does at once.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The same where a probe asks, which an orchestrator would end after a few seconds without an exit code.
+const PATIENCE_OF_A_PROBE: Duration = Duration::from_secs(2);
+/// A call with a deadline is answered at the deadline, and a little later on a machine that is busy.
+const BEHIND_A_DEADLINE: Duration = Duration::from_secs(2);
+
 /// GPUs of a plan, and tenants of one.
 const MAX_GPUS: u64 = 1024;
 const MAX_TENANTS: u64 = 1_000_000;
@@ -48,8 +55,25 @@ pub(crate) struct Arguments {
     /// A file with the token of the tenant to act for, where this user is a gateway [env: PAPPUS_TOKEN_FILE]
     #[arg(long, global = true, value_name = "FILE", display_order = 101)]
     pub(crate) token_file: Option<PathBuf>,
+    /// Wait so long for a supervisor that is not there yet or does not answer [default: 10s, and nobody who listens is an
+    /// error at once]
+    #[arg(long, global = true, value_name = "TIME", display_order = 102, value_parser = values::some_time)]
+    pub(crate) patience: Option<Duration>,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Command {
+    /// How long a supervisor may take to answer one request of this command, where `--patience` says nothing.
+    pub(crate) fn patience(&self) -> Duration {
+        match self {
+            Self::Invoke(InvokeArguments { deadline: Some(deadline), .. }) => {
+                deadline.saturating_add(BEHIND_A_DEADLINE).min(PATIENCE)
+            }
+            Self::Status(StatusArguments { ready: true, .. }) => PATIENCE_OF_A_PROBE,
+            _ => PATIENCE,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -271,7 +295,7 @@ pub(crate) struct InvokeArguments {
     /// Where to write an output: a file, or `-` for stdout
     #[arg(long = "output", value_name = "B=FILE", value_parser = assignment::<Destination>("NAME=FILE", "--output B="))]
     pub(crate) outputs: Vec<Assignment<Destination>>,
-    /// End each call after this time, such as 500ms
+    /// End each call after this time, such as 500ms; a supervisor that has not answered 2s later counts as silent
     #[arg(long, value_parser = values::some_time)]
     pub(crate) deadline: Option<Duration>,
     /// Call it that many times and show how the latencies are distributed

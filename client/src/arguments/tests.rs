@@ -35,6 +35,23 @@ fn inputs_outputs_and_times_are_read() {
 }
 
 #[test]
+fn a_supervisor_may_take_as_long_as_the_command_can_wait() {
+    for (line, given, patience) in [
+        ("pappus status", None, 10_000),
+        ("pappus status --ready", None, 2_000),
+        ("pappus invoke f", None, 10_000),
+        ("pappus invoke f --deadline 500ms", None, 2_500),
+        ("pappus invoke f --deadline 5m", None, 10_000),
+        ("pappus status --ready --patience 1m", Some(60_000), 2_000),
+    ] {
+        let arguments = parse(line).unwrap();
+        assert_eq!(arguments.patience, given.map(Duration::from_millis), "{line}");
+        assert_eq!(arguments.command.patience(), Duration::from_millis(patience), "{line}");
+    }
+    assert!(parse("pappus status --patience 0s").is_err());
+}
+
+#[test]
 fn tuning_has_a_device_and_a_number_of_calls() {
     let read = |line: &str| match parse(line).unwrap().command {
         Command::Package(PackageCommand::Tune(tune)) => tune,

@@ -23,6 +23,7 @@ mod token;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use pappus_client::{Client, Code, Error};
 
@@ -38,7 +39,9 @@ pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<()> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let socket = arguments.socket.or_else(|| set("PAPPUS_SOCKET")).or_else(system);
     let token_file = arguments.token_file.or_else(|| set("PAPPUS_TOKEN_FILE"));
-    let connect = || connect(socket.as_deref(), token_file.as_deref());
+    let patience = arguments.patience.unwrap_or_else(|| arguments.command.patience());
+    let waits = Waits { patience, for_one_to_come: arguments.patience.is_some() };
+    let connect = || connect(socket.as_deref(), token_file.as_deref(), waits);
     let admin = |result, command| hint_at_admin(result, socket.as_deref(), command);
     match arguments.command {
         Command::Module(command) => module::run(connect, command, out),
@@ -63,7 +66,16 @@ pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-fn connect(socket: Option<&Path>, token_file: Option<&Path>) -> Result<Client> {
+/// How long a supervisor is waited for.
+#[derive(Clone, Copy)]
+struct Waits {
+    /// For each of its answers.
+    patience: Duration,
+    /// True if that holds for one that does not listen yet, too.
+    for_one_to_come: bool,
+}
+
+fn connect(socket: Option<&Path>, token_file: Option<&Path>, waits: Waits) -> Result<Client> {
     let Some(socket) = socket else {
         let message = format!(
             "no socket: name the supervisor's with --socket SOCKET or PAPPUS_SOCKET=SOCKET; there is none at \
@@ -71,7 +83,10 @@ fn connect(socket: Option<&Path>, token_file: Option<&Path>) -> Result<Client> {
         );
         return Err(Failure::Usage(message));
     };
-    let mut client = Client::connect(socket)?;
+    let mut client = match waits.for_one_to_come {
+        true => Client::connect_within(socket, waits.patience)?,
+        false => Client::connect_once(socket, waits.patience)?,
+    };
     if let Some(path) = token_file {
         let token = std::fs::read_to_string(path)
             .map_err(|error| Failure::Refused(format!("token file {}: {error}", path.display())))?;

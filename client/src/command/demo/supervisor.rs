@@ -69,12 +69,15 @@ impl Supervisor {
         let end = Instant::now() + START;
         loop {
             match Client::connect_within(self.folder.path().join("pappus.sock"), LOOK_EVERY) {
-                Err(Error::Unreachable { .. }) if Instant::now() < end => {}
+                Err(Error::Unreachable { .. } | Error::Silent { .. }) if Instant::now() < end => {}
                 Err(error) => return Err(self.explain(error.into())),
-                Ok(mut client) => match client.status() {
-                    Ok(_) => return Ok(client),
-                    Err(error) => return Err(self.explain(error.into())),
-                },
+                Ok(mut client) => {
+                    client.set_patience(START);
+                    return match client.status() {
+                        Ok(_) => Ok(client),
+                        Err(error) => Err(self.explain(error.into())),
+                    };
+                }
             }
             if let Some(status) = self.ended(Duration::ZERO) {
                 return Err(self.died(status));
