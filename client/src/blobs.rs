@@ -1,9 +1,6 @@
 //! Blobs: the bytes of modules, configurations and weights on their way to the supervisor.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
-use std::path::Path;
 
 use bytes::Bytes;
 use pappus_proto::limits::MAX_INLINE_BYTES;
@@ -11,9 +8,10 @@ use pappus_proto::v1::{self, request, response};
 use pappus_shmem::memfd;
 
 use crate::client::Client;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::npy::{self, Contents};
 use crate::requests::{answer, unexpected};
+use crate::source::{FileRange, Source};
 
 /// Where the bytes come from.
 #[derive(Debug, Clone, Copy)]
@@ -21,30 +19,30 @@ pub enum Blob<'a> {
     /// Bytes in memory.
     Bytes(&'a [u8]),
     /// All bytes of a file.
-    File(&'a Path),
+    File(&'a Source),
     /// The array of a `.npy` file as devices take it, or all bytes of any other.
-    Array(&'a Path),
+    Array(&'a Source),
 }
 
 impl Client {
     /// Hands bytes over for a later registration; returns their hash.
     pub fn put_blob(&mut self, blob: Blob<'_>) -> Result<v1::BlobStored> {
-        let (path, range) = match blob {
+        let (source, array) = match blob {
             Blob::Bytes(bytes) => return self.put_bytes(bytes),
-            Blob::File(path) => (path, npy::whole_file(path)?),
-            Blob::Array(path) => match npy::read(path)?.0 {
-                Contents::Range(range) => (path, range),
+            Blob::File(source) => (source, None),
+            Blob::Array(source) => match npy::read(source)?.0 {
+                Contents::Range(range) => (source, Some(range)),
                 Contents::Converted(bytes) => return self.put_bytes(&bytes),
             },
         };
+        let opened = source.open()?;
+        let range = array.unwrap_or(FileRange { offset: 0, bytes: opened.bytes() });
         if range.bytes == 0 {
             // A memfd of no bytes cannot be mapped.
             return self.put_bytes(&[]);
         }
-        let mut file = File::open(path).map_err(Error::file(path))?;
-        file.seek(SeekFrom::Start(range.offset)).map_err(Error::file(path))?;
         let memfd = memfd::sealed_from("pappus-blob", range.bytes, |memfd| {
-            match std::io::copy(&mut file.take(range.bytes), memfd)? {
+            match std::io::copy(&mut opened.part(range).reader(), memfd)? {
                 copied if copied == range.bytes => Ok(()),
                 // It shrank since it was looked at.
                 _ => Err(std::io::ErrorKind::UnexpectedEof.into()),

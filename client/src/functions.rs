@@ -4,17 +4,19 @@
 
 use std::path::{Path, PathBuf};
 
+use pappus_blueprint::limits::JSON_BYTES;
 use pappus_blueprint::{Blueprint, Known, describe, parse};
 use pappus_proto::Code;
 use pappus_proto::limits::is_valid_name;
 use pappus_proto::v1;
 
-use crate::archive::{self, Unpacked};
 use crate::array::{Array, Wanted};
 use crate::blobs::Blob;
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::npy::{self, FileRange};
+use crate::files::Files;
+use crate::npy;
+use crate::source::{FileRange, Source};
 use crate::upload::{Uploads, bytes_of};
 use crate::variants::{self, VariantFile};
 
@@ -28,7 +30,6 @@ pub struct Package {
     blueprint: Blueprint,
     modules: Vec<PackagedModule>,
     weights: Vec<PackagedWeight>,
-    _unpacked: Option<Unpacked>,
 }
 
 /// A module that the configuration names.
@@ -47,8 +48,10 @@ pub struct PackagedModule {
 pub struct PackagedWeight {
     /// The buffer.
     pub name: String,
-    /// Its file, where the configuration or the caller names one.
+    /// Its file, where the configuration or the caller names one; it may be absent.
     pub path: Option<PathBuf>,
+    /// The file, if it is there.
+    source: Option<Source>,
     /// Which part of the file it is; `None` if there is no such file.
     pub data: Option<FileRange>,
     /// What a `.npy` file says that it holds.
@@ -60,30 +63,20 @@ impl Package {
     /// `function.json`, or a `.pappus` file. `weights` are files by buffer, which take precedence over what the
     /// configuration names.
     pub fn read(path: &Path, weights: &[(String, PathBuf)]) -> Result<Self> {
-        let unpacked =
-            if archive::is_package(path) && path.is_file() { Some(archive::unpack(path)?) } else { None };
-        let config = match &unpacked {
-            Some(unpacked) => unpacked.config(),
-            None if path.is_dir() => path.join(archive::CONFIG),
-            None => path.to_owned(),
-        };
-        Ok(Self { _unpacked: unpacked, ..Self::of_config(&config, weights)? })
-    }
-
-    fn of_config(config: &Path, weights: &[(String, PathBuf)]) -> Result<Self> {
-        let text = std::fs::read(config).map_err(Error::file(config))?;
+        let files = Files::of(path)?;
+        let config = files.config_path();
+        let text = files.config().read(JSON_BYTES as u64, "a configuration")?;
         let blueprint = parse(&text).map_err(|source| unreadable(config, &text, source))?;
         let modules = blueprint.modules().iter().map(|module| {
-            let path = config.with_file_name(&module.path);
-            Ok(PackagedModule { name: module.name.clone(), files: variants::beside(&path)?, path })
+            let (path, files) = (files.path(&module.path)?, files.variants(&module.path)?);
+            Ok(PackagedModule { name: module.name.clone(), files, path })
         });
         Ok(Self {
             modules: modules.collect::<Result<_>>()?,
-            weights: find_weights(config, &blueprint, weights)?,
+            weights: find_weights(&files, &blueprint, weights)?,
             path: config.to_owned(),
             config: text,
             blueprint,
-            _unpacked: None,
         })
     }
 
@@ -118,7 +111,7 @@ impl Package {
         });
         let registered: Vec<String> = registered.collect::<Result<_>>()?;
         let weights = self.weights.iter().map(|weight| weight.file(&self.path));
-        let weights: Vec<(&Path, u64)> = weights.collect::<Result<_>>()?;
+        let weights: Vec<(&Source, u64)> = weights.collect::<Result<_>>()?;
 
         let weight_bytes: u64 = weights.iter().map(|(_, bytes)| bytes).sum();
         let module_bytes = bytes_of(self.modules.iter().flat_map(|module| &module.files))?;
@@ -137,8 +130,8 @@ impl Package {
                 registered,
             });
         }
-        for (weight, (path, _)) in self.weights.iter().zip(weights) {
-            function.weights.push(v1::Weight { name: weight.name.clone(), sha256: uploads.array(path)? });
+        for (weight, (source, _)) in self.weights.iter().zip(weights) {
+            function.weights.push(v1::Weight { name: weight.name.clone(), sha256: uploads.array(source)? });
         }
         uploads.finish().add_function(function)
     }
@@ -190,11 +183,11 @@ impl PackagedModule {
 
 impl PackagedWeight {
     /// Its file and bytes; an error that says how to name one where there is none.
-    fn file(&self, config: &Path) -> Result<(&Path, u64)> {
-        let Self { name, path, data, .. } = self;
-        match (path, data) {
-            (Some(path), Some(data)) => Ok((path, data.bytes)),
-            (path, _) => {
+    fn file(&self, config: &Path) -> Result<(&Source, u64)> {
+        let Self { name, path, source, data, .. } = self;
+        match (source, data) {
+            (Some(source), Some(data)) => Ok((source, data.bytes)),
+            _ => {
                 let absent = path.as_ref().map(|path| format!(", {} does not exist", path.display()));
                 Err(Error::Invalid(format!(
                     "weights {name:?} have no file{}: name it with --weight {name}=FILE, or with \
@@ -208,10 +201,11 @@ impl PackagedWeight {
 }
 
 fn find_weights(
-    config: &Path,
+    files: &Files,
     blueprint: &Blueprint,
     given: &[(String, PathBuf)],
 ) -> Result<Vec<PackagedWeight>> {
+    let config = files.config_path();
     let names: Vec<&str> =
         blueprint.weights().iter().map(|id| blueprint.buffers()[id.index()].name.as_str()).collect();
     if let Some((name, _)) = given.iter().find(|(name, _)| !names.contains(&name.as_str())) {
@@ -223,18 +217,21 @@ fn find_weights(
             config.display()
         )));
     }
-    let declared = |id| blueprint.weight_files().iter().find(|file| file.weight == id);
+    // What is replaced must not lead elsewhere, either.
+    for file in blueprint.weight_files() {
+        files.path(&file.path)?;
+    }
     let weights = blueprint.weights().iter().zip(names).map(|(id, name)| {
-        let given = given.iter().find(|(other, _)| other == name).map(|(_, path)| path.clone());
-        let path = given.or_else(|| declared(*id).map(|file| config.with_file_name(&file.path)));
-        let (data, header) = match &path {
-            Some(path) if path.exists() => {
-                let (range, header) = npy::look(path)?;
-                (Some(range), header)
-            }
-            _ => (None, None),
+        let given = given.iter().find(|(other, _)| other == name).map(|(_, path)| path);
+        let declared = blueprint.weight_files().iter().find(|file| file.weight == *id);
+        let (path, source) = match (given, declared) {
+            (Some(path), _) => (Some(path.clone()), Some(Source::file(path)).filter(|_| path.exists())),
+            (None, Some(file)) => (Some(files.path(&file.path)?), files.find(&file.path)?),
+            (None, None) => (None, None),
         };
-        Ok(PackagedWeight { name: name.to_owned(), path, data, array: header.map(|header| header.array) })
+        let (data, header) = source.as_ref().map(npy::look).transpose()?.unzip();
+        let array = header.flatten().map(|header| header.array);
+        Ok(PackagedWeight { name: name.to_owned(), path, source, data, array })
     });
     let weights = weights.collect::<Result<Vec<_>>>()?;
     check_weights(blueprint, &weights)?;
@@ -292,31 +289,6 @@ mod tests {
         let text = why("README.md");
         assert!(text.contains("README.md: it is no JSON: ") && text.contains("vec_add.json"), "{text}");
         assert!(!why("wrong.json").contains("no JSON"), "{}", why("wrong.json"));
-    }
-
-    #[test]
-    fn a_folder_and_a_file_of_one_package_are_read_alike() {
-        let w0 = [npy::header("<f4", &[2]), vec![0; 8]].concat();
-        let files: [(&str, &[u8]); 3] =
-            [("function.json", CONFIG.as_bytes()), ("lib/m.sm_90.cubin", b"c"), ("w0.npy", &w0)];
-        let (dir, _) = folder(&files);
-        let single = dir.path().join("f.pappus");
-        let mut archive = rawzip::ZipArchiveWriter::new(std::fs::File::create(&single).unwrap());
-        for (name, content) in files {
-            let (mut entry, config) = archive.new_file(name).start().unwrap();
-            let mut writer = config.wrap(&mut entry);
-            std::io::copy(&mut &content[..], &mut writer).unwrap();
-            let (_, descriptor) = writer.finish().unwrap();
-            entry.finish(descriptor).unwrap();
-        }
-        archive.finish().unwrap();
-        for path in [dir.path(), &single] {
-            let package = Package::read(path, &[]).unwrap();
-            assert_eq!(package.modules()[0].files[0].arch, "sm_90", "{}", path.display());
-            assert_eq!(package.weights()[0].data.unwrap().bytes, 8, "{}", path.display());
-        }
-        let absent = Package::read(&dir.path().join("g.pappus"), &[]).unwrap_err().to_string();
-        assert!(absent.contains("No such file"), "{absent}");
     }
 
     #[test]

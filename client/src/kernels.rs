@@ -138,13 +138,8 @@ impl From<hsaco::Argument> for Param {
 
 /// Opens a module file.
 pub fn of_file(file: &VariantFile) -> Result<Vec<Part>> {
-    let bytes = std::fs::metadata(&file.path).map_err(Error::file(&file.path))?.len();
-    if bytes > MAX_FILE_BYTES {
-        let most = MAX_FILE_BYTES >> 20;
-        return Err(Error::content(&file.path, format!("{bytes} bytes, a module may have {most} MiB")));
-    }
-    let content = std::fs::read(&file.path).map_err(Error::file(&file.path))?;
-    of_bytes(&file.path, file.format, &content)
+    let content = file.source.read(MAX_FILE_BYTES, "a module")?;
+    of_bytes(file.path(), file.format, &content)
 }
 
 fn of_bytes(path: &Path, format: &str, content: &[u8]) -> Result<Vec<Part>> {

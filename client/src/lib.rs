@@ -21,12 +21,14 @@
 //! - [`arena`]: shared memory for inputs and outputs.
 //! - [`invocation`]: one call, built step by step.
 //! - [`functions`]: a configuration on disk, its module files and its weights → a registered function.
-//! - [`archive`]: all of that in one file, unpacked.
+//! - `files`: where the files of a configuration are: beside it, or in its package.
+//! - [`archive`]: all of that in one file.
 //! - `upload`: its files on their way, with word of how far they are.
 //! - [`variants`]: which file holds which compiled form of a module.
 //! - [`kernels`]: which kernels a module file holds.
 //! - [`array`]: what an array may be, and whether it is what a function declares.
 //! - [`npy`]: NumPy's file format, as much as is needed.
+//! - [`source`]: the bytes of a file, or of a part of one.
 //! - [`error`]: what can go wrong.
 
 #![forbid(unsafe_code)]
@@ -37,11 +39,13 @@ pub mod array;
 mod blobs;
 pub mod client;
 pub mod error;
+mod files;
 pub mod functions;
 pub mod invocation;
 pub mod kernels;
 pub mod npy;
 mod requests;
+pub mod source;
 mod upload;
 pub mod variants;
 

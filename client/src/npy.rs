@@ -4,9 +4,7 @@
 //! \x93NUMPY | major | minor | header length: u16 (version 1) or u32 | header: a Python dict | data
 //! ```
 
-use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use pappus_blueprint::DType;
@@ -14,6 +12,9 @@ use pappus_blueprint::limits::RANK;
 
 use crate::array::{Array, Element};
 use crate::error::{Error, Result};
+use crate::source::Source;
+
+pub use crate::source::FileRange;
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// Longest header that is read, by NumPy, too: dimensions of a plain array need far less.
@@ -22,15 +23,6 @@ const MAX_HEADER_BYTES: u32 = 10_000;
 const MAX_WIDTH: u64 = 1 << 16;
 /// Where NumPy aligns the data.
 const DATA_ALIGN: usize = 64;
-
-/// A range of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileRange {
-    /// Its first byte.
-    pub offset: u64,
-    /// Its length.
-    pub bytes: u64,
-}
 
 /// What the header of a `.npy` file says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,15 +44,6 @@ pub enum Contents {
     Range(FileRange),
     /// An array that lies otherwise than devices take it.
     Converted(Vec<u8>),
-}
-
-/// All of a file.
-pub fn whole_file(path: &Path) -> Result<FileRange> {
-    let bytes = std::fs::metadata(path).and_then(|meta| {
-        // A directory has a length, too, and a pipe none.
-        if meta.is_file() { Ok(meta.len()) } else { Err(std::io::Error::other("not a regular file")) }
-    });
-    Ok(FileRange { offset: 0, bytes: bytes.map_err(Error::file(path))? })
 }
 
 /// What is wrong with a `.npy` file, or why its array cannot be passed on as it lies there.
@@ -104,34 +87,39 @@ pub enum NpyError {
 }
 
 /// Which part of a file it contributes, and what a `.npy` file says that this holds.
-pub fn look(path: &Path) -> Result<(FileRange, Option<Header>)> {
-    let whole = whole_file(path)?;
+pub fn look(source: &Source) -> Result<(FileRange, Option<Header>)> {
+    let path = source.path();
+    let opened = source.open()?;
     if !is_npy(path) {
-        return Ok((whole, None));
+        return Ok((FileRange { offset: 0, bytes: opened.bytes() }, None));
     }
-    let header = read_header(File::open(path).map_err(Error::file(path))?);
-    let header = header.and_then(|header| header.check(whole.bytes).map(|bytes| (header, bytes)));
+    let header = read_header(opened.reader());
+    let header = header.and_then(|header| header.check(opened.bytes()).map(|bytes| (header, bytes)));
     let (header, bytes) = header.map_err(|why| Error::content(path, why.to_string()))?;
     Ok((FileRange { offset: header.data_offset, bytes }, Some(header)))
 }
 
 /// What a file contributes: the array of a `.npy` file as devices take it, or all of any other file.
-pub fn read(path: &Path) -> Result<(Contents, Option<Array>)> {
-    let (range, header) = look(path)?;
+pub fn read(source: &Source) -> Result<(Contents, Option<Array>)> {
+    let (range, header) = look(source)?;
     let Some(header) = header else { return Ok((Contents::Range(range), None)) };
     let contents = match header.lies_as_sent() {
         true => Contents::Range(range),
-        false => Contents::Converted(header.convert(read_range(path, range).map_err(Error::file(path))?)),
+        false => {
+            let bytes = read_range(source, range).map_err(Error::file(source.path()))?;
+            Contents::Converted(header.convert(bytes))
+        }
     };
     Ok((contents, Some(header.array)))
 }
 
-fn read_range(path: &Path, range: FileRange) -> std::io::Result<Vec<u8>> {
+fn read_range(source: &Source, range: FileRange) -> std::io::Result<Vec<u8>> {
+    let opened = source.open().map_err(std::io::Error::other)?;
     let mut bytes = Vec::new();
     // The file has so many; memory may not.
     bytes.try_reserve_exact(range.bytes as usize).map_err(|_| std::io::ErrorKind::OutOfMemory)?;
     bytes.resize(range.bytes as usize, 0);
-    File::open(path)?.read_exact_at(&mut bytes, range.offset)?;
+    opened.read_at(range.offset, &mut bytes)?;
     Ok(bytes)
 }
 
@@ -459,6 +447,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.npy");
         std::fs::write(&path, [header("<f4", &[2]), vec![0; 8]].concat()).unwrap();
+        let look = |path: &Path| look(&Source::file(path));
         assert_eq!(look(&path).unwrap().0, FileRange { offset: 128, bytes: 8 });
         std::fs::write(&path, [header("<f4", &[2]), vec![0; 7]].concat()).unwrap();
         assert!(look(&path).unwrap_err().to_string().contains("8 bytes of data, but there are 7"));

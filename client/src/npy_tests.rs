@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::Package;
 use crate::npy::{self, Contents};
+use crate::source::Source;
 
 /// A folder with every file, and the cases.
 fn corpus() -> (PathBuf, Vec<Value>) {
@@ -44,7 +45,7 @@ fn weights_are_taken_as_the_corpus_says() {
             assert_eq!(read.is_ok(), fits.as_bool().unwrap(), "{what}");
             match read {
                 Ok(package) => {
-                    let sent = match npy::read(&path).unwrap().0 {
+                    let sent = match npy::read(&Source::file(&path)).unwrap().0 {
                         Contents::Converted(bytes) => bytes,
                         Contents::Range(range) => {
                             std::fs::read(&path).unwrap()[range.offset as usize..].to_vec()

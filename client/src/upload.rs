@@ -8,7 +8,7 @@ use pappus_proto::v1;
 use crate::blobs::Blob;
 use crate::client::Client;
 use crate::error::Result;
-use crate::npy;
+use crate::source::Source;
 use crate::variants::VariantFile;
 
 /// What a registration is about to do.
@@ -49,13 +49,13 @@ impl<'a> Uploads<'a> {
         Ok(v1::Variant {
             format: file.format.into(),
             arch: file.arch.clone(),
-            sha256: self.file(&file.path, Blob::File(&file.path))?,
+            sha256: self.file(file.path(), Blob::File(&file.source))?,
         })
     }
 
     /// Hands over a file of weights.
-    pub(crate) fn array(&mut self, path: &Path) -> Result<Bytes> {
-        self.file(path, Blob::Array(path))
+    pub(crate) fn array(&mut self, source: &Source) -> Result<Bytes> {
+        self.file(source.path(), Blob::Array(source))
     }
 
     /// Says that all files are there.
@@ -74,5 +74,5 @@ impl<'a> Uploads<'a> {
 
 /// Bytes of some module files together.
 pub(crate) fn bytes_of<'f>(files: impl IntoIterator<Item = &'f VariantFile>) -> Result<u64> {
-    files.into_iter().try_fold(0, |sum, file| Ok(sum + npy::whole_file(&file.path)?.bytes))
+    files.into_iter().try_fold(0, |sum, file| Ok(sum + file.source.open()?.bytes()))
 }

@@ -1,19 +1,20 @@
 //! Which file holds which compiled form of a module: `STEM.FORMAT` for the format's default architecture,
 //! `STEM.ARCH.FORMAT` for a particular one, such as `mlops.sm_90.ptx`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::error::{Error, Result};
+use crate::source::Source;
 
 /// What a module file may be, and the architectures it may be for.
 const FORMATS: [(&str, &str); 5] =
     [("wasm", ""), ("ptx", "sm_"), ("cubin", "sm_"), ("fatbin", "sm_"), ("hsaco", "gfx")];
 
 /// A file with one compiled form of a module.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct VariantFile {
     /// The file.
-    pub path: PathBuf,
+    pub source: Source,
     /// What kind of code it is.
     pub format: &'static str,
     /// The architecture it is for; empty for the format's default.
@@ -44,7 +45,14 @@ pub fn of_file(path: &Path) -> Result<VariantFile> {
                        .fatbin or .hsaco";
         return Err(Error::content(path, message));
     };
-    Ok(VariantFile { path: path.to_owned(), format, arch: arch.to_owned() })
+    Ok(VariantFile { source: Source::file(path), format, arch: arch.to_owned() })
+}
+
+impl VariantFile {
+    /// Its path, as errors call it.
+    pub fn path(&self) -> &Path {
+        self.source.path()
+    }
 }
 
 /// What variants of one module have in common: the name without architecture and format.
@@ -55,26 +63,30 @@ pub fn stem(path: &Path) -> String {
 
 /// All variants of the module at `path`, sorted by file name: itself, if it exists, and its siblings.
 pub fn beside(path: &Path) -> Result<Vec<VariantFile>> {
-    let stem = stem(path);
     let folder = folder(path);
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(Error::file(folder)(error)),
     };
-    let mut found = Vec::new();
-    for entry in entries {
-        let name = entry.map_err(Error::file(folder))?.file_name();
-        let path = path.with_file_name(&name);
-        match name.to_str().and_then(split) {
-            Some((other, format, arch)) if other == stem && path.is_file() => {
-                found.push(VariantFile { format, arch: arch.to_owned(), path })
-            }
-            _ => {}
+    let entries: std::io::Result<Vec<_>> = entries.collect();
+    let entries = entries.map_err(Error::file(folder))?;
+    let files = entries.iter().map(|entry| path.with_file_name(entry.file_name()));
+    Ok(among(path, files.filter(|path| path.is_file()).map(Source::file)))
+}
+
+/// The same, of these files of its folder.
+pub(crate) fn among(path: &Path, files: impl Iterator<Item = Source>) -> Vec<VariantFile> {
+    let stem = stem(path);
+    let variant = |source: Source| match split(source.path().file_name()?.to_str()?) {
+        Some((other, format, arch)) if other == stem => {
+            Some(VariantFile { format, arch: arch.to_owned(), source })
         }
-    }
-    found.sort_unstable_by(|a, b| a.path.cmp(&b.path));
-    Ok(found)
+        _ => None,
+    };
+    let mut found: Vec<_> = files.filter_map(variant).collect();
+    found.sort_unstable_by(|a, b| a.path().cmp(b.path()));
+    found
 }
 
 /// What [`beside`] looks for, as a shell would write it.
@@ -126,7 +138,7 @@ mod tests {
         std::fs::create_dir(dir.path().join("m.cubin")).unwrap();
         for named in ["m.hsaco", "m.wasm", "m.sm_80.ptx", "m"] {
             let found = beside(&dir.path().join(named)).unwrap();
-            let names: Vec<_> = found.iter().map(|file| file.path.file_name().unwrap()).collect();
+            let names: Vec<_> = found.iter().map(|file| file.path().file_name().unwrap()).collect();
             assert_eq!(names, ["m.fatbin", "m.sm_90.ptx", "m.wasm"], "{named}");
         }
         assert_eq!(

@@ -41,8 +41,9 @@ const ORDER: [(&str, &[Level]); 4] = [
         "client",
         &[
             &["array", "error", "failure", "progress", "table", "target", "units"],
+            &["source"],
             &["archive", "arena", "capacity", "client", "input", "npy", "stages", "variants"],
-            &["arguments", "json", "kernels", "requests"],
+            &["arguments", "files", "json", "kernels", "requests"],
             &["blobs", "invocation"],
             &["upload"],
             &["functions"],

@@ -1,5 +1,6 @@
 //! The quotas of a tenant, each limit in turn (ATTACKS 27), and which tenants see the usage.
 
+use pappus_client::source::Source;
 use pappus_client::{Blob, Client, Code, Invocation, v1};
 use serde_json::{Value, json};
 
@@ -75,7 +76,7 @@ fn a_quota_limits_bytes_that_are_handed_over() {
     function.add(&mut alice, "f");
     over(alice.put_blob(Blob::Bytes(&[2; 60 << 10])), "blob-bytes", "143360 (140.0 KiB)");
     let large = supervisor.write("large", vec![3; 60 << 10]);
-    over(alice.put_blob(Blob::File(&large)), "blob-bytes", "143360 (140.0 KiB)");
+    over(alice.put_blob(Blob::File(&Source::file(&large))), "blob-bytes", "143360 (140.0 KiB)");
     // Refused bytes do not count, nor do bytes that were not registered once their connection is gone.
     let used = quota(&mut alice, "blob-bytes").0;
     // Whole blocks of the disk, records and machine code included.

@@ -11,6 +11,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use pappus_client::source::Source;
 use pappus_client::v1::response;
 use pappus_client::{Blob, Client, Invocation};
 
@@ -283,7 +284,7 @@ fn add_as(bed: &Bed, client: &mut Client, name: &str, text: &str, bytes: u64, ta
     file.seek(SeekFrom::Start(bytes - 1))?;
     file.write_all(&[tag])?;
     drop(file);
-    let blob = client.put_blob(Blob::File(&path))?;
+    let blob = client.put_blob(Blob::File(&Source::file(&path)))?;
     let handed = Handed::put_text(client, text, &bed.form(), "")?.weight("B", &blob);
     client.add_function(handed.named(name))?;
     Ok(())

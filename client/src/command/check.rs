@@ -145,16 +145,16 @@ fn open_modules(package: &Package) -> Result<Vec<Opened>> {
     for (at, module) in package.modules().iter().enumerate() {
         // What is wrong is told of the file that the configuration names, if that is one.
         let mut files: Vec<_> = module.files.iter().collect();
-        files.sort_by_key(|file| file.path.file_name() != module.path.file_name());
+        files.sort_by_key(|file| file.path().file_name() != module.path.file_name());
         for file in files {
             let mut tells = Tells::Nothing;
             for part in module_kernels::of_file(file)? {
                 let Some(kernels) = part.kernels else { continue };
-                module_kernels::check(package.blueprint(), at, &file.path, &kernels)?;
+                module_kernels::check(package.blueprint(), at, file.path(), &kernels)?;
                 let told = kernels.iter().any(|kernel| kernel.params.is_some());
                 tells = if told { Tells::Parameters } else { Tells::Names };
             }
-            opened.push(Opened { module: module.name.clone(), path: file.path.clone(), tells });
+            opened.push(Opened { module: module.name.clone(), path: file.path().to_owned(), tells });
         }
     }
     opened.sort_by(|one, other| (&one.module, &one.path).cmp(&(&other.module, &other.path)));

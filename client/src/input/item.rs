@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use pappus_client::Error;
 use pappus_client::array::{Array, Element};
 use pappus_client::npy::{self, Contents, FileRange};
+use pappus_client::source::Source as FileSource;
 
 use super::spec::{Expected, Source, Spec};
 use crate::failure::{Failure, Result};
@@ -101,7 +102,7 @@ impl Item {
         if !found.is_file() && !found.is_dir() {
             return stream(&source, path, File::open(path).map_err(Error::file(path))?);
         }
-        let (contents, array) = npy::read(path)?;
+        let (contents, array) = npy::read(&FileSource::file(path))?;
         let data = match contents {
             Contents::Converted(bytes) => Data::Memory(bytes),
             Contents::Range(range) => {

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
-import mmap
 import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from pappus import _arrays, _npy
+from pappus._archive import CONFIG, Archive, Member, open_regular
 from pappus._numbers import shown
 from pappus._sizes import Blueprint, Sizes
 from pappus.errors import Error, InvalidArgument, Unsupported
@@ -26,8 +27,8 @@ _CONFIG_BYTES = 4 << 20
 _PIECE = 1 << 20
 
 
-Source = Path | np.ndarray[Any, Any] | bytes
-"""Bytes on disk, an array, or bytes in memory."""
+Source = Path | Member | np.ndarray[Any, Any] | bytes
+"""Bytes on disk or in a package, an array, or bytes in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,31 +58,33 @@ class Package:
     weights: Mapping[str, Source]
 
 
-def read(path: str | os.PathLike[str], weights: Mapping[str, Any], *, confined: bool) -> Package:
-    """Reads a configuration file, or a folder with one, and finds what it names, relative to it.
+def read(path: str | os.PathLike[str], weights: Mapping[str, Any], archive: Archive | None = None) -> Package:
+    """Reads a configuration file, or a folder with one, and finds what it names, relative to it; or that of a package.
 
-    A stranger's configuration is confined: it can name no file outside its folder.
+    Whoever writes a configuration may name any file of the machine in it; a package may come from a stranger, so what it names
+    are files of the package and nothing else.
     """
-    config = _config_of(Path(path))
-    text = config.read_bytes() if config.stat().st_size <= _CONFIG_BYTES else b""
-    if not text:
-        raise _wrong(config, f"it has {config.stat().st_size} bytes, a configuration has 1 to {_CONFIG_BYTES}")
+    config = _config_of(Path(path)) if archive is None else archive.members[CONFIG]
+    where = config if isinstance(config, Path) else config.path
+    with _opened(config) as (file, _):
+        text = file.read(_CONFIG_BYTES + 1)
+    if not 0 < len(text) <= _CONFIG_BYTES:
+        size = f"more than {_CONFIG_BYTES}" if text else "no"
+        raise _wrong(where, f"it has {size} bytes, a configuration has 1 to {_CONFIG_BYTES}")
     try:
         document = json.loads(text)
-        if confined:
-            _check_inside(config, document)
-        modules = _modules(config, document)
+        modules = _modules(where, document, archive)
         names = [_text(name) for name in document["blueprint"].get("weights", [])]
-        declared = {_text(name): config.parent / _text(file) for name, file in document.get("weight_files", {}).items()}
+        declared = {_text(name): _find(where, _text(file), archive) for name, file in document.get("weight_files", {}).items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as why:
         if isinstance(why, Error):
             raise
-        raise _wrong(config, f"it is no configuration such as kernels/configs/vec_add.json: {why!r}") from None
+        raise _wrong(where, f"it is no configuration such as kernels/configs/vec_add.json: {why!r}") from None
     unknown = weights.keys() - set(names)
     if unknown:
-        raise InvalidArgument(f"{sorted(unknown)[0]!r} is no weights buffer of {config}, expected one of {names}")
+        raise InvalidArgument(f"{sorted(unknown)[0]!r} is no weights buffer of {where}, expected one of {names}")
     blueprint = Blueprint(text)
-    found = {name: _weight(name, weights.get(name, declared.get(name)), blueprint, config) for name in names}
+    found = {name: _weight(name, weights.get(name, declared.get(name)), blueprint, where) for name in names}
     _check_weights(blueprint, found)
     return Package(text, modules, found)
 
@@ -101,13 +104,31 @@ def pieces(source: Source) -> Iterator[tuple[int, Iterator[memoryview]]]:
     if isinstance(source, bytes):
         yield len(source), _slices(memoryview(source))
         return
-    with open(source, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if not size:
-            yield 0, iter(())
-            return
-        with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
-            yield size, _slices(view)
+    with _opened(source) as (file, size):
+        yield size, _read_slices(file, source if isinstance(source, Path) else source.path, size)
+
+
+@contextmanager
+def _opened(source: Path | Member) -> Iterator[tuple[BinaryIO, int]]:
+    """A file to read, and its size."""
+    if isinstance(source, Member):
+        with source.open() as member:
+            yield member, source.size
+        return
+    with open_regular(source) as raw, io.BufferedReader(raw) as file:
+        yield file, os.fstat(raw.fileno()).st_size
+
+
+def _read_slices(file: BinaryIO, path: Path, size: int) -> Iterator[memoryview]:
+    buffer = bytearray(min(size, _PIECE))
+    while size:
+        with memoryview(buffer) as view, view[:size] as rest:
+            read = file.readinto(rest)  # type: ignore[attr-defined]
+            if not read:
+                raise _wrong(path, "it became shorter while it was read")
+            with rest[:read] as piece:
+                yield piece
+        size -= read
 
 
 def _slices(view: memoryview) -> Iterator[memoryview]:
@@ -121,7 +142,7 @@ def _config_of(path: Path) -> Path:
         if not path.is_file():
             raise _wrong(path, "there is no such file or folder")
         return path
-    named = path / "function.json"
+    named = path / CONFIG
     if named.is_file():
         return named
     found = sorted(path.glob("*.json"))
@@ -130,37 +151,44 @@ def _config_of(path: Path) -> Path:
     return found[0]
 
 
-def _check_inside(config: Path, document: Any) -> None:
-    folder = config.parent.resolve()
-    named = [module["path"] for module in document.get("modules", [])] + list(document.get("weight_files", {}).values())
-    for file in [*named, document.get("module_path", "m")]:
-        if not (folder / _text(file)).resolve().is_relative_to(folder):
-            raise _wrong(config, f"it names {file!r}, which lies outside its folder")
+def _find(config: Path, name: str, archive: Archive | None) -> Path | Member:
+    """A file that a configuration names; the path where it should be, if a package does not have it."""
+    if archive is None:
+        return config.parent / name
+    name = archive.inside(name)
+    return archive.members.get(name, config.parent / name)
 
 
-def _modules(config: Path, document: Any) -> tuple[Module, ...]:
+def _modules(config: Path, document: Any, archive: Archive | None) -> tuple[Module, ...]:
     if "module_path" in document:
         # The only module of such a configuration has the name of its file.
         path = _text(document["module_path"])
         named = [(path.rsplit("/", 1)[-1], path)]
     else:
         named = [(_text(module["module_name"]), _text(module["path"])) for module in document["modules"]]
-    return tuple(_module(name, config.parent / file) for name, file in named)
+    return tuple(_module(name, config, file, archive) for name, file in named)
 
 
-def _module(name: str, path: Path) -> Module:
+def _module(name: str, config: Path, file: str, archive: Archive | None) -> Module:
+    if archive is None:
+        path = config.parent / file
+        folder = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
+        beside: list[Path | Member] = [other for other in folder if other.is_file()]
+    else:
+        path = config.parent / archive.inside(file)
+        beside = [member for _, member in sorted(archive.members.items()) if member.path.parent == path.parent]
     match = _NAME.fullmatch(path.name)
     stem = match["stem"] if match else path.name
     files = []
-    if path.parent.is_dir():
-        for other in sorted(path.parent.iterdir()):
-            found = _NAME.fullmatch(other.name)
-            if found and found["stem"] == stem and other.is_file():
-                files.append(_module_file(other))
+    for other in beside:
+        found = _NAME.fullmatch(other.name if isinstance(other, Path) else other.path.name)
+        if found and found["stem"] == stem:
+            files.append(_module_file(other))
     return Module(name, stem, tuple(files))
 
 
-def _module_file(path: Path) -> ModuleFile:
+def _module_file(source: Path | Member) -> ModuleFile:
+    path = source if isinstance(source, Path) else source.path
     match = _NAME.fullmatch(path.name)
     if not match:
         raise _wrong(
@@ -170,7 +198,7 @@ def _module_file(path: Path) -> ModuleFile:
     arch, prefix = match["arch"] or "", _FORMATS[match["format"]]
     if arch and (prefix is None or not arch.startswith(prefix)):
         arch = ""
-    return ModuleFile(path, match["format"], arch)
+    return ModuleFile(source, match["format"], arch)
 
 
 def _weight(name: str, given: Any, blueprint: Blueprint, config: Path) -> Source:
@@ -182,13 +210,14 @@ def _weight(name: str, given: Any, blueprint: Blueprint, config: Path) -> Source
             f'"weight_files" in {config}'
         )
     place, source = f"weights {name}", given
-    if isinstance(given, str | os.PathLike):
-        path = Path(given)
-        if not path.is_file():
+    if isinstance(given, str | os.PathLike | Member):
+        file = given if isinstance(given, Member) else Path(given)
+        path = file.path if isinstance(file, Member) else file
+        if isinstance(file, Path) and not file.is_file():
             raise InvalidArgument(f"weights {name!r}: there is no file {path}")
         if path.suffix != _npy.SUFFIX:
-            return path
-        place, source = f"{place}, {path}", _npy.read(path)
+            return file
+        place, source = f"{place}, {path}", _npy.read(file)
     elif isinstance(given, bytes | bytearray):
         return bytes(given)
     return _arrays.as_input(place, source, _expected(declared) if declared else None, blueprint.dims(name))
@@ -210,12 +239,15 @@ def _check_weights(blueprint: Blueprint, weights: Mapping[str, Source]) -> None:
         declared = blueprint.dtype(name)
         if declared is None:
             continue
-        place = f"weights {name}, {source}" if isinstance(source, Path) else f"weights {name}"
+        path = source.path if isinstance(source, Member) else source
+        place = f"weights {name}, {path}" if isinstance(path, Path) else f"weights {name}"
         given = source if isinstance(source, np.ndarray) else sizes[name]
         _arrays.check_shape(place, given, _expected(declared), known.dims_of(name))
 
 
 def _size(source: Source) -> int:
+    if isinstance(source, Member):
+        return source.size
     if isinstance(source, Path):
         return source.stat().st_size
     return len(source) if isinstance(source, bytes) else source.nbytes

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from pappus._archive import Member, open_regular
 from pappus._arrays import Array, is_plain
 from pappus.errors import InvalidArgument
 
@@ -32,22 +33,30 @@ _DESCR = re.compile(r"[<>=|][biufcV][0-9]+")
 _DIMS = re.compile(r"\s*|\s*\d+\s*,\s*|\s*\d+\s*(,\s*\d+\s*)+,?\s*", re.ASCII)
 
 
-def read(path: Path) -> Array:
+def read(source: Path | Member) -> Array:
     """The array of a file, in the order of bytes and dimensions that it has there."""
-    with open(path, "rb") as file:
+    if isinstance(source, Member):
+        return _read(source)
+    with open_regular(source) as file:
+        return _read(Member(source, file.fileno(), 0, os.fstat(file.fileno()).st_size))
+
+
+def _read(member: Member) -> Array:
+    path = member.path
+    with member.open() as file:
         try:
             dtype, fortran, shape = _header(file)
         except (ValueError, TypeError) as why:
             raise _wrong(path, f"no .npy file of numbers: {why}") from None
         start = file.tell()
-        announced, there = math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size - start
-        if announced != there:
-            raise _wrong(path, f"its header announces {announced} bytes of data, but there are {there}")
-        if not announced:
-            return np.empty(shape, dtype)
-        # The mapping stays for as long as the array does.
-        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-    array: Array = np.ndarray(shape, dtype, mapped, start, order="F" if fortran else "C")
+    announced, there = math.prod(shape) * dtype.itemsize, member.size - start
+    if announced != there:
+        raise _wrong(path, f"its header announces {announced} bytes of data, but there are {there}")
+    if not announced:
+        return np.empty(shape, dtype)
+    # The mapping stays for as long as the array does.
+    mapped = mmap.mmap(member.descriptor, 0, prot=mmap.PROT_READ)
+    array: Array = np.ndarray(shape, dtype, mapped, member.offset + start, order="F" if fortran else "C")
     return array
 
 

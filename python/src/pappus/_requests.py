@@ -148,8 +148,8 @@ def add_function(
     name: str, path: str | os.PathLike[str], weights: Mapping[str, Any], replace: bool
 ) -> Operation[v1.FunctionInfo]:
     """Registers a function that lies on disk."""
-    with _archive.unpacked(Path(path)) as (found, confined):
-        return (yield from add_package(name, _files.read(found, weights, confined=confined), replace))
+    with _archive.opened(Path(path)) as archive:
+        return (yield from add_package(name, _files.read(path, weights, archive), replace))
 
 
 def add_package(name: str, package: _files.Package, replace: bool) -> Operation[v1.FunctionInfo]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -44,4 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # As an error does: what is kept in temporary folders is removed.
+    for ending in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(ending, lambda number, _: sys.exit(128 + number))
     sys.exit(main())

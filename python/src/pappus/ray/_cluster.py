@@ -162,8 +162,8 @@ class Cluster:
 
         Its modules and weights go into Ray's object store, and from there to a node when it is first called there.
         """
-        with _archive.unpacked(Path(path)) as (found, confined):
-            package = _files.read(found, weights or {}, confined=confined)
+        with _archive.opened(Path(path)) as archive:
+            package = _files.read(path, weights or {}, archive)
             without = [module.name for module in package.modules if not module.files]
             if without:
                 raise InvalidArgument(f"module {without[0]!r} is missing: there is no file of it")
