@@ -7,6 +7,7 @@
 //! - [`failure`]: what can go wrong, and the exit code it means.
 //! - [`input`]: input files, and what a blueprint wants to know about them.
 //! - [`target`]: what kernels are compiled for.
+//! - [`scratch`]: a folder for other programs, which a signal does not leave behind.
 //! - [`stages`], [`table`], [`units`], [`json`], [`progress`]: how results are shown.
 
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@ mod failure;
 mod input;
 mod json;
 mod progress;
+mod scratch;
 mod stages;
 mod table;
 mod target;

@@ -40,7 +40,7 @@ const ORDER: [(&str, &[Level]); 4] = [
     (
         "client",
         &[
-            &["array", "error", "failure", "progress", "table", "target", "units"],
+            &["array", "error", "failure", "progress", "scratch", "table", "target", "units"],
             &["source"],
             &["archive", "arena", "capacity", "client", "input", "npy", "stages", "variants"],
             &["arguments", "files", "json", "kernels", "requests"],

@@ -157,6 +157,67 @@ fn what_is_built_depends_on_the_source_alone() {
 }
 
 #[test]
+fn a_source_whose_name_begins_like_an_option_is_a_source() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["@mine", "-mine"] {
+        std::fs::write(
+            folder.path().join(format!("{name}.c")),
+            NAMED.replace("KERNEL", "#include \"pappus.h\"\nKERNEL"),
+        )
+        .unwrap();
+        let source = format!("{name}.c");
+        let ran = in_folder(folder.path(), &["kernel", "build", "--target", "cpu", "--", &source]);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        assert!(folder.path().join(format!("{name}.wasm")).is_file());
+    }
+    // Options in it would be read as those of the compiler.
+    std::fs::write(folder.path().join("@options.c"), "--version").unwrap();
+    let ran = in_folder(folder.path(), &["kernel", "build", "--target", "cpu", "@options.c"]);
+    assert_eq!(ran.code, 3, "{}", ran.stderr);
+    assert!(ran.stderr.contains("@options.c:1:"), "{}", ran.stderr);
+}
+
+/// A compiler that says who may look into the folder for its files, and never ends.
+const ENDLESS: &str = "#!/bin/sh\nstat -c %a \"$TMPDIR\" >\"$SAYS\"\nexec cat \"$NEVER\"\n";
+
+#[test]
+fn a_signal_leaves_nothing_of_a_build_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for made in ["tools", "tmp"] {
+        std::fs::create_dir(path(made)).unwrap();
+    }
+    for tool in ["tools/clang-19", "tools/wasm-ld-19"] {
+        std::fs::write(path(tool), ENDLESS).unwrap();
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(path(tool), executable).unwrap();
+    }
+    for pipe in ["says", "never"] {
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR);
+        rustix::fs::mknodat(rustix::fs::CWD, path(pipe), kind, mode, 0).unwrap();
+    }
+    std::fs::write(path("mine.c"), SOURCE).unwrap();
+    let left = || std::fs::read_dir(path("tmp")).unwrap().count();
+    let mut command = Command::new(program("pappus"))
+        .current_dir(folder.path())
+        .args(["kernel", "build", "--target", "cpu", "mine.c"])
+        .env("PATH", std::env::join_paths([path("tools"), "/usr/bin".into(), "/bin".into()]).unwrap())
+        .env("TMPDIR", path("tmp"))
+        .env("SAYS", path("says"))
+        .env("NEVER", path("never"))
+        .spawn()
+        .unwrap();
+    // Once it can be read, the compiler runs.
+    assert_eq!(std::fs::read_to_string(path("says")).unwrap().trim(), "700");
+    assert_eq!(left(), 1);
+    rustix::process::kill_process(rustix::process::Pid::from_child(&command), rustix::process::Signal::TERM)
+        .unwrap();
+    let ended = command.wait().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(15), "{ended}");
+    assert_eq!(left(), 0);
+}
+
+#[test]
 fn what_the_compiler_says_names_the_authors_file_and_nothing_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let write = |text: &str| std::fs::write(folder.path().join("mine.c"), text).unwrap();

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use pappus_client::{Client, Error};
 use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
 
 use crate::failure::{Failure, Result};
+use crate::scratch::Scratch;
 
 const PROGRAM: &str = "pappus-supervisor";
 /// How long it may take to answer: a GPU's driver can take seconds to start.
@@ -25,19 +25,20 @@ const LOG_LINES: usize = 20;
 /// A running supervisor. Its folder holds the socket, the state, the log and the functions to register.
 pub(super) struct Supervisor {
     child: Child,
-    folder: TempDir,
+    folder: Scratch,
 }
 
 impl Supervisor {
     /// Starts it, and lays out the functions that come with Pappus for it.
     pub(super) fn start(device: &str) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("pappus-demo-").tempdir();
+        let folder = Scratch::new("pappus-demo-");
         let folder = folder.map_err(Error::file(&std::env::temp_dir()))?;
         lay_out_functions(folder.path())?;
         let log = folder.path().join("log");
         let log = File::create(&log).map_err(Error::file(&log))?;
         let program = program();
-        let child = Command::new(&program)
+        let mut command = Command::new(&program);
+        command
             .arg("--socket")
             .arg(folder.path().join("pappus.sock"))
             .arg("--state-dir")
@@ -45,15 +46,14 @@ impl Supervisor {
             .args(["--device", device])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .map_err(|error| {
-                Failure::Refused(format!(
-                    "cannot start {}: {error}; build it with `cargo build --release`, which puts it beside this \
-                     program, or put its folder into PATH",
-                    program.display()
-                ))
-            })?;
+            .stderr(log);
+        let child = folder.spawn(&mut command).map_err(|error| {
+            Failure::Refused(format!(
+                "cannot start {}: {error}; build it with `cargo build --release`, which puts it beside this program, or put its \
+                 folder into PATH",
+                program.display()
+            ))
+        })?;
         Ok(Self { child, folder })
     }
 
@@ -120,7 +120,7 @@ impl Supervisor {
     fn ended(&mut self, patience: Duration) -> Option<ExitStatus> {
         let end = Instant::now() + patience;
         loop {
-            match self.child.try_wait() {
+            match self.folder.try_wait(&mut self.child) {
                 Ok(Some(status)) => return Some(status),
                 _ if Instant::now() >= end => return None,
                 _ => std::thread::sleep(LOOK_EVERY),
@@ -140,7 +140,7 @@ impl Drop for Supervisor {
     fn drop(&mut self) {
         // Both fail only where it has ended and been reaped already.
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.folder.wait(&mut self.child);
     }
 }
 

@@ -1,20 +1,22 @@
 //! `pappus kernel build`: each source of kernels becomes a module file for each target. Nothing is written before all of
 //! them were made. The same source gives the same bytes, wherever it lies and whoever builds it with the same compiler.
 
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::process::Output;
 
 use pappus_blueprint::signatures;
+use pappus_client::source::Source;
 use pappus_client::{Error, variants};
 use pappus_kernels::authoring::HEADERS;
 use serde_json::{Value, json};
 
 use super::signature;
-use super::toolchain::{CLANG, OBJCOPY, Toolchain, WASM_LD};
+use super::toolchain::{CLANG, OBJCOPY, Ran, Toolchain, WASM_LD};
 use crate::arguments::KernelBuildArguments;
 use crate::failure::{Failure, Result};
 use crate::progress::Progress;
+use crate::scratch::Scratch;
 use crate::target::{Code, Target, WASM_LINK};
 use crate::units;
 
@@ -30,11 +32,11 @@ struct Module<'a> {
 pub(super) fn run(arguments: &KernelBuildArguments, out: &mut dyn Write) -> Result<()> {
     let mut modules = wanted(arguments)?;
     let toolchain = Toolchain::find(&arguments.targets)?;
-    let scratch = tempfile::Builder::new().prefix("pappus-kernel").tempdir();
+    let scratch = Scratch::new("pappus-kernel");
     let scratch = scratch.map_err(|error| Failure::Failed(format!("no temporary folder: {error}")))?;
     let mut builder = Builder {
         toolchain,
-        scratch: scratch.path(),
+        scratch: &scratch,
         strict: arguments.strict,
         coloured: std::io::stderr().is_terminal(),
         said: String::new(),
@@ -71,7 +73,8 @@ fn wanted(arguments: &KernelBuildArguments) -> Result<Vec<Module<'_>>> {
     let mut modules: Vec<Module<'_>> = Vec::new();
     for source in &arguments.sources {
         let stem = stem(source)?;
-        std::fs::metadata(source).map_err(Error::file(source))?;
+        // A compiler would wait for a pipe, and never end at a device.
+        Source::file(source).open()?;
         for target in &arguments.targets {
             let name = target.file_name(&stem);
             let path = match &arguments.output {
@@ -103,6 +106,14 @@ fn stem(source: &Path) -> Result<String> {
     })
 }
 
+/// A path that no tool takes for an option, or for the name of a file with options (`@FILE`, which is read also behind `--`).
+fn as_operand(path: &Path) -> Cow<'_, Path> {
+    match path.as_os_str().as_encoded_bytes().first() {
+        Some(b'@' | b'-') => Path::new(".").join(path).into(),
+        _ => path.into(),
+    }
+}
+
 fn folder(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -110,7 +121,7 @@ fn folder(path: &Path) -> &Path {
 /// One run of the command.
 struct Builder<'a> {
     toolchain: Toolchain,
-    scratch: &'a Path,
+    scratch: &'a Scratch,
     strict: bool,
     coloured: bool,
     /// What the tools said so far, once: of five targets, each finds the same to say.
@@ -131,7 +142,7 @@ impl Builder<'_> {
     }
 
     fn headers(&self) -> PathBuf {
-        self.scratch.join("include")
+        self.scratch.path().join("include")
     }
 
     fn write_headers(&self) -> Result<()> {
@@ -147,7 +158,7 @@ impl Builder<'_> {
     /// A module's bytes.
     fn build(&mut self, source: &Path, target: &Target) -> Result<Vec<u8>> {
         // A name of its own, so that nothing of a path is in what comes out.
-        let (first, second) = (self.scratch.join("first"), self.scratch.join("second"));
+        let (first, second) = (self.scratch.path().join("first"), self.scratch.path().join("second"));
         let mut options = target.options();
         if self.strict {
             options.push("-Werror".into());
@@ -158,23 +169,24 @@ impl Builder<'_> {
         // In `__FILE__` stands the name alone.
         options.push(format!("-ffile-prefix-map={}/=", folder(source).display()));
         options.push(format!("-I{}", self.headers().display()));
-        let files = ["-o".as_ref(), first.as_os_str(), "--".as_ref(), source.as_os_str()];
+        let named = as_operand(source);
+        let files = ["-o".as_ref(), first.as_os_str(), "--".as_ref(), named.as_os_str()];
         let arguments: Vec<_> = options.iter().map(AsRef::as_ref).chain(files).collect();
-        let compiled = self.toolchain.run(CLANG, &arguments)?;
+        let compiled = self.toolchain.run(self.scratch, CLANG, &arguments)?;
         self.judge(CLANG, source, target, &compiled)?;
         match target.code {
             Code::Ptx(_) => read(&first),
             Code::Hsaco => {
                 let section = "--remove-section=.comment".as_ref();
-                let stripped =
-                    self.toolchain.run(OBJCOPY, &[section, first.as_os_str(), second.as_os_str()])?;
+                let files = [section, first.as_os_str(), second.as_os_str()];
+                let stripped = self.toolchain.run(self.scratch, OBJCOPY, &files)?;
                 self.judge(OBJCOPY, source, target, &stripped)?;
                 read(&second)
             }
             Code::Wasm => {
                 let files = [first.as_os_str(), "-o".as_ref(), second.as_os_str()];
                 let arguments: Vec<_> = WASM_LINK.iter().map(AsRef::as_ref).chain(files).collect();
-                let linked = self.toolchain.run(WASM_LD, &arguments)?;
+                let linked = self.toolchain.run(self.scratch, WASM_LD, &arguments)?;
                 self.judge(WASM_LD, source, target, &linked)?;
                 with_signatures(source, &read(&first)?, &read(&second)?)
             }
@@ -182,15 +194,16 @@ impl Builder<'_> {
     }
 
     /// Keeps what a tool said; whether it did its work.
-    fn judge(&mut self, tool: &str, source: &Path, target: &Target, output: &Output) -> Result<()> {
+    fn judge(&mut self, tool: &str, source: &Path, target: &Target, ran: &Ran) -> Result<()> {
         // Its object has no name that means anything to its author.
-        let text = String::from_utf8_lossy(&output.stderr);
+        let text = String::from_utf8_lossy(&ran.said);
         let text: String = text.split_inclusive('\n').filter(|line| !is_count(line)).collect();
-        let text = text.replace(&format!("{}/first", self.scratch.display()), &source.display().to_string());
+        let text =
+            text.replace(&format!("{}/first", self.scratch.path().display()), &source.display().to_string());
         if !self.said.contains(&text) {
             self.said += &text;
         }
-        match output.status.success() {
+        match ran.status.success() {
             true => Ok(()),
             false => Err(Failure::Refused(format!(
                 "{} for {}: {} refuses it, as it says above",
@@ -235,6 +248,14 @@ mod tests {
         assert_eq!(stem("my.kernels.c".as_ref()).unwrap(), "my.kernels");
         for name in ["reverse", "reverse.cu", ".c", "reverse.sm_90.c", "reverse.gfx942.c", ""] {
             assert!(stem(name.as_ref()).unwrap_err().to_string().contains("NAME.c"), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_source_is_no_option_and_no_file_of_options() {
+        for (path, expected) in [("@x.c", "./@x.c"), ("-x.c", "./-x.c"), ("x@.c", "x@.c"), ("/@x.c", "/@x.c")]
+        {
+            assert_eq!(as_operand(path.as_ref()).as_os_str(), expected);
         }
     }
 

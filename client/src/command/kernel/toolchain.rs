@@ -1,11 +1,13 @@
 //! The compiler and linkers that a build needs: found by their names, of one version, and run.
 
 use std::ffi::OsStr;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, ExitStatus, Stdio};
 
 use crate::failure::{Failure, Result};
+use crate::scratch::Scratch;
 use crate::target::{Code, PREFERRED_COMPILER, Target};
 
 /// The last version that is looked for by its name.
@@ -15,6 +17,12 @@ const LAST: u32 = 29;
 #[derive(Debug, Clone)]
 pub(super) struct Toolchain {
     suffix: String,
+}
+
+/// How a tool ended, and what it said.
+pub(super) struct Ran {
+    pub(super) status: ExitStatus,
+    pub(super) said: Vec<u8>,
 }
 
 /// A tool of LLVM's, and Debian's package that has it.
@@ -64,10 +72,19 @@ impl Toolchain {
         Ok(text.lines().next().unwrap_or_default().trim().to_owned())
     }
 
-    /// Runs a tool with arguments, in this folder and no locale; what it said and how it ended.
-    pub(super) fn run<S: AsRef<OsStr>>(&self, tool: &str, arguments: &[S]) -> Result<Output> {
-        let output = self.command(tool).args(arguments).output();
-        output.map_err(|error| self.unusable(tool, &error))
+    /// Runs a tool with arguments, in this folder and no locale, its temporary files in the other.
+    pub(super) fn run<S: AsRef<OsStr>>(&self, scratch: &Scratch, tool: &str, arguments: &[S]) -> Result<Ran> {
+        let run = || -> std::io::Result<Ran> {
+            let mut command = self.command(tool);
+            command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+            let mut child = scratch.spawn(&mut command)?;
+            let mut said = Vec::new();
+            if let Some(mut stderr) = child.stderr.take() {
+                stderr.read_to_end(&mut said)?;
+            }
+            Ok(Ran { status: scratch.wait(&mut child)?, said })
+        };
+        run().map_err(|error| self.unusable(tool, &error))
     }
 
     /// A tool's name.
