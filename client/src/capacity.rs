@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use crate::units::rough_bytes;
+use crate::units::{nanoseconds, rough_bytes};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -39,21 +39,65 @@ const MAX_GPUS: u64 = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gpu {
     pub(crate) name: &'static str,
+    /// The backend whose devices they are.
+    pub(crate) backend: &'static str,
     pub(crate) memory_mib: u64,
     pub(crate) measured: bool,
 }
 
+/// One of NVIDIA's.
+const fn nvidia(name: &'static str, memory_mib: u64) -> Gpu {
+    Gpu { name, backend: "cuda", memory_mib, measured: false }
+}
+
+/// One of AMD's; of those with two chips, one of them.
+const fn amd(name: &'static str, memory_mib: u64) -> Gpu {
+    Gpu { name, backend: "hip", memory_mib, measured: false }
+}
+
 /// The kinds that have a name here.
-pub(crate) const GPUS: [Gpu; 8] = [
-    Gpu { name: "H200", memory_mib: 143_155, measured: true },
-    Gpu { name: "B200", memory_mib: 182_600, measured: false },
-    Gpu { name: "H100", memory_mib: 81_000, measured: false },
-    Gpu { name: "A100", memory_mib: 81_000, measured: false },
-    Gpu { name: "A100-40", memory_mib: 40_300, measured: false },
-    Gpu { name: "L40S", memory_mib: 45_400, measured: false },
-    Gpu { name: "L4", memory_mib: 22_500, measured: false },
-    Gpu { name: "T4", memory_mib: 14_900, measured: false },
+pub(crate) const GPUS: [Gpu; 27] = [
+    Gpu { measured: true, ..nvidia("H200", 143_155) },
+    nvidia("B200", 182_600),
+    nvidia("B300", 268_000),
+    nvidia("GB200", 184_000),
+    nvidia("GH200", 96_500),
+    nvidia("H100", 81_000),
+    nvidia("H100-NVL", 94_900),
+    nvidia("H20", 96_900),
+    nvidia("A100", 81_000),
+    nvidia("A100-40", 40_300),
+    nvidia("A40", 45_400),
+    nvidia("A30", 24_000),
+    nvidia("A10", 22_500),
+    nvidia("L40S", 45_400),
+    nvidia("L40", 45_400),
+    nvidia("L4", 22_500),
+    nvidia("T4", 14_900),
+    nvidia("V100", 32_400),
+    nvidia("V100-16", 16_100),
+    nvidia("RTX-PRO-6000", 96_900),
+    nvidia("RTX-6000-Ada", 48_400),
+    nvidia("RTX-5090", 32_000),
+    nvidia("RTX-4090", 24_000),
+    nvidia("RTX-3090", 24_000),
+    amd("MI300X", 196_000),
+    amd("MI250X", 65_000),
+    amd("MI210", 65_000),
 ];
+
+impl Gpu {
+    /// The kind that somebody means, however its name is written: `rtx 4090`, `A100_40`, `NVIDIA H200`.
+    pub(crate) fn named(asked: &str) -> Option<Self> {
+        let plain = |name: &str| -> String {
+            let name = name.to_ascii_lowercase();
+            let name = name.trim_start_matches("nvidia").trim_start_matches("amd");
+            name.chars().filter(char::is_ascii_alphanumeric).collect()
+        };
+        let asked = plain(asked);
+        GPUS.into_iter().find(|gpu| plain(gpu.name) == asked)
+    }
+}
 
 /// What is asked of the GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,11 +262,11 @@ impl fmt::Display for Shortage {
             ),
             Self::Weights { wanted_bytes, most_bytes, reload_us } => write!(
                 f,
-                "weights take {} and may have {}: those of a tenant that was away are loaded again, {} ms each; a larger \
+                "weights take {} and may have {}: those of a tenant that was away are loaded again, {} each; a larger \
                  weights=, or more GPUs",
                 rough_bytes(wanted_bytes),
                 rough_bytes(most_bytes),
-                reload_us as f64 / 1000.0
+                nanoseconds(reload_us * 1000)
             ),
             Self::Leases { calls, at_once } => write!(
                 f,

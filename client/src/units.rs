@@ -23,6 +23,15 @@ pub(crate) fn rough_bytes(bytes: u64) -> String {
     ByteSize::b(bytes).display().iec().to_string()
 }
 
+/// Whole mebibytes as an option is written, in the largest unit that says it exactly: `125GiB`, `32000MiB`.
+pub(crate) fn exact_bytes(bytes: u64) -> String {
+    match bytes {
+        0 => "0".to_owned(),
+        bytes if bytes.is_multiple_of(1 << 30) => format!("{}GiB", bytes >> 30),
+        bytes => format!("{}MiB", bytes >> 20),
+    }
+}
+
 /// Nanoseconds in the unit that suits them: `4.1 µs`.
 pub(crate) fn nanoseconds(ns: u64) -> String {
     let ns = ns as f64;
@@ -49,6 +58,9 @@ mod tests {
         assert_eq!(bytes(131_072), "131072 (128.0 KiB)");
         assert_eq!(size(8), "8 bytes");
         assert_eq!(size(131_072), "131072 bytes (128.0 KiB)");
+        assert_eq!(exact_bytes(0), "0");
+        assert_eq!(exact_bytes(125 << 30), "125GiB");
+        assert_eq!(exact_bytes(32_000 << 20), "32000MiB");
         assert_eq!(nanoseconds(0), "0 ns");
         assert_eq!(nanoseconds(4_120), "4.1 µs");
         assert_eq!(nanoseconds(1_234_567), "1.23 ms");

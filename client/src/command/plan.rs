@@ -8,7 +8,7 @@ use crate::arguments::PlanArguments;
 use crate::capacity::{self, CONTEXT_BYTES, GPUS, Gpu, Load, Plan, Setup};
 use crate::failure::{Failure, Result};
 use crate::table::{Align, Table};
-use crate::units::rough_bytes;
+use crate::units::{exact_bytes, rough_bytes};
 
 /// Computes and prints.
 pub(crate) fn run(arguments: &PlanArguments, out: &mut dyn Write) -> Result<()> {
@@ -23,10 +23,11 @@ pub(crate) fn run(arguments: &PlanArguments, out: &mut dyn Write) -> Result<()> 
 /// The kind that is asked for; one of another size where only that is said.
 fn gpu(arguments: &PlanArguments) -> Result<Gpu> {
     if let Some(memory) = arguments.gpu_memory {
-        return Ok(Gpu { name: "GPU", memory_mib: memory.as_u64() >> 20, measured: true });
+        let memory_mib = memory.as_u64() >> 20;
+        return Ok(Gpu { name: "GPU", backend: "cuda", memory_mib, measured: true });
     }
     let asked = arguments.gpu.as_deref().unwrap_or_default();
-    GPUS.into_iter().find(|gpu| gpu.name.eq_ignore_ascii_case(asked)).ok_or_else(|| {
+    Gpu::named(asked).ok_or_else(|| {
         let names: Vec<_> = GPUS.iter().map(|gpu| gpu.name).collect();
         Failure::Usage(format!(
             "{asked:?} is no GPU that is known here: {}; or give --gpu-memory SIZE",
@@ -73,13 +74,13 @@ fn planned(arguments: &PlanArguments, gpu: Gpu) -> Result<Plan> {
 }
 
 /// The device as `pappus-supervisor` is told of it. Everything has a number, so that nothing depends on what happens to be free.
-fn flag(plan: &Plan) -> String {
-    let mib = |bytes: u64| format!("{}MiB", bytes >> 20);
+fn flag(gpu: Gpu, plan: &Plan) -> String {
     let Setup { workers, lanes, standbys, memory_bytes, weights_bytes, .. } = plan.setup;
     format!(
-        "--device cuda:all:workers={workers},lanes={lanes},standbys={standbys},memory={},weights={}",
-        mib(memory_bytes),
-        mib(weights_bytes)
+        "--device {}:all:workers={workers},lanes={lanes},standbys={standbys},memory={},weights={}",
+        gpu.backend,
+        exact_bytes(memory_bytes),
+        exact_bytes(weights_bytes)
     )
 }
 
@@ -94,8 +95,14 @@ fn print(arguments: &PlanArguments, gpu: Gpu, plan: &Plan, out: &mut dyn Write) 
             gpu.name
         )?;
     }
+    if gpu.backend == "hip" {
+        writeln!(
+            out,
+            "what a process takes for itself was measured on NVIDIA's: --context says another size"
+        )?;
+    }
     writeln!(out)?;
-    let mut table = Table::new(&[("EACH GPU", Align::Left), ("BYTES", Align::Right), ("FOR", Align::Left)]);
+    let mut table = Table::new(&[("EACH GPU", Align::Left), ("SIZE", Align::Right), ("FOR", Align::Left)]);
     let setup = plan.setup;
     let mut row = |what: &str, bytes: u64, of: String| table.row([what.to_owned(), rough_bytes(bytes), of]);
     row("memory", setup.memory_bytes, "all that Pappus may use".to_owned());
@@ -124,7 +131,7 @@ fn print(arguments: &PlanArguments, gpu: Gpu, plan: &Plan, out: &mut dyn Write) 
         "\nhost memory for weights: {} on one machine with all GPUs",
         rough_bytes(plan.host_weights_bytes)
     )?;
-    writeln!(out, "start with: {}", flag(plan))?;
+    writeln!(out, "start with: {}", flag(gpu, plan))?;
     match plan.short.as_slice() {
         [] => writeln!(out, "it is enough")?,
         short => short.iter().try_for_each(|one| writeln!(out, "short: {one}"))?,
@@ -150,7 +157,7 @@ fn as_json(arguments: &PlanArguments, gpu: Gpu, plan: &Plan) -> serde_json::Valu
             "largest_call_bytes": plan.largest_call_bytes,
         },
         "host_weight_bytes": plan.host_weights_bytes,
-        "device": flag(plan),
+        "device": flag(gpu, plan),
         "enough": plan.short.is_empty(),
         "short": plan.short.iter().map(|one| json!({"what": one.name(), "why": one.to_string()})).collect::<Vec<_>>(),
     })
@@ -182,7 +189,7 @@ mod tests {
             said("pappus plan --gpu h200 --tenants 64 --call 256MiB --in-flight 8 --busy 16 --weights 1GiB");
         let wanted = "64 tenants on 3 GPUs (H200, 139.8 GiB each)
 
-EACH GPU      BYTES  FOR
+EACH GPU       SIZE  FOR
 memory    125.0 GiB  all that Pappus may use
 contexts   12.7 GiB  22 residents, 1 standby, 1 compiler: 540.0 MiB each
 stacks          0 B  of 22 residents
@@ -191,7 +198,7 @@ left       90.3 GiB  48 of 48 calls in flight at once
 one call  123.4 GiB  the most that it can have, with the device for itself
 
 host memory for weights: 64.0 GiB on one machine with all GPUs
-start with: --device cuda:all:workers=62,lanes=8,standbys=1,memory=128000MiB,weights=32000MiB
+start with: --device cuda:all:workers=62,lanes=8,standbys=1,memory=125GiB,weights=32000MiB
 it is enough
 ";
         assert_eq!(text, wanted);
@@ -214,6 +221,12 @@ it is enough
     fn a_gpu_that_is_not_known_is_refused_with_those_that_are() {
         let refused = run(&asked("pappus plan --gpu X1 --tenants 1"), &mut Vec::new()).unwrap_err();
         assert!(refused.to_string().contains("H200, B200"), "{refused}");
+        for (asked, name) in [("rtx4090", "RTX-4090"), ("NVIDIA-A100-40", "A100-40"), ("l40_s", "L40S")] {
+            let text = said(&format!("pappus plan --gpu {asked} --tenants 4"));
+            assert!(text.contains(&format!("({name}, ")) && text.contains("--device cuda:all:"), "{text}");
+        }
+        let text = said("pappus plan --gpu mi300x --tenants 4");
+        assert!(text.contains("--device hip:all:") && text.contains("measured on NVIDIA's"), "{text}");
         let text = said("pappus plan --gpu-memory 24GiB --tenants 4");
         assert!(text.starts_with("4 tenants on 1 GPU (GPU, 24.0 GiB each)"), "{text}");
     }
