@@ -15,7 +15,21 @@ pub(crate) fn module(module: &v1::ModuleInfo) -> Value {
         value["details"] = info.details.iter().map(kernel).collect();
         value
     });
-    json!({"name": module.name, "variants": variants.collect::<Vec<_>>()})
+    let mut value = json!({"name": module.name, "variants": variants.collect::<Vec<_>>()});
+    if let Some(done) = registration(module.registration()) {
+        value["registration"] = done.into();
+    }
+    value
+}
+
+/// What a registration did: `added`, `replaced` or `unchanged`; nothing in other answers.
+pub(crate) fn registration(done: v1::Registration) -> Option<&'static str> {
+    match done {
+        v1::Registration::Unspecified => None,
+        v1::Registration::Added => Some("added"),
+        v1::Registration::Replaced => Some("replaced"),
+        v1::Registration::Unchanged => Some("unchanged"),
+    }
 }
 
 /// A kernel; its parameters are null where its machine code does not tell them.
@@ -69,6 +83,9 @@ pub(crate) fn function(function: &v1::FunctionInfo) -> Value {
             "input_types": types,
             "outputs": outputs,
         });
+    }
+    if let Some(done) = registration(function.registration()) {
+        value["registration"] = done.into();
     }
     if !function.quarantine.is_empty() {
         value["quarantine"] = function.quarantine.iter().map(refusal).collect();
@@ -152,7 +169,7 @@ fn variant(variant: &v1::Variant) -> Value {
     json!({"format": variant.format, "arch": variant.arch, "sha256": hex(&variant.sha256)})
 }
 
-fn device(device: &v1::DeviceStatus) -> Value {
+pub(crate) fn device(device: &v1::DeviceStatus) -> Value {
     let workers = device.workers.iter().map(|worker| {
         json!({
             "pid": worker.pid,

@@ -6,6 +6,7 @@
 //! - [`capacity`]: what tenants take of a GPU's memory.
 //! - [`failure`]: what can go wrong, and the exit code it means.
 //! - [`input`]: input files, and what a blueprint wants to know about them.
+//! - [`picture`]: what files hold, by their names; PNG pictures as arrays.
 //! - [`target`]: what kernels are compiled for.
 //! - [`scratch`]: a folder for other programs, which a signal does not leave behind.
 //! - [`stages`], [`table`], [`units`], [`json`], [`progress`]: how results are shown.
@@ -18,6 +19,7 @@ mod command;
 mod failure;
 mod input;
 mod json;
+mod picture;
 mod progress;
 mod scratch;
 mod stages;
@@ -34,6 +36,7 @@ use clap::Parser;
 use crate::arguments::Arguments;
 
 fn main() -> ExitCode {
+    command::completions::answer();
     let arguments = Arguments::parse();
     match command::run(arguments, &mut anstream::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -23,6 +23,11 @@ pub(crate) fn all(timings: &Timings) -> [(&'static str, u64); 6] {
     ]
 }
 
+/// What no stage accounts for is called.
+pub(crate) const OTHER: &str = "other";
+/// The same of a call that waited for code or weights, of which next to all of it is that.
+pub(crate) const LOADING: &str = "loading";
+
 /// The same for people, who add up: what no stage accounts for stands before the total. It is at least 0: what
 /// was cleared before the call came is no part of the total.
 pub(crate) fn rows(timings: &Timings) -> [(&'static str, u64); 7] {
@@ -31,7 +36,7 @@ pub(crate) fn rows(timings: &Timings) -> [(&'static str, u64); 7] {
         // Figures of a supervisor that counts differently must not overflow.
         sum.saturating_add(*ns)
     });
-    let other = ("other", total.1.saturating_sub(known));
+    let other = (OTHER, total.1.saturating_sub(known));
     [queued, copy_in, execute, copy_out, clear, other, total]
 }
 
@@ -45,11 +50,12 @@ pub(crate) fn cleared_before(timings: &Timings) -> bool {
 pub(crate) const CLEARED_BEFORE: &str =
     "clear: done behind the answer of the call before, at least in part, and no part of the total";
 
-/// Prints a line for each stage, with a bar that says its share.
-pub(crate) fn print(timings: &Timings, out: &mut dyn Write) -> std::io::Result<()> {
+/// Prints a line for each stage, with a bar that says its share. `other` is what the time is called that no stage accounts for.
+pub(crate) fn print(timings: &Timings, other: &str, out: &mut dyn Write) -> std::io::Result<()> {
     let stages = rows(timings);
     let longest = stages.iter().map(|(_, ns)| *ns).max().unwrap_or(0);
     for (name, ns) in stages {
+        let name = if name == OTHER { other } else { name };
         let line = format!("  {name:<9} {:>9}  {}", nanoseconds(ns), bar(ns, longest));
         writeln!(out, "{}", line.trim_end())?;
     }
@@ -90,10 +96,22 @@ mod tests {
     fn clearing_that_is_no_part_of_the_total_has_a_footnote() {
         let shown = |clear_ns| {
             let mut out = Vec::new();
-            print(&Timings { execute_ns: 5, clear_ns, total_ns: 6, ..Timings::default() }, &mut out).unwrap();
+            let timings = Timings { execute_ns: 5, clear_ns, total_ns: 6, ..Timings::default() };
+            print(&timings, OTHER, &mut out).unwrap();
             String::from_utf8(out).unwrap().contains(CLEARED_BEFORE)
         };
         assert!(shown(2) && !shown(1) && !shown(0));
+    }
+
+    #[test]
+    fn time_of_no_stage_has_the_name_that_it_is_given() {
+        let shown = |other| {
+            let mut out = Vec::new();
+            print(&Timings { execute_ns: 5, total_ns: 16, ..Timings::default() }, other, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert!(shown(LOADING).contains("\n  loading       11 ns"), "{}", shown(LOADING));
+        assert!(shown(OTHER).contains("\n  other         11 ns") && !shown(OTHER).contains(LOADING));
     }
 
     #[test]

@@ -357,6 +357,9 @@ pub struct ModuleInfo {
     pub name: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "2")]
     pub variants: ::prost::alloc::vec::Vec<VariantInfo>,
+    /// Present in answers to add_module only.
+    #[prost(enumeration = "Registration", tag = "3")]
+    pub registration: i32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct VariantInfo {
@@ -444,6 +447,9 @@ pub struct FunctionInfo {
     /// there waits for neither code nor weights. In answers to show_function and list_functions only.
     #[prost(string, repeated, tag = "31")]
     pub warm_on: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Present in answers to add_function only.
+    #[prost(enumeration = "Registration", tag = "32")]
+    pub registration: i32,
 }
 /// A function that is refused to a caller on one device.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -566,6 +572,9 @@ pub struct Invoked {
     /// Which device ran it, such as "cpu".
     #[prost(string, tag = "3")]
     pub device: ::prost::alloc::string::String,
+    /// The deadline that it had: shorter than the one asked for where that was longer than the operator allows.
+    #[prost(uint64, tag = "4")]
+    pub deadline_ns: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OutputValue {
@@ -1004,6 +1013,42 @@ impl Code {
             "INTERNAL" => Some(Self::Internal),
             "QUARANTINED" => Some(Self::Quarantined),
             "OVERRUN" => Some(Self::Overrun),
+            _ => None,
+        }
+    }
+}
+/// What a registration did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Registration {
+    Unspecified = 0,
+    /// There was none of this name.
+    Added = 1,
+    /// Another one of this name gave way.
+    Replaced = 2,
+    /// The identical one was there.
+    Unchanged = 3,
+}
+impl Registration {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "REGISTRATION_UNSPECIFIED",
+            Self::Added => "ADDED",
+            Self::Replaced => "REPLACED",
+            Self::Unchanged => "UNCHANGED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "REGISTRATION_UNSPECIFIED" => Some(Self::Unspecified),
+            "ADDED" => Some(Self::Added),
+            "REPLACED" => Some(Self::Replaced),
+            "UNCHANGED" => Some(Self::Unchanged),
             _ => None,
         }
     }

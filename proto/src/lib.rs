@@ -40,9 +40,17 @@ impl v1::Error {
     }
 }
 
+impl v1::Error {
+    /// True if the message begins with the kernel that is the place, which need not be named twice.
+    fn names_its_kernel(&self) -> bool {
+        let kernel = self.place.strip_prefix("kernel ");
+        kernel.is_some_and(|kernel| self.message.starts_with(&format!("kernel `{kernel}`")))
+    }
+}
+
 impl std::fmt::Display for v1::Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if !self.place.is_empty() {
+        if !self.place.is_empty() && !self.names_its_kernel() {
             write!(f, "at {}: ", self.place)?;
         }
         write!(f, "{} [{}]", self.message, self.code().as_str_name())?;
@@ -50,5 +58,21 @@ impl std::fmt::Display for v1::Error {
             write!(f, " (try again in {} ms)", self.retry_after_ms)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_failed_is_named_once() {
+        let shown =
+            |message: &str, place: &str| v1::Error::new(Code::KernelFault, message).at(place).to_string();
+        let of_itself = shown("kernel `k` at k.c:7: requires n > 0", "kernel k");
+        assert_eq!(of_itself, "kernel `k` at k.c:7: requires n > 0 [KERNEL_FAULT]");
+        assert_eq!(shown("it trapped", "kernel k"), "at kernel k: it trapped [KERNEL_FAULT]");
+        // Another kernel, whose name begins alike.
+        assert!(shown("kernel `k2` trapped", "kernel k").starts_with("at kernel k: kernel `k2` trapped"));
     }
 }

@@ -370,3 +370,9 @@ def test_a_forked_process_connects_for_itself(client: pappus.Client) -> None:
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert not client.status().draining
+
+
+def test_a_kernel_that_failed_is_named_once() -> None:
+    failed = pappus.KernelFault("kernel `k` at k.c:7: requires n > 0", place="kernel k")
+    assert str(failed) == "kernel `k` at k.c:7: requires n > 0 [KERNEL_FAULT]"
+    assert str(pappus.KernelFault("it trapped", place="kernel k")) == "at kernel k: it trapped [KERNEL_FAULT]"

@@ -41,7 +41,7 @@ const ORDER: [(&str, &[Level]); 4] = [
         "client",
         &[
             &["array", "error", "failure", "progress", "scratch", "table", "target", "units"],
-            &["source"],
+            &["picture", "source"],
             &["archive", "arena", "capacity", "client", "input", "npy", "stages", "variants"],
             &["arguments", "files", "json", "kernels", "requests"],
             &["blobs", "invocation"],

@@ -304,11 +304,14 @@ fn help_has_examples_and_shells_have_completions() {
         assert!(help.contains("Example") && help.contains("\n  pappus "), "{help}");
     }
     assert!(supervisor.ok(&["--help"]).contains("Exit codes:"));
-    for (shell, words) in
-        [("bash", "complete -F"), ("zsh", "#compdef pappus"), ("fish", "complete -c pappus")]
-    {
+    for (shell, words) in [
+        ("bash", "-F _clap_complete_pappus pappus"),
+        ("zsh", "#compdef pappus"),
+        ("fish", "--command pappus"),
+    ] {
+        // What they complete is asked of the program: tests/integration/command_line.rs.
         let script = supervisor.ok(&["completions", shell]);
-        assert!(script.contains(words) && script.contains("tune"), "{shell}");
+        assert!(script.contains(words) && script.contains("COMPLETE"), "{shell}: {script}");
     }
 }
 

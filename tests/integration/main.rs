@@ -66,6 +66,7 @@ mod calls;
 mod chaos;
 mod cli;
 mod code_objects;
+mod command_line;
 mod deadlines;
 mod descriptors;
 mod devices;

@@ -35,7 +35,7 @@ pub(crate) struct KernelNewArguments {
     #[arg(long, default_value = "elementwise", value_parser = PossibleValuesParser::new(TEMPLATES.iter().map(|one| one.name)))]
     pub(crate) template: String,
     /// Where to write them [default: this folder]
-    #[arg(long, value_name = "DIR")]
+    #[arg(short = 'o', long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
     /// Replace files of these names
     #[arg(long)]
@@ -50,7 +50,7 @@ pub(crate) struct KernelBuildArguments {
     #[arg(required = true, value_name = "FILE.c")]
     pub(crate) sources: Vec<PathBuf>,
     /// Where to write the modules [default: beside each source]
-    #[arg(long, value_name = "DIR")]
+    #[arg(short = 'o', long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
     /// What to compile for: cpu, an architecture of NVIDIA's (sm_70 …) or AMD's (gfx90a …)
     #[arg(long = "target", value_name = "TARGET,…", value_delimiter = ',', default_value = DEFAULTS)]

@@ -110,7 +110,7 @@ The hash goes into the supervisor's configuration, the token to the gateway:\n  
     )]
     Token {
         /// Write the token to a new file, which only you can read
-        #[arg(long, value_name = "FILE")]
+        #[arg(short = 'o', long, value_name = "FILE")]
         output: Option<PathBuf>,
         /// Replace the file if it exists
         #[arg(long, requires = "output")]
@@ -129,7 +129,7 @@ The hash goes into the supervisor's configuration, the token to the gateway:\n  
         #[command(flatten)]
         json: Json,
     },
-    /// Settings of a device, which change while it serves (admin socket)
+    /// Devices, and their settings, which change while they serve (admin socket)
     #[command(subcommand)]
     Device(DeviceCommand),
     /// Compute how many GPUs tenants need, and what takes their memory; asks no supervisor
@@ -157,6 +157,8 @@ pappus completions bash > ~/.local/share/bash-completion/completions/pappus")]
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Show the version, as --version does
+    Version,
     /// Write the manual pages into a folder, one for each command
     Man {
         /// Where to put them
@@ -166,6 +168,11 @@ pappus completions bash > ~/.local/share/bash-completion/completions/pappus")]
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeviceCommand {
+    /// List the devices
+    #[command(visible_alias = "ls")]
+    List(Json),
+    /// Show what a device is, does, and has taken of its memory
+    Show(Named),
     /// Show a device's settings, after changing those given as KEY=VALUE; no call fails for it
     #[command(after_help = DEVICE_SETTINGS)]
     Set {
@@ -195,6 +202,7 @@ pub(crate) enum ModuleCommand {
         json: Json,
     },
     /// List registered modules
+    #[command(visible_alias = "ls")]
     List(Json),
     /// Show a module's variants and kernels; of a FILE, which needs no supervisor, what is in it
     #[command(
@@ -203,6 +211,7 @@ pub(crate) enum ModuleCommand {
     )]
     Show(Named),
     /// Remove a module; functions that use it keep it
+    #[command(visible_alias = "rm")]
     Remove {
         /// Which one
         name: String,
@@ -232,10 +241,12 @@ Examples:\n  pappus function add mnist mnist.json --weight W0=conv.npy\n  pappus
         json: Json,
     },
     /// List registered functions, and those that others granted
+    #[command(visible_alias = "ls")]
     List(Json),
     /// Show a function
     Show(Named),
     /// Remove a function
+    #[command(visible_alias = "rm")]
     Remove {
         /// Which one
         name: String,
@@ -269,6 +280,7 @@ pub(crate) struct CheckArguments {
     pub(crate) config: PathBuf,
     /// An input's size, its type and shape, or files or numbers to take its size and words from
     #[arg(
+        short = 'i',
         long = "input",
         value_name = "A=SIZE|TYPE[N,..]|[TYPE:]FILE",
         value_parser = assignment::<SizeOrSpec>("NAME=FILE, NAME=SIZE or NAME=TYPE[N,...]", "--input A=")
@@ -287,13 +299,14 @@ pub(crate) struct InvokeArguments {
     pub(crate) name: String,
     /// An input: its files, `-`, or numbers
     #[arg(
+        short = 'i',
         long = "input",
         value_name = "A=[TYPE:]FILE[,FILE...]",
         value_parser = assignment::<Spec>("NAME=FILE", "--input A=")
     )]
     pub(crate) inputs: Vec<Assignment<Spec>>,
     /// Where to write an output: a file, or `-` for stdout
-    #[arg(long = "output", value_name = "B=FILE", value_parser = assignment::<Destination>("NAME=FILE", "--output B="))]
+    #[arg(short = 'o', long = "output", value_name = "B=FILE", value_parser = assignment::<Destination>("NAME=FILE", "--output B="))]
     pub(crate) outputs: Vec<Assignment<Destination>>,
     /// End each call after this time, such as 500ms; a supervisor that has not answered 2s later counts as silent
     #[arg(long, value_parser = values::some_time)]

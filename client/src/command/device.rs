@@ -1,4 +1,4 @@
-//! `pappus device`: settings of a device, which change while it serves.
+//! `pappus device`: what devices there are and do, and their settings, which change while they serve.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -6,13 +6,19 @@ use std::io::Write;
 use pappus_client::{Client, v1};
 use serde_json::{Value, json};
 
+use super::status;
 use crate::arguments::DeviceCommand;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
+use crate::json;
 use crate::table::{Align, Table};
 
-/// Changes what is to be changed, and shows what is in force.
+/// Lists, shows, or changes what is to be changed and shows what is in force.
 pub(crate) fn run(client: &mut Client, command: DeviceCommand, out: &mut dyn Write) -> Result<()> {
-    let DeviceCommand::Set { device, change, json } = command;
+    let (device, change, json) = match command {
+        DeviceCommand::List(json) => return list(&client.status()?, json.json, out),
+        DeviceCommand::Show(named) => return show(client.status()?, &named.name, named.json.json, out),
+        DeviceCommand::Set { device, change, json } => (device, change, json),
+    };
     let change = change.into_iter().map(|setting| (setting.name, setting.value));
     let settings = client.set_device(&device, change.collect())?;
     if json.json {
@@ -25,6 +31,27 @@ pub(crate) fn run(client: &mut Client, command: DeviceCommand, out: &mut dyn Wri
         table.row([key, value]);
     }
     Ok(table.print(out)?)
+}
+
+fn list(status: &v1::Status, as_json: bool, out: &mut dyn Write) -> Result<()> {
+    match as_json {
+        true => {
+            let devices: Vec<Value> = status.devices.iter().map(json::device).collect();
+            Ok(writeln!(out, "{}", json!({"devices": devices}))?)
+        }
+        false => status::devices(status, out),
+    }
+}
+
+/// What `status` says of one device.
+fn show(mut status: v1::Status, name: &str, as_json: bool, out: &mut dyn Write) -> Result<()> {
+    let names: Vec<String> = status.devices.iter().map(|device| device.name.clone()).collect();
+    status.devices.retain(|device| device.name == name);
+    match status.devices.as_slice() {
+        [] => Err(Failure::Refused(format!("there is no device {name:?}, expected one of {names:?}"))),
+        [device, ..] if as_json => Ok(writeln!(out, "{}", json::device(device))?),
+        _ => status::all_of_devices(&status, out),
+    }
 }
 
 /// What changed, and what takes effect when; nothing where nothing did.

@@ -27,7 +27,11 @@ pub(crate) fn run(
             let function = add(&mut connect()?, &name, &config, weights, replace)?;
             match json.json {
                 true => writeln!(out, "{}", json::function(&function))?,
-                false => writeln!(out, "added function {name}: {}", signature(&function))?,
+                false => {
+                    // An older supervisor does not say.
+                    let done = json::registration(function.registration()).unwrap_or("added");
+                    writeln!(out, "{done} function {name}: {}", signature(&function))?;
+                }
             }
             Ok(())
         }

@@ -2,7 +2,7 @@
 //! it returns its error.
 
 mod check;
-mod completions;
+pub(crate) mod completions;
 mod demo;
 mod device;
 mod drain;
@@ -35,10 +35,7 @@ const SYSTEM_SOCKET: &str = "/run/pappus/pappus.sock";
 
 /// Runs one command.
 pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<()> {
-    let system = || Some(PathBuf::from(SYSTEM_SOCKET)).filter(|path| path.exists());
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let socket = arguments.socket.or_else(|| set("PAPPUS_SOCKET")).or_else(system);
-    let token_file = arguments.token_file.or_else(|| set("PAPPUS_TOKEN_FILE"));
+    let (socket, token_file) = told(arguments.socket, arguments.token_file);
     let patience = arguments.patience.unwrap_or_else(|| arguments.command.patience());
     let waits = Waits { patience, for_one_to_come: arguments.patience.is_some() };
     let connect = || connect(socket.as_deref(), token_file.as_deref(), waits);
@@ -62,6 +59,7 @@ pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<()> {
         }
         Command::Demo { device, out: folder } => demo::run(&device, &folder, out),
         Command::Completions { shell } => completions::run(shell, out),
+        Command::Version => Ok(writeln!(out, "pappus {}", pappus_version::VERSION)?),
         Command::Man { folder } => man::run(&folder),
     }
 }
@@ -73,6 +71,21 @@ struct Waits {
     patience: Duration,
     /// True if that holds for one that does not listen yet, too.
     for_one_to_come: bool,
+}
+
+/// The socket and the token file: those of the command line, or else what the environment names.
+fn told(socket: Option<PathBuf>, token_file: Option<PathBuf>) -> (Option<PathBuf>, Option<PathBuf>) {
+    let system = || Some(PathBuf::from(SYSTEM_SOCKET)).filter(|path| path.exists());
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let socket = socket.or_else(|| set("PAPPUS_SOCKET")).or_else(system);
+    (socket, token_file.or_else(|| set("PAPPUS_TOKEN_FILE")))
+}
+
+/// Connects to the supervisor that the environment names, for a shell that completes a word and whose user waits.
+fn connect_as_told() -> Result<Client> {
+    let (socket, token_file) = told(None, None);
+    let waits = Waits { patience: Duration::from_millis(500), for_one_to_come: false };
+    connect(socket.as_deref(), token_file.as_deref(), waits)
 }
 
 fn connect(socket: Option<&Path>, token_file: Option<&Path>, waits: Waits) -> Result<Client> {

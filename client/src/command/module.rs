@@ -39,7 +39,10 @@ pub(crate) fn run(
             drop(progress);
             match json.json {
                 true => writeln!(out, "{}", json::module(&module))?,
-                false => writeln!(out, "added module {name}: {}", summary(&module))?,
+                false => {
+                    let done = json::registration(module.registration()).unwrap_or("added");
+                    writeln!(out, "{done} module {name}: {}", summary(&module))?;
+                }
             }
         }
         ModuleCommand::List(json) => {

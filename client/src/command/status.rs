@@ -48,6 +48,11 @@ fn print(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
         connections => writeln!(out, ", connections: {connections}\n")?,
     }
 
+    all_of_devices(status, out)
+}
+
+/// Everything that is told of its devices.
+pub(super) fn all_of_devices(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     devices(status, out)?;
     settings(status, out)?;
     memory(status, out)?;
@@ -58,7 +63,8 @@ fn print(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     tenants(status, out)
 }
 
-fn devices(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
+/// A line for each device.
+pub(super) fn devices(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     let mut table = Table::new(&[
         ("DEVICE", Align::Left),
         ("KIND", Align::Left),

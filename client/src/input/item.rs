@@ -13,6 +13,7 @@ use pappus_client::source::Source as FileSource;
 
 use super::spec::{Expected, Source, Spec};
 use crate::failure::{Failure, Result};
+use crate::picture::{self, Format};
 
 /// The most that is read from stdin or a pipe, since all of it is kept in memory.
 const MAX_STREAM_BYTES: u64 = 1 << 30;
@@ -98,6 +99,11 @@ impl Item {
 
     fn open(path: &Path) -> Result<Self> {
         let source = path.display().to_string();
+        if Format::of(path)? == Format::Png {
+            let (pixels, shape) = picture::read(path)?;
+            let array = Array { descr: String::new(), dtype: Some(DType::U8), shape };
+            return Ok(Self { source, array: Some(array), data: Data::Memory(pixels) });
+        }
         let found = std::fs::metadata(path).map_err(Error::file(path))?.file_type();
         if !found.is_file() && !found.is_dir() {
             return stream(&source, path, File::open(path).map_err(Error::file(path))?);
@@ -159,6 +165,20 @@ mod tests {
     fn numbers_of_the_command_line_have_type_and_shape() {
         let items = open(&"i64:1,2".parse().unwrap()).unwrap();
         assert_eq!((items[0].bytes(), items[0].array.as_ref().unwrap().to_string()), (16, "i64[2]".into()));
+    }
+
+    #[test]
+    fn a_picture_is_an_array_and_a_file_of_another_kind_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p.png");
+        std::fs::write(&path, pappus_kernels::photo::PNG).unwrap();
+        let item = Item::open(&path).unwrap();
+        let array = item.array.as_ref().unwrap();
+        assert_eq!((array.dtype, array.shape.len(), array.shape[2]), (Some(DType::U8), 3, 3));
+        assert_eq!(item.bytes(), array.shape.iter().product::<u64>());
+        let path = dir.path().join("p.jpg");
+        std::fs::write(&path, b"\xff\xd8").unwrap();
+        assert!(Item::open(&path).unwrap_err().to_string().contains("a JPEG picture"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Numbers on the command line, as the bytes of an array, and the other way round.
 
 use pappus_blueprint::DType;
+use serde_json::Value;
 
 /// What is wrong with a list of numbers.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +47,13 @@ pub(crate) fn write(dtype: DType, bytes: &[u8]) -> Option<String> {
         DType::Bool => joined(bytes, |[byte]: [u8; 1]| byte != 0),
         DType::F16 | DType::Bf16 => return None,
     })
+}
+
+/// The same as JSON; what is no number in JSON (`NaN`, `inf`) is text.
+pub(crate) fn values(dtype: DType, bytes: &[u8]) -> Option<Vec<Value>> {
+    let numbers = write(dtype, bytes)?;
+    let numbers = numbers.split(',').filter(|number| !number.is_empty());
+    Some(numbers.map(|number| serde_json::from_str(number).unwrap_or_else(|_| number.into())).collect())
 }
 
 /// Whether it is a number of any type.
@@ -154,6 +162,18 @@ mod tests {
             assert_eq!(write(dtype, &bytes).as_deref(), Some(text), "{dtype:?}");
         }
         assert_eq!(write(DType::F16, &[0, 0]), None);
+    }
+
+    #[test]
+    fn numbers_are_those_of_json() {
+        let of = |dtype, text| values(dtype, &read(dtype, text).unwrap().unwrap()).unwrap();
+        let floats = of(DType::F32, "0.1,-inf,NaN,1");
+        assert_eq!(serde_json::to_string(&floats).unwrap(), r#"[0.1,"-inf","NaN",1]"#);
+        let whole = of(DType::U64, "18446744073709551615");
+        assert_eq!(serde_json::to_string(&whole).unwrap(), "[18446744073709551615]");
+        assert_eq!(of(DType::Bool, "1,0"), [true, false]);
+        assert_eq!(values(DType::F32, &[]).unwrap(), [0; 0]);
+        assert_eq!(values(DType::F16, &[0, 0]), None);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 pub(crate) use declared::Typed;
 pub(crate) use item::Item;
-pub(crate) use literal::write as numbers;
+pub(crate) use literal::{values, write as numbers};
 pub(crate) use spec::{Expected, Source, Spec, SpecError};
 
 use crate::failure::{Failure, Result};

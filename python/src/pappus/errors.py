@@ -63,7 +63,10 @@ class Error(Exception):
             self.code = code
 
     def __str__(self) -> str:
-        at = f"at {self.place}: " if self.place else ""
+        kernel = self.place.removeprefix("kernel ")
+        # A kernel that failed is named once.
+        is_named = kernel != self.place and self.message.startswith(f"kernel `{kernel}`")
+        at = f"at {self.place}: " if self.place and not is_named else ""
         again = "" if self.retry_after is None else f" (try again in {self.retry_after:g} s)"
         return f"{at}{self.message} [{self.code}]{again}"
 

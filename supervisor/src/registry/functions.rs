@@ -11,7 +11,7 @@ use super::requests::NewFunction;
 use super::signature::{Signature, signature};
 use super::snapshot::FunctionEntry;
 use super::state::Registry;
-use super::views::Registered;
+use super::views::{Registered, Registration};
 use crate::function::LoadedCache;
 use crate::function::loaded::Parsed;
 use crate::ids::FunctionId;
@@ -60,7 +60,9 @@ impl Registry {
         let functions = change.published().functions;
         let before = functions.get(&record.name);
         match before {
-            Some(existing) if existing.record == record => return Ok(Registered { record, replaced: None }),
+            Some(existing) if existing.record == record => {
+                return Ok(Registered { record, registration: Registration::Unchanged, replaced: None });
+            }
             Some(existing) if !new.replace && !existing.record.is_made_as(&record) => {
                 return Err(RegistryError::Exists { thing: Thing::Function, name: record.name.clone() });
             }
@@ -89,6 +91,12 @@ impl Registry {
         let entry = FunctionEntry { record: record.clone(), callers, disk_bytes, grant_disk_bytes };
         change.function_written(before.map(|entry| &**entry), Some(&entry));
         change.publish(|next| next.put_function(entry));
+        let registration = match before {
+            None => Registration::Added,
+            // Made of the same, of which more is known by now.
+            Some(before) if before.record.is_made_as(&record) => Registration::Unchanged,
+            Some(_) => Registration::Replaced,
+        };
         let replaced = before.and_then(|before| self.retire(&mut change, &before.record));
         drop(change);
         // Who registers a function mostly calls it next. Large weights are read when they are wanted. Machine code may have gone with a
@@ -103,7 +111,7 @@ impl Registry {
                 self.loaded.insert_if_room(account.clone(), record.clone(), parsed, current);
             }
         }
-        Ok(Registered { record, replaced })
+        Ok(Registered { record, registration, replaced })
     }
 
     /// Removes a function; calls that were accepted finish. Returns its name towards workers if it was in

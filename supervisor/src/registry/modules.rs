@@ -10,7 +10,7 @@ use super::error::{RegistryError, Thing};
 use super::requests::NewModule;
 use super::snapshot::ModuleEntry;
 use super::state::Registry;
-use super::views::ModuleView;
+use super::views::{ModuleView, Registration};
 use crate::limits::MAX_MODULES;
 use crate::refusal::failed;
 use crate::store::records::ModuleRecord;
@@ -25,7 +25,7 @@ impl Registry {
         account: &Arc<Account>,
         module: &NewModule,
         codes: &mut Codes,
-    ) -> Result<ModuleView, RegistryError> {
+    ) -> Result<(ModuleView, Registration), RegistryError> {
         let tenant = account.tenant;
         Thing::Module.check_name(&module.name)?;
         let mine = self.registry_of(tenant);
@@ -35,7 +35,9 @@ impl Registry {
         let mut change = mine.change(account.clone());
         let modules = change.published().modules;
         match modules.get(&record.name) {
-            Some(existing) if existing.record == record => return Ok(ModuleView { record, code }),
+            Some(existing) if existing.record == record => {
+                return Ok((ModuleView { record, code }, Registration::Unchanged));
+            }
             Some(_) => {
                 return Err(RegistryError::Exists { thing: Thing::Module, name: record.name.clone() });
             }
@@ -53,7 +55,7 @@ impl Registry {
         change.module_written(None, Some(&entry));
         change.blobs.need_variants(&record);
         change.publish(|next| next.put_module(entry));
-        Ok(ModuleView { record, code })
+        Ok((ModuleView { record, code }, Registration::Added))
     }
 
     /// Removes a module; functions that use it keep their copy.

@@ -7,7 +7,7 @@ use super::code::{Codes, Wish};
 use super::error::RegistryError;
 use super::requests::{NewFunction, NewModule};
 use super::state::Registry;
-use super::views::{FunctionView, ModuleView, Registered};
+use super::views::{FunctionView, ModuleView, Registered, Registration};
 use crate::blocking::Whose;
 use crate::function::Loaded;
 use crate::tenants::Account;
@@ -19,7 +19,7 @@ impl Registry {
         whose: Whose,
         account: Arc<Account>,
         new: NewModule,
-    ) -> Result<ModuleView, RegistryError> {
+    ) -> Result<(ModuleView, Registration), RegistryError> {
         self.tries(whose, Wish::Afresh, move |registry, codes| registry.try_add_module(&account, &new, codes))
             .await
     }

@@ -51,11 +51,24 @@ pub struct Page<T> {
     pub more: bool,
 }
 
+/// What a registration did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Registration {
+    /// There was none of this name.
+    Added,
+    /// Another one of this name gave way.
+    Replaced,
+    /// The identical one was there.
+    Unchanged,
+}
+
 /// A function that was registered.
 #[derive(Debug)]
 pub struct Registered {
     /// As stored.
     pub record: Arc<FunctionRecord>,
+    /// What that did.
+    pub registration: Registration,
     /// The name towards workers of the function that it replaced, if that was in memory.
     pub replaced: Option<FunctionId>,
 }

@@ -286,7 +286,10 @@ impl Connection {
                 let place = match tokio::time::timeout_at(until, self.cold.clone().acquire_owned()).await {
                     Ok(Ok(place)) => place,
                     Ok(Err(_)) => return,
-                    Err(_) => return handle.answer(responses::never_loaded()),
+                    Err(_) => {
+                        let deadline = invoke::deadline(&arrived.message, &self.ctx.server.settings());
+                        return handle.answer(responses::never_loaded(deadline));
+                    }
                 };
                 tokio::spawn(async move {
                     self.prepare(id, handle, arrived, until).await;
@@ -365,9 +368,10 @@ impl Connection {
         // Loading keeps this thread busy, so another task watches the deadline.
         let mut late = JoinSet::new();
         let watched = handle.clone();
+        let deadline = invoke::deadline(&arrived.message, &self.ctx.server.settings());
         late.spawn(async move {
             tokio::time::sleep_until(until).await;
-            watched.answer(responses::never_loaded());
+            watched.answer(responses::never_loaded(deadline));
         });
         let Some(_permit) = self.slow_work_permit().await else { return };
         // Cancelled meanwhile, or overdue.

@@ -83,8 +83,8 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
         }
         Request::AddModule(module) => {
             let module = from_proto::module(module);
-            let added = registry.add_module(ctx.whose(), account, module).await?;
-            Ok(Response::Module(to_proto::module(added)))
+            let (added, registration) = registry.add_module(ctx.whose(), account, module).await?;
+            Ok(Response::Module(to_proto::added_module(added, registration)))
         }
         Request::RemoveModule(v1::Name { name }) => {
             off_thread(ctx, move || registry.remove_module(&account, &name)).await.map(|()| done())
@@ -103,7 +103,7 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
             let function = from_proto::function(function);
             let added = registry.add_function(ctx.whose(), account, function).await?;
             ctx.server.uninstall(added.replaced);
-            Ok(Response::Function(to_proto::function(&added.record)))
+            Ok(Response::Function(to_proto::added_function(&added)))
         }
         Request::RemoveFunction(v1::Name { name }) => {
             let removed = off_thread(ctx, move || registry.remove_function(&account, &name)).await?;

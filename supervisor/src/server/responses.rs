@@ -1,5 +1,7 @@
 //! How a call ended, as its client is told.
 
+use std::time::Duration;
+
 use pappus_proto::v1::response::Body;
 use pappus_proto::{Code, v1};
 use pappus_protocol::from_worker::Done;
@@ -17,11 +19,12 @@ pub fn to_body(call: &Call, device: &str, outcome: Outcome, now_ns: u64) -> Body
         Outcome::Done { timings, staged } => invoked(call, device, &timings, staged, now_ns),
         Outcome::Failed(fault) => failed(call, &fault),
         Outcome::NotCleared => Body::Error(deadline(
+            call,
             "after its worker ended, and its outputs could not be cleared: something keeps their arena from being \
              written, and they may hold parts of results",
         )),
         Outcome::Lost { why, process, broken } => lost(call, why, &process, broken.as_ref()),
-        Outcome::Expired { budget } => expired(budget),
+        Outcome::Expired { budget } => expired(call, budget),
         Outcome::Quarantined(refusal) => {
             Body::Error(quarantined(&call.function.record.name, device, refusal))
         }
@@ -81,6 +84,7 @@ fn invoked(call: &Call, device: &str, done: &Done, inline: Vec<Vec<u8>>, now_ns:
         outputs: outputs.collect(),
         timings: Some(timings),
         device: device.to_owned(),
+        deadline_ns: call.deadline_ns.saturating_sub(call.arrived_ns),
     })
 }
 
@@ -96,12 +100,19 @@ fn failed(call: &Call, fault: &Fault) -> Body {
     };
     if call.domain.owner != call.domain.caller {
         // Which kernels there are is its owner's to know.
+        if fault.code == FaultCode::Deadline {
+            return Body::Error(deadline(call, "while it ran"));
+        }
         return Body::Error(v1::Error::new(
             code,
             "the function failed where it ran; only its owner is told more",
         ));
     }
-    let mut error = v1::Error::new(code, fault.message.as_str());
+    let mut error = match (fault.code, fault.message.strip_prefix("the deadline passed")) {
+        // Workers know when it is, and nobody else how long it was.
+        (FaultCode::Deadline, Some(when)) => deadline(call, when.trim_start()),
+        _ => v1::Error::new(code, fault.message.as_str()),
+    };
     if fault.code == FaultCode::Exhausted {
         error = error.retry(100);
     }
@@ -116,7 +127,7 @@ fn failed(call: &Call, fault: &Fault) -> Body {
 fn lost(call: &Call, why: Ended, process: &str, broken: Option<&Fault>) -> Body {
     match (why, broken) {
         (Ended::Detached, _) => cancelled(),
-        (Ended::Deadline, _) => Body::Error(deadline("while running; its worker was replaced")),
+        (Ended::Deadline, _) => Body::Error(deadline(call, "while it ran, and its worker was replaced")),
         (Ended::Guilty, Some(fault)) => failed(call, fault),
         (Ended::Overran, _) => {
             let message = "this call kept others from the device for longer than its tenant's overrun-limit, and was \
@@ -141,23 +152,22 @@ fn lost(call: &Call, why: Ended, process: &str, broken: Option<&Fault>) -> Body 
 }
 
 /// A call that waited too long: for a worker, or because its caller's fault budget was spent.
-fn expired(budget: Option<SpentBudget>) -> Body {
+fn expired(call: &Call, budget: Option<SpentBudget>) -> Body {
     Body::Error(match budget {
-        None => deadline("while waiting for a worker").retry(0),
+        None => deadline(call, "while it waited for a worker").retry(0),
         Some(SpentBudget { left_ns, per_minute }) => {
             let when = format!(
                 "while this caller's fault budget was spent: {per_minute} worker processes a minute may end \
                  under its calls before the next ones wait"
             );
-            deadline(&when).retry(milliseconds(left_ns))
+            deadline(call, &when).retry(milliseconds(left_ns))
         }
     })
 }
 
 /// A call whose deadline passed before its function was in memory.
-pub fn never_loaded() -> Body {
-    let when = "while its function was being loaded, which goes on";
-    Body::Error(deadline(when).retry(0))
+pub fn never_loaded(deadline: Duration) -> Body {
+    Body::Error(passed(deadline, "while its function was being loaded, which goes on").retry(0))
 }
 
 /// A call of a function that keeps failing.
@@ -175,8 +185,19 @@ pub fn milliseconds(ns: u64) -> u64 {
     ns.div_ceil(1_000_000)
 }
 
-fn deadline(when: &str) -> v1::Error {
-    v1::Error::new(Code::DeadlineExceeded, format!("the deadline passed {when}"))
+/// The deadline of a call passed.
+fn deadline(call: &Call, when: &str) -> v1::Error {
+    passed(Duration::from_nanos(call.deadline_ns.saturating_sub(call.arrived_ns)), when)
+}
+
+/// A deadline of this length passed: how long it was, when, and what to do.
+fn passed(deadline: Duration, when: &str) -> v1::Error {
+    let deadline = humantime::format_duration(deadline);
+    let message = format!(
+        "the deadline of {deadline} passed {when}; give the call a longer one (the operator's max-deadline is the most), or \
+         less work"
+    );
+    v1::Error::new(Code::DeadlineExceeded, message)
 }
 
 /// A call that its client gave up.

@@ -5,12 +5,30 @@ use pappus_protocol::from_worker::{KernelInfo, ParamClass, ParamInfo};
 
 use crate::function::Versions;
 use crate::limits::{LIST_BYTES, MAX_DETAILS, MAX_SIGNATURE_BYTES};
-use crate::registry::views::{FunctionView, ListedFunction, ModuleView};
+use crate::registry::views::{FunctionView, ListedFunction, ModuleView, Registered, Registration};
 use crate::store::records::{CodeInfo, Declared, Dimension, FunctionRecord, ModuleRecord, Output, Variant};
 
 /// A module with its kernels.
 pub(super) fn module(view: ModuleView) -> v1::ModuleInfo {
     found(&view.record.name, &view.record.variants, view.code)
+}
+
+/// A module that was registered.
+pub(super) fn added_module(view: ModuleView, done: Registration) -> v1::ModuleInfo {
+    v1::ModuleInfo { registration: registration(done).into(), ..module(view) }
+}
+
+/// A function that was registered.
+pub(super) fn added_function(added: &Registered) -> v1::FunctionInfo {
+    v1::FunctionInfo { registration: registration(added.registration).into(), ..function(&added.record) }
+}
+
+fn registration(done: Registration) -> v1::Registration {
+    match done {
+        Registration::Added => v1::Registration::Added,
+        Registration::Replaced => v1::Registration::Replaced,
+        Registration::Unchanged => v1::Registration::Unchanged,
+    }
 }
 
 /// A module in a list.
@@ -20,7 +38,7 @@ pub(super) fn listed_module(record: &ModuleRecord) -> v1::ModuleInfo {
 }
 
 /// A function as its owner is told of it.
-pub(super) fn function(record: &FunctionRecord) -> v1::FunctionInfo {
+fn function(record: &FunctionRecord) -> v1::FunctionInfo {
     let modules = record.modules.iter().map(|module| v1::FunctionModule {
         name: module.name.to_string(),
         variants: module.variants.iter().map(variant).collect(),

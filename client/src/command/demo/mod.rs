@@ -162,7 +162,7 @@ fn report(workload: &Workload, outcome: &Outcome, out: &mut dyn Write) -> Result
         writeln!(out, "  {style}{mark}{style:#} {}: {}", expected.output, verdict.words)?;
     }
     writeln!(out, "  first call {}, then:", nanoseconds(outcome.first.total_ns))?;
-    stages::print(&outcome.hot, out)?;
+    stages::print(&outcome.hot, stages::OTHER, out)?;
     Ok(right)
 }
 

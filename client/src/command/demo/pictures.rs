@@ -7,10 +7,11 @@ use std::path::Path;
 use pappus_client::Error;
 use pappus_kernels::bytes::to_elements;
 use pappus_kernels::photo;
-use png::{BitDepth, ColorType, Decoder, Encoder};
+use png::{ColorType, Decoder};
 
 use super::Workload;
 use crate::failure::{Failure, Result};
+use crate::picture;
 
 /// The photograph's pixels, RGB.
 pub(super) fn photo() -> Result<Vec<u8>> {
@@ -86,14 +87,7 @@ fn feature_map(matrix: &[f32]) -> ((u64, u64), Vec<u8>) {
 
 fn write(path: &Path, (width, height): (u64, u64), colours: ColorType, pixels: &[u8]) -> Result<()> {
     let file = File::create(path).map_err(Error::file(path))?;
-    let mut encoder = Encoder::new(BufWriter::new(file), width as u32, height as u32);
-    encoder.set_color(colours);
-    encoder.set_depth(BitDepth::Eight);
-    let written = encoder.write_header().and_then(|mut writer| {
-        writer.write_image_data(pixels)?;
-        writer.finish()
-    });
-    written.map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
+    picture::encode(path, (width as u32, height as u32), colours, pixels, BufWriter::new(file))
 }
 
 #[cfg(test)]

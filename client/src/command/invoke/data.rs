@@ -16,11 +16,15 @@ use crate::arguments::{Assignment, Destination, InvokeArguments};
 use crate::failure::{Failure, Result};
 use crate::input::declared::{self, Signature};
 use crate::input::{self, Input, Typed};
+use crate::picture::{self, Format};
+use crate::units;
 
 /// Room for an output of unknown size of another tenant's function. Only what is written takes memory.
 const UNKNOWN_BYTES: u64 = 64 << 20;
 /// Numbers of an output that a terminal shows.
 const SHOWN_NUMBERS: u64 = 1000;
+/// Bytes of an output that may be part of a JSON object.
+const JSON_BYTES: u64 = 16 << 20;
 /// Bytes copied at once between files and the arena.
 const COPY_BYTES: usize = 1 << 20;
 
@@ -35,6 +39,8 @@ pub(super) struct Data {
     types: Vec<Typed>,
     /// What the function was when it was asked for.
     version: u64,
+    /// The devices that have the function's code and weights before the call; nothing where it is called more than once.
+    warm_on: Option<Vec<String>>,
 }
 
 /// An output of the function.
@@ -79,6 +85,7 @@ impl Data {
             types,
             version: function.version,
             arena,
+            warm_on: (arguments.repeat == 1).then_some(function.warm_on),
         })
     }
 
@@ -95,7 +102,10 @@ impl Data {
         for Assignment { name, value: to } in &arguments.outputs {
             let at = position(&names, name, arguments)?;
             let dtype = DType::named(&granted.outputs[at].dtype);
-            check_terminal(name, to, dtype)?;
+            check_stdout(name, to, dtype, arguments)?;
+            if let Destination::File(path) = to {
+                Format::of(path)?;
+            }
             if let Some(path) = npy_path(to) {
                 let dtype = dtype.ok_or_else(|| {
                     Failure::Refused(format!(
@@ -120,7 +130,13 @@ impl Data {
             Ok(Output { name: output.name.clone(), region, to: destination_of(arguments, &output.name) })
         });
         let outputs = outputs.collect::<Result<_>>()?;
-        Ok(Self { items, inputs, outputs, types: bound.arrays, version: granted.version, arena })
+        let warm_on = (arguments.repeat == 1).then_some(granted.warm_on);
+        Ok(Self { items, inputs, outputs, types: bound.arrays, version: granted.version, arena, warm_on })
+    }
+
+    /// True if the call waited for code or weights.
+    pub(super) fn has_loaded(&self, answer: &v1::Invoked) -> bool {
+        self.warm_on.as_ref().is_some_and(|warm_on| !warm_on.contains(&answer.device))
     }
 
     /// The call.
@@ -166,6 +182,10 @@ impl Output {
             }
             Some(Destination::File(path)) => {
                 let mut file = File::create(path).map_err(Error::file(path))?;
+                if Format::of(path)? == Format::Png {
+                    let pixels = self.content(arena, answer)?;
+                    return picture::write(path, &self.name, self.shape(answer).as_ref(), &pixels, &mut file);
+                }
                 file.write_all(&self.npy_header(path, answer)?).map_err(written(path))?;
                 self.write(arena, answer, &mut file, path)
             }
@@ -199,15 +219,37 @@ impl Output {
         to.flush().map_err(written(path))
     }
 
-    /// What it is, and where it was written.
-    pub(super) fn to_json(&self, answer: &v1::Invoked) -> Value {
-        json!({
+    /// All its bytes.
+    fn content(&self, arena: &Arena, answer: &v1::Invoked) -> Result<Vec<u8>> {
+        let mut content = vec![0; self.bytes(answer) as usize];
+        arena.read(self.region, 0, &mut content)?;
+        Ok(content)
+    }
+
+    /// Its numbers, where they go to stdout.
+    fn values(&self, arena: &Arena, answer: &v1::Invoked) -> Result<Option<Vec<Value>>> {
+        if self.to != Some(Destination::Stdout) {
+            return Ok(None);
+        }
+        check_json_bytes(&self.name, self.bytes(answer))?;
+        let content = self.content(arena, answer)?;
+        let values = self.shape(answer).and_then(|shape| input::values(shape.dtype, &content));
+        values.map(Some).ok_or_else(|| not_for_json(&self.name))
+    }
+
+    /// What it is, and where it was written, or its numbers.
+    pub(super) fn to_json(&self, arena: &Arena, answer: &v1::Invoked) -> Result<Value> {
+        let mut value = json!({
             "name": self.name,
             "bytes": self.bytes(answer),
             "dtype": self.shape(answer).map(|shape| shape.dtype),
             "shape": self.shape(answer).map(|shape| shape.dims),
             "file": self.to.as_ref().map(Destination::to_string),
-        })
+        });
+        if let Some(values) = self.values(arena, answer)? {
+            value["values"] = values.into();
+        }
+        Ok(value)
     }
 
     /// Its type and dimensions, if the function declares them.
@@ -287,22 +329,55 @@ fn check_outputs(blueprint: &Blueprint, plan: &Plan, arguments: &InvokeArguments
     let names: Vec<&str> = names.collect();
     for Assignment { name, value: to } in &arguments.outputs {
         let at = position(&names, name, arguments)?;
-        let dtype = plan.output_shapes[at].as_ref().map(|shape| shape.dtype);
-        check_terminal(name, to, dtype)?;
-        if let Some(path) = npy_path(to) {
-            npy_type(name, path, dtype)?;
+        let shape = plan.output_shapes[at].as_ref();
+        let dtype = shape.map(|shape| shape.dtype);
+        check_stdout(name, to, dtype, arguments)?;
+        match to {
+            Destination::Stdout if arguments.json.json => {
+                check_json_bytes(name, plan.buffers[blueprint.outputs()[at].index()].bytes)?;
+            }
+            Destination::Stdout => {}
+            Destination::File(path) if Format::of(path)? == Format::Png => picture::check(path, name, shape)?,
+            Destination::File(path) if npy::is_npy(path) => npy_type(name, path, dtype).map(|_| ())?,
+            Destination::File(_) => {}
         }
     }
     Ok(())
 }
 
-/// Whether an output of this type can go where it is to go, if that is a terminal.
-fn check_terminal(name: &str, to: &Destination, dtype: Option<DType>) -> Result<()> {
+/// Whether an output of this type can go where it is to go, if that is a terminal or a JSON object.
+fn check_stdout(
+    name: &str,
+    to: &Destination,
+    dtype: Option<DType>,
+    arguments: &InvokeArguments,
+) -> Result<()> {
     let is_shown = dtype.is_some_and(|dtype| input::numbers(dtype, &[]).is_some());
-    match *to == Destination::Stdout && std::io::stdout().is_terminal() && !is_shown {
-        true => Err(not_for_terminals(name)),
+    match *to == Destination::Stdout && !is_shown {
+        true if arguments.json.json => Err(not_for_json(name)),
+        true if std::io::stdout().is_terminal() => Err(not_for_terminals(name)),
+        _ => Ok(()),
+    }
+}
+
+/// An output whose numbers would make the object too large.
+fn check_json_bytes(name: &str, bytes: u64) -> Result<()> {
+    match bytes > JSON_BYTES {
+        true => Err(Failure::Refused(format!(
+            "output {name:?} has {}, and at most {} MiB of numbers stand in a JSON object: name a file",
+            units::size(bytes),
+            JSON_BYTES >> 20
+        ))),
         false => Ok(()),
     }
+}
+
+/// An output that cannot be part of a JSON object.
+fn not_for_json(name: &str) -> Failure {
+    Failure::Refused(format!(
+        "with --json stdout is one JSON object, and {name:?} has no numbers that could be part of it (its type is not \
+         declared, or is f16 or bf16): name a file in place of -"
+    ))
 }
 
 /// An output that cannot be shown on a terminal: its type is not declared, or there are no numbers of it.

@@ -1,6 +1,7 @@
 //! `pappus invoke`: calls a function with the contents of files, once or many times.
 
 mod data;
+mod deadline;
 mod latency;
 
 use std::io::Write;
@@ -31,28 +32,36 @@ pub(crate) fn run(
     if let Some(deadline) = arguments.deadline {
         call = call.deadline(deadline);
     }
-    let (answer, latencies) = repeat(client, &call, arguments.repeat)?;
-    for output in &data.outputs {
+    let (answer, latencies) = repeat(client, &call, arguments)?;
+    let is_json = arguments.json.json;
+    // What goes to stdout is part of the object there.
+    let apart = |output: &&data::Output| !(is_json && output.to == Some(Destination::Stdout));
+    for output in data.outputs.iter().filter(apart) {
         output.save(&data.arena, &answer)?;
+    }
+    if is_json {
+        return Ok(writeln!(out, "{}", to_json(arguments, &data, &answer, &latencies)?)?);
     }
     // Where the output is, nothing else may be.
     let mut stderr = anstream::stderr().lock();
     let to_stdout = data.outputs.iter().any(|output| output.to == Some(Destination::Stdout));
     let out: &mut dyn Write = if to_stdout { &mut stderr } else { out };
-    match arguments.json.json {
-        true => Ok(writeln!(out, "{}", to_json(arguments, &data, &answer, &latencies))?),
-        false => print(arguments, &data, &answer, &latencies, out),
-    }
+    print(arguments, &data, &answer, &latencies, out)
 }
 
-/// Calls `count` times and returns the last answer.
-fn repeat(client: &mut Client, call: &Invocation, count: u64) -> Result<(v1::Invoked, Latencies)> {
+/// Calls as often as is asked for, and returns the last answer.
+fn repeat(
+    client: &mut Client,
+    call: &Invocation,
+    arguments: &InvokeArguments,
+) -> Result<(v1::Invoked, Latencies)> {
+    let count = arguments.repeat;
     let progress = Progress::calls(count);
     let mut latencies = Latencies::new();
     let mut last = None;
     for _ in 0..count {
         let start = std::time::Instant::now();
-        let answer = client.invoke(call)?;
+        let answer = client.invoke(call).map_err(|why| deadline::explain(why, arguments, start.elapsed()))?;
         latencies.record(start.elapsed(), &answer.timings.unwrap_or_default());
         progress.call_done();
         last = Some(answer);
@@ -61,17 +70,25 @@ fn repeat(client: &mut Client, call: &Invocation, count: u64) -> Result<(v1::Inv
     Ok((last, latencies))
 }
 
-fn to_json(arguments: &InvokeArguments, data: &Data, answer: &v1::Invoked, latencies: &Latencies) -> Value {
-    let outputs: Vec<Value> = data.outputs.iter().map(|output| output.to_json(answer)).collect();
-    json!({
+fn to_json(
+    arguments: &InvokeArguments,
+    data: &Data,
+    answer: &v1::Invoked,
+    latencies: &Latencies,
+) -> Result<Value> {
+    let outputs = data.outputs.iter().map(|output| output.to_json(&data.arena, answer));
+    let outputs: Vec<Value> = outputs.collect::<Result<_>>()?;
+    Ok(json!({
         "function": arguments.name,
         "device": answer.device,
+        "loaded": data.has_loaded(answer),
+        "deadline_ns": answer.deadline_ns,
         "calls": arguments.repeat,
         "inputs": data.inputs.iter().map(Input::to_json).collect::<Vec<_>>(),
         "outputs": outputs,
         "timings": json::timings(&answer.timings.unwrap_or_default()),
         "latency": latencies.to_json(),
-    })
+    }))
 }
 
 fn print(
@@ -99,11 +116,16 @@ fn print(
     match arguments.repeat {
         1 => {
             writeln!(out, "{} ran on {}", arguments.name, answer.device)?;
-            Ok(stages::print(&answer.timings.unwrap_or_default(), out)?)
+            let other = if data.has_loaded(answer) { stages::LOADING } else { stages::OTHER };
+            stages::print(&answer.timings.unwrap_or_default(), other, out)?;
         }
         calls => {
             writeln!(out, "{} ran {calls} times on {}", arguments.name, answer.device)?;
-            Ok(latencies.print(out)?)
+            latencies.print(out)?;
         }
+    }
+    match deadline::shortened(arguments, answer) {
+        Some(words) => Ok(writeln!(out, "{words}")?),
+        None => Ok(()),
     }
 }

@@ -83,6 +83,32 @@ OVERRUN: Code.ValueType  # 15
 """The call kept others from the device for longer than its tenant's overrun-limit, and was ended."""
 Global___Code: _TypeAlias = Code  # noqa: Y015
 
+class _Registration:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RegistrationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Registration.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REGISTRATION_UNSPECIFIED: _Registration.ValueType  # 0
+    ADDED: _Registration.ValueType  # 1
+    """There was none of this name."""
+    REPLACED: _Registration.ValueType  # 2
+    """Another one of this name gave way."""
+    UNCHANGED: _Registration.ValueType  # 3
+    """The identical one was there."""
+
+class Registration(_Registration, metaclass=_RegistrationEnumTypeWrapper):
+    """What a registration did."""
+
+REGISTRATION_UNSPECIFIED: Registration.ValueType  # 0
+ADDED: Registration.ValueType  # 1
+"""There was none of this name."""
+REPLACED: Registration.ValueType  # 2
+"""Another one of this name gave way."""
+UNCHANGED: Registration.ValueType  # 3
+"""The identical one was there."""
+Global___Registration: _TypeAlias = Registration  # noqa: Y015
+
 @_typing.final
 class Request(_message.Message):
     """---------------------------------------------------------------- requests"""
@@ -1003,7 +1029,10 @@ class ModuleInfo(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     VARIANTS_FIELD_NUMBER: _builtins.int
+    REGISTRATION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    registration: Global___Registration.ValueType
+    """Present in answers to add_module only."""
     @_builtins.property
     def variants(self) -> _containers.RepeatedCompositeFieldContainer[Global___VariantInfo]: ...
     def __init__(
@@ -1011,10 +1040,11 @@ class ModuleInfo(_message.Message):
         *,
         name: _builtins.str = ...,
         variants: _abc.Iterable[Global___VariantInfo] | None = ...,
+        registration: Global___Registration.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "variants", b"variants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "registration", b"registration", "variants", b"variants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1143,6 +1173,7 @@ class FunctionInfo(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     QUARANTINE_FIELD_NUMBER: _builtins.int
     WARM_ON_FIELD_NUMBER: _builtins.int
+    REGISTRATION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     config_sha256: _builtins.bytes
     config: _builtins.str
@@ -1153,6 +1184,8 @@ class FunctionInfo(_message.Message):
     """Another number where calls may have to be made otherwise: for its owner with another configuration, for others
     with other inputs and outputs. Never 0.
     """
+    registration: Global___Registration.ValueType
+    """Present in answers to add_function only."""
     @_builtins.property
     def modules(self) -> _containers.RepeatedCompositeFieldContainer[Global___FunctionModule]:
         """In answers to list_functions without their variants."""
@@ -1201,10 +1234,11 @@ class FunctionInfo(_message.Message):
         version: _builtins.int = ...,
         quarantine: _abc.Iterable[Global___Quarantine] | None = ...,
         warm_on: _abc.Iterable[_builtins.str] | None = ...,
+        registration: Global___Registration.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "config_sha256", b"config_sha256", "found", b"found", "granted", b"granted", "input_types", b"input_types", "inputs", b"inputs", "modules", b"modules", "name", b"name", "outputs", b"outputs", "quarantine", b"quarantine", "version", b"version", "warm_on", b"warm_on", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "config_sha256", b"config_sha256", "found", b"found", "granted", b"granted", "input_types", b"input_types", "inputs", b"inputs", "modules", b"modules", "name", b"name", "outputs", b"outputs", "quarantine", b"quarantine", "registration", b"registration", "version", b"version", "warm_on", b"warm_on", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1491,8 +1525,11 @@ class Invoked(_message.Message):
     OUTPUTS_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
+    DEADLINE_NS_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     """Which device ran it, such as "cpu"."""
+    deadline_ns: _builtins.int
+    """The deadline that it had: shorter than the one asked for where that was longer than the operator allows."""
     @_builtins.property
     def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutputValue]: ...
     @_builtins.property
@@ -1503,10 +1540,11 @@ class Invoked(_message.Message):
         outputs: _abc.Iterable[Global___OutputValue] | None = ...,
         timings: Global___Timings | None = ...,
         device: _builtins.str = ...,
+        deadline_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timings", b"timings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "outputs", b"outputs", "timings", b"timings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ns", b"deadline_ns", "device", b"device", "outputs", b"outputs", "timings", b"timings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -133,12 +133,11 @@ impl Execution<'_> {
         if now <= self.deadline_ns {
             return Ok(now);
         }
-        let name = kernel.and_then(|kernel| self.function.kernels.get(kernel as usize));
-        let message = match name {
-            Some(kernel) => format!("the deadline passed in kernel `{}`", kernel.name),
-            None => "the deadline passed".to_owned(),
-        };
-        Err(Fault { code: FaultCode::Deadline, kernel, message })
+        Err(Fault {
+            code: FaultCode::Deadline,
+            kernel,
+            message: "the deadline passed while it ran".to_owned(),
+        })
     }
 }
 
