@@ -29,6 +29,23 @@ fn every_library_is_explained_in_dependencies_md() {
     assert_eq!(listed(&page("dependencies.md")), used, "left: docs/dependencies.md, right: the manifests");
 }
 
+#[test]
+fn every_code_of_an_error_has_one_line_that_says_what_cures_it() {
+    let operations = page("operations.md");
+    let (_, behind) = operations.split_once("## Failures, as clients see them").unwrap();
+    let (table, _) = behind.split_once("Output regions are").unwrap();
+    let codes = (1..).map_while(|number| pappus_client::Code::try_from(number).ok());
+    let codes: BTreeSet<_> = codes.map(|code| code.as_str_name().to_owned()).collect();
+    assert_eq!(listed(table), codes);
+    for row in table.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<_> = row.split(" | ").collect();
+        assert!(cells.len() == 5 && !cells[3].is_empty(), "{row}");
+    }
+    for name in ["cli.md", "python.md"] {
+        assert!(page(name).contains("](operations.md#failures-as-clients-see-them)"), "{name}");
+    }
+}
+
 /// The words of a text, in small letters.
 fn words(text: &str) -> BTreeSet<String> {
     text.split(|c: char| !c.is_alphanumeric()).map(str::to_lowercase).collect()

@@ -8,7 +8,10 @@ Exit codes:
   3  refused: bad input, nothing ran
   4  failed while running: kernel fault, deadline, worker lost, cancelled, internal error
   5  the supervisor cannot be reached, or does not answer
-  6  status --ready: it is draining";
+  6  status --ready: it is draining
+
+What cures each code of an error, such as [DEADLINE_EXCEEDED]:
+docs/operations.md, \"Failures, as clients see them\"";
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -35,8 +38,10 @@ Behind NAME= stands one of
   TYPE[SHAPE]:FILE     a file that must hold this, such as i64[128,128]:a.npy
   text:ANYTHING        these bytes
 
-An output is written raw, or as .npy where FILE ends in .npy and the blueprint gives its type. With - it goes to
-stdout, and messages go to stderr.";
+Of a .png FILE the pixels are passed: u8, rows, columns and, if not gray, channels.
+
+An output is written raw, or as .npy or .png where FILE ends so and the blueprint gives its type. With - it goes to
+stdout, and messages go to stderr; with - and --json its numbers are part of the object.";
 
 pub(super) const CHECK_EXAMPLES: &str = "\
 Examples:
