@@ -14,17 +14,22 @@
 //! by staying has paid for it, so that domains do not wander: the rule of the ski rental problem (Karlin, Manasse,
 //! Rudolph and Sleator, "Competitive snoopy caching", Algorithmica 3, 1988).
 //!
-//! What a call costs on a device is measured there, so that devices of different speeds are compared by time.
+//! What a call costs on a device is measured there, so that devices of different speeds are compared by time. A measurement
+//! decides for the caller whose calls were measured; for others only [`Speeds`] tell something, where several callers agree.
+
+mod speeds;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::ids::{FunctionId, IdMap};
+use self::speeds::{RunTime, Speeds};
+use crate::ids::{FunctionId, IdMap, TenantId};
 use crate::schedule::Domain;
 use crate::sync::{OrderedMutex, rank};
 
-/// Until it is measured, what the first call of a domain on a device costs more than others.
+/// What the first call of a domain on a device costs more than others. It is not measured: most of what is seen of a first call
+/// may be a wait of its caller's own.
 const COLD_NS: f64 = 20e6;
 /// Until it is measured, how long a call takes.
 const CALL_NS: f64 = 1e6;
@@ -32,8 +37,6 @@ const CALL_NS: f64 = 1e6;
 const WARM_NS: u64 = 10_000_000_000;
 /// How much of an average one more value is.
 const WEIGHT: f64 = 0.125;
-/// So much of itself the least that a call takes rises with each call that takes longer.
-const RISE: f64 = 1.0 / 4096.0;
 /// Devices are of one speed unless one takes so many times as long as the other.
 const SLOWER: f64 = 1.25;
 /// A domain that had calls on a device so long ago counts there by a third: one that is busy is without a call for a moment, when
@@ -51,7 +54,6 @@ const STAY_NS: u64 = 1_000_000_000;
 const MAX_IDLE: usize = 4096;
 /// Functions that are remembered. Beyond, all are forgotten: what their calls take is soon learned again.
 const MAX_FUNCTIONS: usize = 65_536;
-
 /// A device that can run a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
@@ -76,28 +78,9 @@ pub struct Placement(OrderedMutex<State, { rank::PLACEMENT }>);
 struct State {
     domains: IdMap<Domain, DomainState>,
     devices: Vec<DeviceState>,
-    /// How long calls of functions take, by device, of functions that calls were routed of and that are not gone: a call
-    /// that ends later adds nothing.
-    functions: IdMap<FunctionId, Vec<Option<RunTime>>>,
-}
-
-/// How long calls of a function take on a device, in nanoseconds.
-#[derive(Debug, Clone, Copy)]
-struct RunTime {
-    mean: f64,
-    /// The least, which rises slowly while none is as short: others that use the device at the same time are not in it.
-    least: f64,
-}
-
-impl RunTime {
-    fn new(ns: f64) -> Self {
-        Self { mean: ns, least: ns }
-    }
-
-    fn add(&mut self, ns: f64) {
-        self.mean += (ns - self.mean) * WEIGHT;
-        self.least = (self.least * (1.0 + RISE)).min(ns);
-    }
+    /// How long calls of functions take, of functions that calls were routed of and that are not gone: a call that ends
+    /// later adds nothing.
+    functions: IdMap<FunctionId, Speeds>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -106,10 +89,6 @@ struct DeviceState {
     busy: Busy,
     /// Domains whose home it is.
     homes: u32,
-    /// How long any call takes from its arrival to its end.
-    turnaround: Average,
-    /// What the first call of a domain costs more.
-    cold: Average,
 }
 
 #[derive(Debug)]
@@ -215,7 +194,8 @@ struct Place {
 }
 
 impl Routed {
-    /// It ended well and ran for so long.
+    /// It ended well and ran for so long. Not to be said of a call that may have waited for its caller's own sake: nothing is
+    /// learned of such a one.
     pub fn ran(&self, ran: Duration) {
         let ran_ns = u64::try_from(ran.as_nanos()).unwrap_or(u64::MAX);
         self.ran_ns.store(ran_ns.max(1), Ordering::Relaxed);
@@ -298,7 +278,7 @@ impl State {
         let to = match home.and_then(able) {
             Some(at_home) => self.stay_or_spread(now_ns, domain, function, at_home, able),
             None => {
-                let to = self.freest(function, able)?;
+                let to = self.freest(now_ns, domain.caller, function, able)?;
                 self.settle(now_ns, domain, to.device);
                 to
             }
@@ -309,8 +289,7 @@ impl State {
         if self.functions.len() >= MAX_FUNCTIONS && !self.functions.contains_key(&function) {
             self.functions.clear();
         }
-        let devices = self.devices.len();
-        self.functions.entry(function).or_insert_with(|| vec![None; devices]);
+        self.functions.entry(function).or_default();
         here.in_flight += 1;
         if here.in_flight == 1 {
             let busy = &mut self.devices[to.device].busy;
@@ -353,32 +332,45 @@ impl State {
         });
     }
 
-    fn run_time(&self, function: FunctionId, device: usize) -> Option<RunTime> {
-        *self.functions.get(&function)?.get(device)?
+    /// How long a caller's calls of a function take on a device: as it measured there; as it measured elsewhere, as many times
+    /// longer as they take there usually; as they take usually, there or elsewhere.
+    fn run_ns(&self, now_ns: u64, caller: TenantId, function: FunctionId, device: usize) -> f64 {
+        let Some(speeds) = self.functions.get(&function) else { return CALL_NS };
+        let own = |at: usize| speeds.own(at, caller, now_ns).map(|time| time.mean_ns);
+        let usual = |at: usize| speeds.usual(at, now_ns).map(|time| time.mean_ns);
+        let devices = || 0..self.devices.len();
+        let moved = |at: usize| Some(own(at)? * self.slower(now_ns, caller, function, device, at));
+        own(device)
+            .or_else(|| devices().filter_map(moved).reduce(f64::min))
+            .or_else(|| usual(device))
+            .or_else(|| devices().filter_map(usual).reduce(f64::min))
+            .unwrap_or(CALL_NS)
     }
 
-    /// How long a call of a function takes on a device; where that was not measured, as long as elsewhere.
-    fn run_ns(&self, function: FunctionId, device: usize) -> f64 {
-        let known = |device| self.run_time(function, device).map(|time| time.mean);
-        let elsewhere = || (0..self.devices.len()).filter_map(known).reduce(f64::min);
-        known(device).or_else(elsewhere).unwrap_or(CALL_NS)
-    }
-
-    /// How many times as long a function's calls take on one device as on another, where each has a device for itself; once if
-    /// that was not measured, or is little.
-    fn slower(&self, function: FunctionId, on: usize, than: usize) -> f64 {
-        let least = |device| self.run_time(function, device).map(|time| time.least);
-        let times = least(on).zip(least(than)).map_or(1.0, |(on, than)| on / than.max(1.0));
+    /// How many times as long a function's calls take on one device as on another, where each has a device for itself: as the
+    /// caller measured on both, or as is usual on both; once if that was not measured, or is little.
+    fn slower(&self, now_ns: u64, caller: TenantId, function: FunctionId, on: usize, than: usize) -> f64 {
+        let Some(speeds) = self.functions.get(&function) else { return 1.0 };
+        let both = |of: &dyn Fn(usize) -> Option<RunTime>| of(on).zip(of(than));
+        let times =
+            both(&|at| speeds.own(at, caller, now_ns)).or_else(|| both(&|at| speeds.usual(at, now_ns)));
+        let times = times.map_or(1.0, |(on, than)| on.least_ns / than.least_ns.max(1.0));
         if (1.0 / SLOWER..=SLOWER).contains(&times) { 1.0 } else { times }
     }
 
     /// Where a call of a new domain ends first, if the calls that are there go on and its weights have to be brought. Where as many
     /// domains live as can have a process, it waits for one. Of equals, the device that has the fewest homes for each process.
-    fn freest(&self, function: FunctionId, able: Able<'_>) -> Option<Candidate> {
+    fn freest(
+        &self,
+        now_ns: u64,
+        caller: TenantId,
+        function: FunctionId,
+        able: Able<'_>,
+    ) -> Option<Candidate> {
         let ends_ns = |one: &Candidate| {
             let device = &self.devices[one.device];
-            let waits_ns = if (device.homes as usize) < one.workers { 0.0 } else { device.cold.or(COLD_NS) };
-            let run_ns = self.run_ns(function, one.device);
+            let waits_ns = if (device.homes as usize) < one.workers { 0.0 } else { COLD_NS };
+            let run_ns = self.run_ns(now_ns, caller, function, one.device);
             waits_ns + one.weights_ns as f64 + run_ns * f64::from(1 + device.busy.now)
         };
         let order = |a: &Candidate, b: &Candidate| {
@@ -392,16 +384,24 @@ impl State {
         (0..self.devices.len()).filter_map(able).min_by(order)
     }
 
-    /// What a domain's next call costs on another device than its home: to bring it there, and what calls take there.
-    fn elsewhere_ns(&self, now_ns: u64, state: &DomainState, function: FunctionId, to: &Candidate) -> f64 {
+    /// What a domain's next call costs on another device than its home: to bring it there, and what it takes there beside
+    /// the others, who have the device as much as it has.
+    fn elsewhere_ns(
+        &self,
+        now_ns: u64,
+        caller: TenantId,
+        function: FunctionId,
+        state: &DomainState,
+        to: &Candidate,
+    ) -> f64 {
         let (device, there) = (&self.devices[to.device], &state.there[to.device]);
         let moves_ns = match is_cold(there, now_ns) {
-            true => device.cold.or(COLD_NS) + to.weights_ns as f64,
+            true => COLD_NS + to.weights_ns as f64,
             false => 0.0,
         };
-        let run_ns = self.run_ns(function, to.device);
+        let run_ns = self.run_ns(now_ns, caller, function, to.device);
         let others = device.busy.now - u32::from(there.in_flight > 0);
-        let others_ns = if others > 0 { device.turnaround.or(run_ns) } else { run_ns };
+        let others_ns = run_ns * f64::from(1 + others);
         // Where that was not measured, its calls are beside each other as at home.
         let per_call = there.per_call.or(state.there[state.home].per_call.or(run_ns));
         let queue_ns = per_call * f64::from(there.in_flight);
@@ -431,7 +431,7 @@ impl State {
         };
         let others = (0..self.devices.len()).filter(|device| *device != home.device).filter(has_less);
         let others = others.filter_map(able);
-        let costs = others.map(|one| (self.elsewhere_ns(now_ns, state, function, &one), one));
+        let costs = others.map(|one| (self.elsewhere_ns(now_ns, domain.caller, function, state, &one), one));
         match costs.min_by(|a, b| a.0.total_cmp(&b.0)) {
             Some((cost_ns, other)) if cost_ns < queue_ns => other,
             _ => home,
@@ -453,14 +453,12 @@ impl State {
         }
         if place.is_cold {
             here.warm_ns = now_ns;
-            let took_ns = now_ns.saturating_sub(place.at_ns) as f64;
-            return self.devices[device].cold.add((took_ns - ran_ns).max(0.0));
+            return;
         }
         let turnaround_ns = now_ns.saturating_sub(place.at_ns.max(here.warm_ns)) as f64;
         here.per_call.add(turnaround_ns / f64::from(place.in_flight.max(1)));
-        self.devices[device].turnaround.add(turnaround_ns);
-        if let Some(times) = self.functions.get_mut(&call.function) {
-            times[device].get_or_insert(RunTime::new(ran_ns)).add(ran_ns);
+        if let Some(speeds) = self.functions.get_mut(&call.function) {
+            speeds.add(device, call.domain.caller, now_ns, ran_ns);
         }
         if state.home == device {
             self.consider_moving(call, place, now_ns, busy, turnaround_ns);
@@ -470,7 +468,7 @@ impl State {
     /// Adds up what a domain lost at its home, which may be slower than others and has calls of `busy` domains, itself among them.
     /// Moves it once that has paid for the move, with its weights.
     fn consider_moving(&mut self, call: &Routed, place: Place, now_ns: u64, busy: u32, turnaround_ns: f64) {
-        let slower = |to: usize| self.slower(call.function, to, place.device);
+        let slower = |to: usize| self.slower(now_ns, call.domain.caller, call.function, to, place.device);
         // How busy another device would be with it, as its home would be by calls that take as long there.
         let there = |to: usize| f64::from(self.devices[to].busy.now + 1) * slower(to);
         let homes = |to: usize| f64::from(self.devices[to].homes + 1) * slower(to);
@@ -484,7 +482,7 @@ impl State {
             return;
         }
         let saved = 1.0 - there(to) / f64::from(busy);
-        let move_ns = self.devices[to].cold.or(COLD_NS) + place.weights_ns as f64;
+        let move_ns = COLD_NS + place.weights_ns as f64;
         let Some(state) = self.domains.get_mut(&call.domain) else { return };
         let age_ns = now_ns.saturating_sub(state.lost_at_ns) as f64;
         // Calls that run side by side lose the same time once.

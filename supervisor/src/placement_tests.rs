@@ -217,8 +217,11 @@ fn a_domain_moves_to_a_faster_device_once_that_has_paid_with_its_weights() {
         let able: Vec<_> = candidates(2).into_iter().map(|one| Candidate { weights_ns, ..one }).collect();
         let placement = Placement::new(2);
         // The second device is known to be twice as fast; on the first one the tenant is alone.
-        let times = [2, 1].map(|ms| Some(RunTime::new((ms * MS) as f64)));
-        placement.0.lock().functions.insert(MATMUL, times.into());
+        let mut speeds = Speeds::default();
+        for (device, ms) in [2, 1].into_iter().enumerate() {
+            (1..4).for_each(|other| speeds.add(device, TenantId::new(other), 0, (ms * MS) as f64));
+        }
+        placement.0.lock().functions.insert(MATMUL, speeds);
         (0..calls).for_each(|_| drop(rounds(&placement, &[0], &able[..1], 1, 2)));
         // Both can run its calls from now on.
         pass(2 * STAY_NS);
@@ -292,7 +295,10 @@ fn nothing_is_kept_of_functions_that_are_gone_nor_of_too_many() {
     };
     // A first call of a domain tells what a start costs, and no more.
     (0..2).for_each(|_| ended(route(&placement, 0, &able)));
-    assert!(placement.0.lock().run_time(MATMUL, 0).is_some(), "it is learned while it is there");
+    assert!(
+        placement.0.lock().functions[&MATMUL].own(0, TenantId::new(0), now()).is_some(),
+        "it is learned while it is there"
+    );
     let late = route(&placement, 0, &able);
     placement.forget(MATMUL);
     ended(late);
@@ -302,4 +308,99 @@ fn nothing_is_kept_of_functions_that_are_gone_nor_of_too_many() {
         drop(placement.route(now, domain(0), FunctionId::new(nth), &all).unwrap());
     }
     assert_eq!(known(), 1, "those before it are forgotten");
+}
+
+/// Where new tenants' calls go, after one tenant had two calls on each device, forty times. Those on the device `at` took so long
+/// from their arrival to their end, and `ran_ms` of that on the device.
+fn homes_after(at: usize, took_ms: u64, ran_ms: u64) -> [usize; 2] {
+    let (placement, able) = (Placement::new(2), candidates(2));
+    let workers = 1;
+    let able: Vec<_> = able.into_iter().map(|one| Candidate { workers, ..one }).collect();
+    for _ in 0..40 {
+        for device in 0..2 {
+            let (took_ms, ran_ms) = if device == at { (took_ms, ran_ms) } else { (1, 1) };
+            for _ in 0..2 {
+                let call = route(&placement, 1_000, &able[device..=device]);
+                pass(took_ms * MS);
+                call.ran(Duration::from_millis(ran_ms));
+            }
+            pass(WARM_NS + 1);
+        }
+    }
+    let mut homes = [0; 2];
+    for tenant in 0..100 {
+        homes[route(&placement, tenant, &able).device()] += 1;
+    }
+    homes
+}
+
+#[test]
+fn what_one_tenants_calls_took_decides_for_no_other() {
+    // The control: nothing was slow.
+    let is_even = |homes: [usize; 2]| homes.iter().all(|homes| (49..=51).contains(homes));
+    assert!(is_even(homes_after(0, 1, 1)));
+    for at in 0..2 {
+        let waited = homes_after(at, 30_000, 1);
+        assert!(is_even(waited), "its calls waited, as for its own fault budget: {waited:?}");
+        let ran = homes_after(at, 30_000, 30_000);
+        assert!(is_even(ran), "its calls ran for long: {ran:?}");
+    }
+}
+
+#[test]
+fn a_tenants_long_calls_beside_others_keep_nobody_away() {
+    // One tenant has a home on the second device, and calls there that take long for a reason of its own.
+    let away = |took_ms: u64| {
+        let (placement, able) = (Placement::new(2), candidates(2));
+        let (honest, slow) = (route(&placement, 1, &able), route(&placement, 2, &able));
+        assert_eq!([honest.device(), slow.device()], [0, 1]);
+        drop((honest, slow));
+        let third = route(&placement, 3, &able[..1]);
+        for _ in 0..40 {
+            let calls = (route(&placement, 1, &able), route(&placement, 2, &able));
+            pass(took_ms * MS);
+            calls.1.ran(Duration::from_millis(1));
+            calls.0.ran(Duration::from_millis(1));
+        }
+        // A queue at home that costs more than a move: 16 calls of 10 ms.
+        for _ in 0..20 {
+            let calls: Vec<_> = (0..8).map(|_| route(&placement, 1, &able[..1])).collect();
+            for call in calls {
+                pass(10 * MS);
+                call.ran(Duration::from_millis(10));
+            }
+        }
+        let slow = route(&placement, 2, &able);
+        let own: Vec<_> = (0..64).map(|_| route(&placement, 1, &able)).collect();
+        let away = own.iter().filter(|call| call.device() == 1).count();
+        drop((slow, third));
+        away
+    };
+    assert!(away(1) > 8, "the control: {}", away(1));
+    assert_eq!(away(2_000), away(1));
+}
+
+#[test]
+fn where_a_function_is_slow_is_known_once_several_callers_agree() {
+    let (placement, able) = (Placement::new(2), candidates(2));
+    // Where most have a home, calls are over soon.
+    let teach = |placement: &Arc<Placement>, caller: u32| {
+        for (device, ms) in [(0, 1), (1, 20)] {
+            for _ in 0..2 {
+                let call = route(placement, caller, &able[device..=device]);
+                pass(ms * MS);
+                call.ran(Duration::from_millis(ms));
+            }
+        }
+    };
+    (100..102).for_each(|caller| teach(&placement, caller));
+    assert_eq!(route(&placement, 1, &able).device(), 1, "two tell nothing: it goes where fewest live");
+    teach(&placement, 102);
+    assert_eq!(route(&placement, 2, &able).device(), 0);
+    // Who measured it needs no others.
+    let alone = Placement::new(2);
+    teach(&alone, 1);
+    alone.0.lock().domains.clear();
+    assert_eq!(route(&alone, 2, &able).device(), 1);
+    assert_eq!(route(&alone, 1, &able).device(), 0);
 }

@@ -147,6 +147,12 @@ impl Batch {
             // Nothing has to be done before the lane is free: one lock is enough.
             let free = done && !is_staged(&call) && call.function.weight_bytes.is_empty();
             if let Answer::Done(timings) = outcome {
+                // What a caller waited for its own sake is not what its calls cost on this device.
+                if let Some(routed) = &call.routed
+                    && !scheduler.may_have_held(now_ns(), call.domain.caller)
+                {
+                    routed.ran(timings.on_device());
+                }
                 let device_ns = u64::try_from(timings.on_device().as_nanos()).unwrap_or(u64::MAX);
                 scheduler.handle(now_ns(), Ran { worker, id, device_ns }, actions);
             }
@@ -163,9 +169,6 @@ impl Batch {
                 let staged = completer.take_staged(worker, lane, &call);
                 let staged = staged.map_err(|_| Unusable::Staging)?;
                 self.staged_bytes += staged.iter().map(Vec::len).sum::<usize>();
-                if let Some(routed) = &call.routed {
-                    routed.ran(timings.on_device());
-                }
                 Outcome::Done { timings: *timings, staged }
             }
             Answer::Failed(fault) => {

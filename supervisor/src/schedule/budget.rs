@@ -130,6 +130,11 @@ impl Budgets {
         self.account(now_ns, caller).is_some_and(|account| account.careful)
     }
 
+    /// Whether something drawn has not come back.
+    pub fn has_drawn(&self, now_ns: u64, caller: TenantId) -> bool {
+        self.account(now_ns, caller).is_some()
+    }
+
     /// A call ended well.
     pub fn ended_well(&mut self, now_ns: u64, caller: TenantId) {
         if self.waits_ns(now_ns, caller).is_some() {

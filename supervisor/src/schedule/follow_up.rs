@@ -68,7 +68,8 @@ impl<C: Clone> Scheduler<C> {
     /// A call waits in its domain's queue.
     pub(super) fn enqueue(&mut self, now_ns: u64, domain: Domain, id: CallId) {
         let Some(entry) = self.calls.get(id) else { return };
-        let takes_ns = self.run_times.at_least_ns(Kind::of(entry.function, entry.memory_bytes)).unwrap_or(0);
+        let kind = Kind::of(entry.function, domain.caller, entry.memory_bytes);
+        let takes_ns = self.run_times.at_least_ns(kind).unwrap_or(0);
         let (deadline_ns, late_ns) = (entry.deadline_ns, self.residency.late_ns(now_ns, entry.deadline_ns));
         let (penalties, workers) = (&self.penalties, &self.workers);
         let held = || penalties.holds(now_ns, domain.caller, || workers.runs(domain.caller));

@@ -111,7 +111,7 @@ mod tests {
 
     /// All calls are of one kind.
     fn kind() -> Kind {
-        Kind::of(FunctionId::new(1), 1)
+        Kind::of(FunctionId::new(1), TenantId::new(1), 1)
     }
 
     /// They take a nanosecond each.
@@ -147,10 +147,12 @@ mod tests {
     fn a_window_has_so_many_kinds_at_most() {
         let mut window = Window::default();
         let kinds = MOST_KINDS as u64 + 10;
-        (0..kinds).for_each(|nth| window.add(TenantId::new(1), Kind::of(FunctionId::new(nth), 1), 1));
-        window.add(TenantId::new(1), Kind::of(FunctionId::new(0), 1), 1);
+        (0..kinds).for_each(|nth| {
+            window.add(TenantId::new(1), Kind::of(FunctionId::new(nth), TenantId::new(1), 1), 1)
+        });
+        window.add(TenantId::new(1), Kind::of(FunctionId::new(0), TenantId::new(1), 1), 1);
         assert_eq!((window.counts.len(), window.calls()), (MOST_KINDS, kinds + 1));
-        assert_eq!(window.counts[&(TenantId::new(1), Kind::of(FunctionId::new(0), 1))], 2);
+        assert_eq!(window.counts[&(TenantId::new(1), Kind::of(FunctionId::new(0), TenantId::new(1), 1))], 2);
     }
 
     #[test]
@@ -170,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_call_counts_the_same_in_all_windows() {
-        let (mut times, other) = (RunTimes::default(), Kind::of(FunctionId::new(2), 1));
+        let (mut times, other) = (RunTimes::default(), Kind::of(FunctionId::new(2), TenantId::new(1), 1));
         // The first call of a function shared the device, and took long for it.
         times.ended_beside_others(other, 1_000);
         let mut before = Window::default();

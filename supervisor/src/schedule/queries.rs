@@ -127,6 +127,11 @@ impl<C> Scheduler<C> {
         self.penalties.budgets(now_ns)
     }
 
+    /// Whether calls of a caller may have waited for its own fault budget just now.
+    pub fn may_have_held(&self, now_ns: u64, caller: TenantId) -> bool {
+        self.penalties.has_drawn(now_ns, caller)
+    }
+
     /// Callers with a limit of memory.
     pub fn limited(&self) -> Vec<TenantId> {
         self.lending.limited()

@@ -1,12 +1,13 @@
-//! How long calls of a function take on the device at least, by those that ended lately.
+//! How long a caller's calls of a function take on the device at least, by those that ended lately.
 //!
 //! It is the least that was seen, which rises slowly while none is as short. Where it is known from enough calls, a call
 //! that cannot end before its deadline, behind those that wait before it, is refused at once; a call that could end in
 //! time is never refused for being expected to be slow.
 //!
-//! Calls of one function with more memory take longer: what needs about twice the memory is counted apart.
+//! Calls of one function with more memory take longer: what needs about twice the memory is counted apart. So are calls of
+//! different callers: no caller's slow calls have those of another refused.
 
-use crate::ids::{FunctionId, IdMap};
+use crate::ids::{FunctionId, IdMap, TenantId};
 
 /// So many calls must have ended before anything is expected of the next one.
 const ENOUGH: u32 = 16;
@@ -23,14 +24,15 @@ struct Seen {
     shortest_ns: u64,
 }
 
-/// Which calls take about as long: of which function, and how many bits the number of bytes has that they need.
+/// Which calls take about as long: of which function, of which caller, and how many bits the number of bytes has that they
+/// need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Kind(FunctionId, u32);
+pub(super) struct Kind(FunctionId, TenantId, u32);
 
 impl Kind {
-    /// The kind of calls of a function that need so many bytes of device memory.
-    pub(super) fn of(function: FunctionId, memory_bytes: u64) -> Self {
-        Self(function, u64::BITS - memory_bytes.leading_zeros())
+    /// The kind of a caller's calls of a function that need so many bytes of device memory.
+    pub(super) fn of(function: FunctionId, caller: TenantId, memory_bytes: u64) -> Self {
+        Self(function, caller, u64::BITS - memory_bytes.leading_zeros())
     }
 }
 
@@ -74,9 +76,7 @@ impl RunTimes {
 
     /// A function is gone for good.
     pub(super) fn forget(&mut self, function: FunctionId) {
-        for bits in 0..=u64::BITS {
-            self.0.remove(&Kind(function, bits));
-        }
+        self.0.retain(|kind, _| kind.0 != function);
     }
 }
 
@@ -85,10 +85,12 @@ mod tests {
     use super::*;
 
     const F: FunctionId = FunctionId::new(1);
+    const ALICE: TenantId = TenantId::new(1);
+    const BOB: TenantId = TenantId::new(2);
     const B: u64 = 4096;
 
     fn kind(function: FunctionId) -> Kind {
-        Kind::of(function, B)
+        Kind::of(function, ALICE, B)
     }
 
     #[test]
@@ -140,16 +142,30 @@ mod tests {
         let large = FunctionId::new(2);
         for (function, bytes, ns) in [(F, B, 10), (F, 8 * B, 80), (large, B, 5)] {
             (0..ENOUGH).for_each(|_| {
-                times.ended(Kind::of(function, bytes), ns);
+                times.ended(Kind::of(function, ALICE, bytes), ns);
             });
         }
-        let known = |bytes| times.at_least_ns(Kind::of(F, bytes));
+        let known = |bytes| times.at_least_ns(Kind::of(F, ALICE, bytes));
         assert_eq!([B, B + 1, 8 * B, 64 * B].map(known), [Some(10), Some(10), Some(80), None]);
         times.forget(F);
         assert_eq!(
-            [(F, B), (F, 8 * B), (large, B)].map(|(f, b)| times.shortest_ns(Kind::of(f, b))),
+            [(F, B), (F, 8 * B), (large, B)].map(|(f, b)| times.shortest_ns(Kind::of(f, ALICE, b))),
             [None, None, Some(5)]
         );
+    }
+
+    #[test]
+    fn calls_of_one_caller_say_nothing_of_anothers() {
+        let mut times = RunTimes::default();
+        for (caller, ns) in [(ALICE, 10), (BOB, 80)] {
+            (0..ENOUGH).for_each(|_| {
+                times.ended(Kind::of(F, caller, B), ns);
+            });
+        }
+        let known = |caller| times.at_least_ns(Kind::of(F, caller, B));
+        assert_eq!([ALICE, BOB, TenantId::new(3)].map(known), [Some(10), Some(80), None]);
+        times.forget(F);
+        assert!(times.0.is_empty());
     }
 
     #[test]

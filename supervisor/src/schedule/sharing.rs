@@ -69,7 +69,8 @@ impl<C: Clone> Scheduler<C> {
             return;
         }
         let Some(entry) = self.calls.get(id) else { return };
-        let (kind, tenant) = (Kind::of(entry.function, entry.memory_bytes), entry.domain.caller);
+        let tenant = entry.domain.caller;
+        let kind = Kind::of(entry.function, tenant, entry.memory_bytes);
         let device_ns = device_ns.min(now_ns.saturating_sub(entry.started_ns));
         // Where the chip slices, calls take longer than the work that they are.
         let work_ns = match self.slices() {
@@ -89,7 +90,8 @@ impl<C: Clone> Scheduler<C> {
     /// Why a call that would have to wait cannot end before its deadline, if that is sure: by the least that the calls
     /// before it take, and it itself.
     pub(super) fn too_late(&self, now_ns: u64, terms: &Terms) -> Option<NotNow> {
-        let call_ns = self.run_times.at_least_ns(Kind::of(terms.function, terms.memory_bytes))?;
+        let kind = Kind::of(terms.function, terms.domain.caller, terms.memory_bytes);
+        let call_ns = self.run_times.at_least_ns(kind)?;
         let queue_ns = self.placing.before_ns(terms.domain, terms.deadline_ns).filter(|ns| *ns > 0)?;
         let ends_ns = now_ns.saturating_add(queue_ns).saturating_add(call_ns);
         let [queue_ms, call_ms] = [queue_ns, call_ns].map(|ns| ns.div_ceil(1_000_000));

@@ -182,6 +182,28 @@ fn a_worker_goes_to_the_tenant_that_had_least_by_its_weight() {
 }
 
 #[test]
+fn slow_calls_of_one_caller_have_no_other_refused() {
+    // Twenty slow calls of a caller's of a function that both may call; then one of the other's runs, one waits, and the next
+    // one could end in time.
+    let third = |slow: Domain| {
+        let mut b = Bench::new(1, 1);
+        for call in 0..20 {
+            let id = submit_due(&mut b, call, slow, S).unwrap();
+            b.now += 100 * MS;
+            b.scheduler.handle(b.now, Ran { worker: W0, id, device_ns: 100 * MS }, &mut b.actions);
+            b.finish(W0, id);
+        }
+        b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+        let due = b.now + 50 * MS;
+        assert!((20..22).all(|call| submit_due(&mut b, call, ALICE, due).is_ok()));
+        submit_due(&mut b, 22, ALICE, due)
+    };
+    let grantee = Domain { owner: ALICE.owner, caller: BOB.caller };
+    assert!(third(grantee).is_ok());
+    assert!(matches!(third(ALICE), Err(NotNow::TooLate { .. })), "the control: her own");
+}
+
+#[test]
 fn a_call_that_cannot_end_in_time_is_refused_where_that_is_sure() {
     let mut b = Bench::new(1, 1);
     // Sixteen calls of 10 ms: now it is known how long they take.
@@ -227,7 +249,10 @@ fn a_worker_that_says_too_much_is_believed_as_far_as_that_can_be() {
         b.scheduler.handle(b.now, Ran { worker: W0, id, device_ns: u64::MAX }, &mut b.actions);
         b.finish(W0, id);
     }
-    assert_eq!(b.scheduler.run_times.at_least_ns(Kind::of(FUNCTION, TERMS.memory_bytes)), Some(MS));
+    assert_eq!(
+        b.scheduler.run_times.at_least_ns(Kind::of(FUNCTION, ALICE.caller, TERMS.memory_bytes)),
+        Some(MS)
+    );
 }
 
 #[test]
@@ -317,7 +342,8 @@ fn what_calls_take_while_the_chip_slices_refuses_none() {
         b.finish(W0, id);
     }
     assert!(b.scheduler.slices());
-    let (times, kind) = (&b.scheduler.run_times, Kind::of(terms.function, TERMS.memory_bytes));
+    let (times, kind) =
+        (&b.scheduler.run_times, Kind::of(terms.function, terms.domain.caller, TERMS.memory_bytes));
     assert_eq!((times.at_least_ns(kind), times.shortest_ns(kind).is_some()), (None, true));
 }
 

@@ -10,7 +10,7 @@ const CALL_NS: u64 = 1_000;
 
 /// All calls are of one kind.
 fn kind() -> Kind {
-    Kind::of(FunctionId::new(1), 1)
+    Kind::of(FunctionId::new(1), TenantId::new(1), 1)
 }
 
 const SIGHT: Sight = Sight { parties: 2, equal: true, settled: true, round_ns: 10 * MS, running: 16 };
