@@ -108,6 +108,8 @@ pub mod rank {
     pub const CLIENT_IO: u8 = 100;
     /// What one client has not read yet.
     pub const UNREAD: u8 = 102;
+    /// Metrics as they were written last.
+    pub const WRITTEN_METRICS: u8 = 103;
     /// How many lines were logged.
     pub const LOG: u8 = 104;
 }

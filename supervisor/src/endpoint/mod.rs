@@ -1,15 +1,17 @@
 //! The HTTP endpoint of operators: `GET /metrics` for Prometheus, `/healthz` and `/readyz` for an orchestrator, and nothing
-//! else. One request per connection, few connections of each peer, small headers, little time: who holds connections open
-//! has them closed, and keeps no other peer from an answer. It answers from before devices are looked for.
+//! else. One request per connection, small headers, little time: who holds connections open has them closed, and keeps no
+//! other from an answer. Where all places are taken, the connection that has been there longest makes way for a new one: a
+//! peer chooses its addresses, so none has places by its name. It answers from before devices are looked for.
 //!
 //! - [`process`]: what the process itself takes.
 
 mod process;
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -18,16 +20,19 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use metrics_exporter_prometheus::{BuildError, PrometheusBuilder, PrometheusHandle};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
 use crate::metrics;
 use crate::server::Server;
 use crate::server::health::NotReady;
+use crate::sync::{OrderedMutex, rank};
 
-/// Connections that are served at the same time, of all peers and of one address; more are closed.
+/// Connections that are served at the same time.
 const MAX_CONNECTIONS: usize = 128;
-const MAX_OF_ONE: usize = 16;
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
 /// From a connection's beginning to the end of its request; to its own end, also where the peer reads slowly.
 const MAX_REQUEST_TIME: Duration = Duration::from_secs(1);
 const MAX_TIME: Duration = Duration::from_secs(10);
@@ -64,8 +69,40 @@ pub enum EndpointError {
 #[derive(Debug, Clone)]
 pub struct Endpoint {
     recorder: PrometheusHandle,
+    /// The metrics that were written last. They are written by one request at a time: who asks often, or on many connections,
+    /// takes no more than one processor.
+    written: Arc<Last>,
     /// Once there is one.
     server: Arc<OnceLock<Arc<Server>>>,
+}
+
+/// A text that was written last, and when that began.
+#[derive(Debug)]
+struct Last {
+    /// Who has it writes.
+    turn: Semaphore,
+    text: OrderedMutex<Option<(Instant, String)>, { rank::WRITTEN_METRICS }>,
+}
+
+impl Default for Last {
+    fn default() -> Self {
+        Self { turn: Semaphore::new(1), text: OrderedMutex::default() }
+    }
+}
+
+impl Last {
+    /// The text as it was at this moment or later: as another request wrote it meanwhile, or written now.
+    async fn since(&self, asked: Instant, write: impl AsyncFnOnce() -> String) -> String {
+        // It is never closed.
+        let _turn = self.turn.acquire().await;
+        if let Some((_, text)) = self.text.lock().as_ref().filter(|(began, _)| *began >= asked) {
+            return text.clone();
+        }
+        let began = Instant::now();
+        let text = write().await;
+        *self.text.lock() = Some((began, text.clone()));
+        text
+    }
 }
 
 /// Answers; must run inside the runtime and before any handle of a metric is made.
@@ -75,15 +112,16 @@ pub fn serve(address: SocketAddr) -> Result<Endpoint, EndpointError> {
     metrics::describe();
     process::describe();
     tokio::spawn(keep_up(recorder.clone()));
-    let endpoint = Endpoint { recorder, server: Arc::default() };
+    let endpoint = Endpoint { recorder, written: Arc::default(), server: Arc::default() };
     tokio::spawn(accept(listener, endpoint.clone()));
     Ok(endpoint)
 }
 
 fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let listener = std::net::TcpListener::bind(address)?;
-    listener.set_nonblocking(true)?;
-    TcpListener::from_std(listener)
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 async fn keep_up(handle: PrometheusHandle) {
@@ -95,39 +133,36 @@ async fn keep_up(handle: PrometheusHandle) {
 }
 
 async fn accept(listener: TcpListener, endpoint: Endpoint) {
-    // Each ends with its peer's address.
-    let mut served = JoinSet::new();
-    let mut peers: Vec<IpAddr> = Vec::new();
+    let mut places = Places::default();
     loop {
-        let accepted = tokio::select! {
-            Some(ended) = served.join_next() => {
-                // None panics.
-                if let Some(at) = ended.ok().and_then(|ended| peers.iter().position(|peer| *peer == ended)) {
-                    peers.swap_remove(at);
-                }
-                continue;
-            }
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                let peer = peer.ip();
-                let of_one = peers.iter().filter(|there| **there == peer).count();
-                if peers.len() < MAX_CONNECTIONS && of_one < MAX_OF_ONE {
-                    let endpoint = endpoint.clone();
-                    peers.push(peer);
-                    served.spawn(async move {
-                        // One that takes too long is cut off; a client that breaks HTTP is its own problem.
-                        let _ = tokio::time::timeout(MAX_TIME, connection(stream, endpoint)).await;
-                        peer
-                    });
-                }
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                places.serve(stream, &endpoint);
+                // Those who are here already go first: one that has asked is answered before others can take its place.
+                tokio::task::yield_now().await;
             }
             Err(e) => {
                 tracing::warn!("cannot accept a connection for metrics: {e}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
+    }
+}
+
+/// Connections that are served, in the order in which they came.
+#[derive(Debug, Default)]
+struct Places(VecDeque<AbortHandle>);
+
+impl Places {
+    /// Serves a connection, in the place of the one that came first if all are taken.
+    fn serve(&mut self, stream: TcpStream, endpoint: &Endpoint) {
+        self.0.retain(|served| !served.is_finished());
+        if self.0.len() >= MAX_CONNECTIONS {
+            self.0.pop_front().iter().for_each(AbortHandle::abort);
+        }
+        // One that takes too long is cut off; a client that breaks HTTP is its own problem.
+        let served = tokio::time::timeout(MAX_TIME, connection(stream, endpoint.clone()));
+        self.0.push_back(tokio::spawn(served).abort_handle());
     }
 }
 
@@ -159,7 +194,7 @@ impl Endpoint {
             "/metrics" | "/healthz" | "/readyz" if !is_read => {
                 (StatusCode::METHOD_NOT_ALLOWED, "GET it\n".to_owned())
             }
-            "/metrics" => (StatusCode::OK, self.metrics().await),
+            "/metrics" => (StatusCode::OK, self.written.since(Instant::now(), || self.metrics()).await),
             "/healthz" => self.health(),
             "/readyz" => readiness(&self.why_not_ready().await),
             _ => (
@@ -215,7 +250,111 @@ fn readiness(reasons: &[NotReady]) -> (StatusCode, String) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream as Client;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use rustix::net::{self, AddressFamily, SocketType};
+
     use super::*;
+
+    fn endpoint() -> Endpoint {
+        let recorder = PrometheusBuilder::new().build_recorder().handle();
+        Endpoint { recorder, written: Arc::default(), server: Arc::default() }
+    }
+
+    /// A connection from this address of the loopback network.
+    fn from(peer: &str, to: SocketAddr) -> Client {
+        let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        net::bind(&socket, &format!("{peer}:0").parse::<SocketAddr>().unwrap()).unwrap();
+        net::connect(&socket, &to).unwrap();
+        socket.into()
+    }
+
+    /// What is answered to a request; nothing if the connection is closed instead.
+    fn ask(path: &str, to: SocketAddr) -> String {
+        let (mut client, mut text) = (from("127.0.0.1", to), String::new());
+        let _ = client.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+        let _ = client.read_to_string(&mut text);
+        text
+    }
+
+    /// What probes are answered while so many connections, from many addresses of this machine, send half a request or nothing.
+    fn probed_beside(stalled: usize, to: SocketAddr) -> Vec<String> {
+        let hold = |nth: usize| {
+            let mut client = from(&format!("127.0.0.{}", 2 + nth % 250), to);
+            if nth.is_multiple_of(2) {
+                client.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
+            }
+            client
+        };
+        let held: Vec<_> = (0..stalled).map(hold).collect();
+        let answers = ["/healthz", "/readyz", "/metrics"].map(|path| ask(path, to));
+        drop(held);
+        answers.to_vec()
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn connections_that_stall_keep_no_probe_from_an_answer() {
+        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let to = listener.local_addr().unwrap();
+        tokio::spawn(accept(listener, endpoint()));
+        for stalled in [64, MAX_CONNECTIONS, 3 * MAX_CONNECTIONS] {
+            let answers = tokio::task::spawn_blocking(move || probed_beside(stalled, to)).await.unwrap();
+            assert!(answers.iter().all(|answer| answer.starts_with("HTTP/1.1 ")), "{stalled}: {answers:?}");
+        }
+        // The control: where who came first keeps its place, the same connections keep probes out.
+        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let to = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                if let Ok(place) = places.clone().try_acquire_owned() {
+                    // Nothing that stalls is cut off while the probes come.
+                    tokio::spawn(async move {
+                        std::future::pending::<()>().await;
+                        drop((place, stream));
+                    });
+                }
+            }
+        });
+        let answers = tokio::task::spawn_blocking(move || probed_beside(MAX_CONNECTIONS, to)).await.unwrap();
+        assert!(answers.iter().all(String::is_empty), "{answers:?}");
+    }
+
+    #[tokio::test]
+    async fn metrics_that_many_ask_for_at_once_are_written_twice() {
+        let (last, let_go, count) = (Last::default(), tokio::sync::Notify::new(), AtomicUsize::new(0));
+        let ask = || {
+            last.since(Instant::now(), async || {
+                let_go.notified().await;
+                format!("{}", count.fetch_add(1, Ordering::Relaxed))
+            })
+        };
+        let mut first = std::pin::pin!(ask());
+        assert!(futures_poll(&mut first).is_none(), "it writes");
+        let mut others: Vec<_> = (0..50).map(|_| Box::pin(ask())).collect();
+        assert!(others.iter_mut().all(|other| futures_poll(other).is_none()), "they wait for it");
+        let_go.notify_one();
+        assert_eq!(first.await, "0");
+        // What it wrote began before the others asked.
+        let_go.notify_one();
+        for other in others {
+            assert_eq!(other.await, "1");
+        }
+        let_go.notify_one();
+        assert_eq!(ask().await, "2", "who asks later is told later");
+    }
+
+    /// What a future has become when it is asked once.
+    fn futures_poll<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        match std::pin::Pin::new(future).poll(&mut context) {
+            std::task::Poll::Ready(value) => Some(value),
+            std::task::Poll::Pending => None,
+        }
+    }
 
     #[test]
     fn every_reason_has_a_line() {
