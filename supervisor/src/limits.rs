@@ -88,6 +88,8 @@ pub const DEFAULT_DESCRIPTORS: u64 = 4096;
 pub const DEFAULT_LOADED: u64 = 512;
 /// Tenants that may call a function besides its owner.
 pub const MAX_GRANTS: usize = 1_000;
+/// Bytes of the configuration file.
+pub const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// Tenants that the configuration may name.
 pub const MAX_CONFIGURED_TENANTS: usize = 10_000;
 /// Tokens of one tenant: the old and the new one while they are exchanged.

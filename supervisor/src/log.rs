@@ -7,18 +7,46 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::IsTerminal;
+use std::sync::OnceLock;
 
 use pappus_protocol::now_ns;
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::defences::Defence;
 use crate::metrics;
 use crate::sync::{OrderedMutex, rank};
+
+/// Changes which lines are written.
+static SET_LEVEL: OnceLock<Box<dyn Fn(Level) + Send + Sync>> = OnceLock::new();
+
+/// Writes the log to stderr from now on, once in a process: lines of this level and above.
+pub fn begin(level: Level) {
+    let (filter, handle) = reload::Layer::new(LevelFilter::from(level));
+    let lines = tracing_subscriber::fmt::layer()
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .event_format(Limited::new(tracing_subscriber::fmt::format()));
+    tracing_subscriber::registry().with(filter).with(lines).init();
+    let _ = SET_LEVEL.set(Box::new(move |level| {
+        // It lives as long as the process.
+        let _ = handle.modify(|filter| *filter = LevelFilter::from(level));
+    }));
+}
+
+/// Lines of this level and above are written from now on.
+pub fn set_level(level: Level) {
+    SET_LEVEL.get().iter().for_each(|set| set(level));
+}
 
 /// The target of lines about what tenants change.
 pub const AUDIT: &str = "audit";

@@ -1,6 +1,6 @@
 //! `pappus-supervisor`: parses, builds, runs, maps errors to exit codes.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,12 +8,11 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser};
 use clap_complete::Shell;
 use clap_mangen::Man;
-use pappus_supervisor::config::{Config, Flags};
+use pappus_supervisor::config::{Config, ConfigError, Flags};
 use pappus_supervisor::limits::{MAX_BLOCKING_THREADS, socket_threads};
-use pappus_supervisor::list_devices;
-use pappus_supervisor::log::Limited;
 use pappus_supervisor::run::run;
 use pappus_supervisor::service_manager::ServiceManager;
+use pappus_supervisor::{list_devices, log};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
@@ -34,15 +33,12 @@ fn main() -> ExitCode {
         eprintln!("error: PAPPUS_LOG = {wanted:?}: expected error, warn, info, debug or trace");
         return ExitCode::from(2);
     };
-    let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_ansi(colours)
-        .with_writer(std::io::stderr)
-        .event_format(Limited::new(tracing_subscriber::fmt::format()))
-        .init();
+    log::begin(level);
     if flags.list_devices {
         return list_devices(flags.json);
+    }
+    if flags.check {
+        return check(flags);
     }
     let manager = match ServiceManager::from_environment() {
         Ok(manager) => manager,
@@ -51,19 +47,47 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let config = match Config::resolve(flags) {
+    let mut config = match Config::resolve(flags) {
         Ok(config) => config,
-        Err(e) => {
-            eprintln!("error: {e}");
-            return ExitCode::from(2);
-        }
+        Err(e) => return wrong(&e),
     };
+    config.settings.log = level;
     match start(config, manager) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Says everything that is wrong with flags and file, a line each.
+fn wrong(error: &ConfigError) -> ExitCode {
+    error.to_string().lines().for_each(|line| eprintln!("error: {line}"));
+    ExitCode::from(2)
+}
+
+/// Judges flags and file: nothing is opened, started or looked for.
+fn check(flags: Flags) -> ExitCode {
+    let config = match Config::resolve(flags) {
+        Ok(config) => config,
+        Err(e) => return wrong(&e),
+    };
+    let devices: Vec<_> = config.devices.iter().map(|device| device.text.as_str()).collect();
+    let devices =
+        if devices.is_empty() { "every GPU there is, else cpu".to_owned() } else { devices.join(" ") };
+    let said = format!(
+        "the configuration is right\n  socket     {}\n  admin      {}\n  state-dir  {}\n  devices    {devices}\n  tenants    {} \
+         named, others {}\n",
+        config.socket.display(),
+        config.admin_socket.display(),
+        config.state_dir.display(),
+        config.tenants.tenants.len(),
+        if config.tenants.accept_unknown { "accepted by their uid" } else { "refused" },
+    );
+    match std::io::stdout().write_all(said.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
     }
 }
 

@@ -1,12 +1,8 @@
-//! The configuration as typed: flags, and a TOML file with the same names.
+//! The command line.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Parser;
-use serde::Deserialize;
-
-use super::ConfigError;
-use super::sandbox::Names;
 
 /// The command line.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
@@ -23,6 +19,7 @@ use super::sandbox::Names;
         pappus-supervisor --socket /run/pappus/pappus.sock --state-dir /var/lib/pappus \\\n      \
             --device cuda:0:workers=4,lanes=8,memory=100GiB --device cpu\n  \
         pappus-supervisor --config /etc/pappus.toml\n  \
+        pappus-supervisor --config /etc/pappus.toml --check\n  \
         pappus-supervisor --list-devices\n\n\
         Devices: cpu (further ones: cpu:1 to cpu:15), cuda:N (an NVIDIA GPU by its position on the bus), cuda:GPU-UUID,\n\
         cuda:MIG-UUID, cuda:all, hip:N (an AMD GPU), hip:GPU-UUID, hip:all.\n\
@@ -31,7 +28,7 @@ use super::sandbox::Names;
         Tenants: the configuration file names them, their tokens and quotas (docs/operations.md).\n\n\
         Signals: SIGTERM and SIGINT finish what was accepted, then exit; a second one exits at once.\n\
         SIGHUP reads the configuration file again: tenants, settings, settings of devices.\n\
-        Environment: PAPPUS_LOG=error|warn|info|debug|trace [default: info].\n\
+        Environment: PAPPUS_LOG=error|warn|info|debug|trace [default: info]; `pappus settings log=debug` changes it.\n\
         Exit codes: 0 drained, 1 failed, 2 usage."
 )]
 pub struct Flags {
@@ -54,6 +51,9 @@ pub struct Flags {
     /// Print the manual page, and exit.
     #[arg(long, hide = true)]
     pub man: bool,
+    /// Say whether flags and file are right, with everything that is wrong, and exit: nothing is started.
+    #[arg(long)]
+    pub check: bool,
     /// Print the devices that Pappus finds here, and exit.
     #[arg(long)]
     pub list_devices: bool,
@@ -102,43 +102,4 @@ pub struct Flags {
     /// Worker processes a minute that may end under one caller before its calls wait; 0: any number.
     #[arg(long, value_name = "N")]
     pub fault_budget: Option<u32>,
-}
-
-/// The configuration file: the flags' names, and the tenants.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub(super) struct File {
-    pub(super) socket: Option<PathBuf>,
-    pub(super) admin_socket: Option<PathBuf>,
-    pub(super) state_dir: Option<PathBuf>,
-    #[serde(default)]
-    pub(super) device: Vec<String>,
-    pub(super) metrics: Option<String>,
-    pub(super) sandbox_require: Option<Names>,
-    pub(super) worker_uid: Option<u32>,
-    pub(super) worker_memory: Option<String>,
-    pub(super) queue_calls: Option<u64>,
-    pub(super) queue_bytes: Option<String>,
-    pub(super) default_deadline: Option<String>,
-    pub(super) max_deadline: Option<String>,
-    pub(super) poll_us: Option<u32>,
-    pub(super) cancel_grace: Option<String>,
-    pub(super) overrun_limit: Option<String>,
-    pub(super) quarantine_after: Option<u32>,
-    pub(super) fault_budget: Option<u32>,
-    pub(super) unknown_tenants: Option<String>,
-    #[serde(default)]
-    pub(super) gateways: Vec<u32>,
-    #[serde(default)]
-    pub(super) tenant_defaults: toml::Table,
-    #[serde(default)]
-    pub(super) tenants: std::collections::BTreeMap<String, toml::Table>,
-}
-
-impl File {
-    pub(super) fn read(path: &Path) -> Result<Self, ConfigError> {
-        let failed = |why: String| ConfigError::File { path: path.to_owned(), why };
-        let text = std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
-        toml::from_str(&text).map_err(|e| failed(e.to_string()))
-    }
 }

@@ -1,7 +1,7 @@
 //! Configuration in two stages: as typed (flags and a TOML file with the same names, flags win), and
 //! ready to use.
 //!
-//! - [`flags`]: the command line and the file.
+//! - [`flags`]: the command line; `file`: the file, with the places of its mistakes; `words`: what to write instead.
 //! - [`settings`]: what may change while running.
 //! - [`request`]: a `--device` as typed.
 //! - [`sandbox`]: what is asked of the sandbox.
@@ -11,6 +11,7 @@
 //!   [`tenant_changes`]: what that changes.
 
 pub mod device;
+mod file;
 pub mod flags;
 pub mod live;
 #[cfg(test)]
@@ -20,6 +21,7 @@ pub mod sandbox;
 pub mod settings;
 pub mod tenant_changes;
 pub mod tenants;
+mod words;
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -28,7 +30,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 
 pub use device::DeviceConfig;
-use flags::File;
+use file::File;
 pub use flags::Flags;
 pub use live::{DeviceSettings, Fixed};
 pub use request::DeviceRequest;
@@ -55,12 +57,12 @@ pub enum ConfigError {
         why: String,
     },
     /// A key that no setting has.
-    #[error("{name}: no such setting; there are {known}")]
+    #[error("{name}: no such setting{meant}")]
     Unknown {
         /// The key.
         name: String,
         /// What it could be.
-        known: String,
+        meant: String,
     },
     /// A device that cannot be had.
     #[error("device {name}: {why}")]
@@ -78,6 +80,25 @@ pub enum ConfigError {
         /// What is wrong.
         why: String,
     },
+    /// Everything that is wrong, a line each.
+    #[error("{}", .0.join("\n"))]
+    Many(Vec<String>),
+}
+
+impl ConfigError {
+    /// The key in the file whose value is wrong.
+    fn key(&self) -> Option<&str> {
+        match self {
+            Self::Value { name, .. } | Self::Unknown { name, .. } => Some(name),
+            Self::Device { .. } => Some("device"),
+            Self::Missing(_) | Self::File { .. } | Self::Many(_) => None,
+        }
+    }
+}
+
+/// Keeps what is right, and what is wrong apart.
+fn kept<T>(wrong: &mut Vec<ConfigError>, outcome: Result<T, ConfigError>) -> Option<T> {
+    outcome.map_err(|error| wrong.push(error)).ok()
 }
 
 pub(crate) fn bad(name: &str, value: &str, why: impl ToString) -> ConfigError {
@@ -127,6 +148,7 @@ fn duration(name: &str, value: &str) -> Result<Duration, ConfigError> {
     match humantime::parse_duration(value) {
         Ok(d) if !d.is_zero() => Ok(d),
         Ok(_) => Err(bad(name, value, "must be longer than zero")),
+        Err(_) if value.parse::<u64>().is_ok() => Err(bad(name, value, words::expected_duration(value))),
         Err(e) => Err(bad(name, value, format!("{e}; expected a duration such as 500ms or 30s"))),
     }
 }
@@ -136,67 +158,88 @@ fn given_twice(device: &str) -> ConfigError {
 }
 
 impl Config {
-    /// Flags over the file over defaults.
+    /// Flags over the file over defaults. Everything that is wrong is told at once.
     pub fn resolve(flags: Flags) -> Result<Self, ConfigError> {
         let as_given = flags.clone();
-        let file = match &flags.config {
+        let mut file = match &flags.config {
             None => File::default(),
             Some(path) => File::read(path)?,
         };
-        let tenants = TenantRules::resolve(&file)?;
-        let socket = flags.socket.or(file.socket).ok_or(ConfigError::Missing("socket"))?;
-        let admin_socket = flags.admin_socket.or(file.admin_socket).unwrap_or_else(|| {
+        let mut wrong = Vec::new();
+        let tenants = TenantRules::resolve(&file, &mut wrong);
+        // A flag or the key of that name; the key's place is none of a flag's mistake.
+        macro_rules! given {
+            ($name:literal, $field:ident) => {{
+                if flags.$field.is_some() {
+                    file.places.forget($name);
+                }
+                flags.$field.or(file.$field.take())
+            }};
+        }
+        let socket = given!("socket", socket);
+        if socket.is_none() {
+            wrong.push(ConfigError::Missing("socket"));
+        }
+        let socket = socket.unwrap_or_default();
+        let admin_socket = given!("admin-socket", admin_socket).unwrap_or_else(|| {
             let mut path = socket.clone().into_os_string();
             path.push(".admin");
             path.into()
         });
-        let state_dir = flags.state_dir.or(file.state_dir).ok_or(ConfigError::Missing("state-dir"))?;
-        let devices = if flags.device.is_empty() { file.device } else { flags.device };
-        let metrics =
-            match flags.metrics.or(file.metrics) {
-                None => None,
-                Some(text) => Some(text.parse().map_err(|_| {
-                    bad("metrics", &text, "expected IP:PORT, e.g. 127.0.0.1:9464 or [::1]:9464")
-                })?),
-            };
-        let require = flags.sandbox_require.map(sandbox::Names::Text).or(file.sandbox_require);
+        let state_dir = given!("state-dir", state_dir);
+        if state_dir.is_none() {
+            wrong.push(ConfigError::Missing("state-dir"));
+        }
+        if !flags.device.is_empty() {
+            file.places.forget("device");
+        }
+        let devices = if flags.device.is_empty() { &file.device } else { &flags.device };
+        let devices = requests(devices, &mut wrong);
+        let metrics = given!("metrics", metrics).and_then(|text| {
+            let address = text
+                .parse()
+                .map_err(|_| bad("metrics", &text, "expected IP:PORT, e.g. 127.0.0.1:9464 or [::1]:9464"));
+            kept(&mut wrong, address)
+        });
+        if flags.sandbox_require.is_some() {
+            file.places.forget("sandbox-require");
+        }
+        let require = flags.sandbox_require.map(sandbox::Names::Text).or(file.sandbox_require.take());
         let sandbox = SandboxSettings::given(
-            flags.worker_uid.or(file.worker_uid),
-            flags.worker_memory.or(file.worker_memory),
+            given!("worker-uid", worker_uid),
+            given!("worker-memory", worker_memory),
             require,
-        )?;
-        let mut settings = Settings::default();
+        );
+        let sandbox = kept(&mut wrong, sandbox).unwrap_or_default();
         let values = [
-            ("max-deadline", flags.max_deadline.or(file.max_deadline)),
-            ("default-deadline", flags.default_deadline.or(file.default_deadline)),
-            ("queue-calls", flags.queue_calls.or(file.queue_calls).map(|n| n.to_string())),
-            ("queue-bytes", flags.queue_bytes.or(file.queue_bytes)),
-            ("poll-us", flags.poll_us.or(file.poll_us).map(|n| n.to_string())),
-            ("cancel-grace", flags.cancel_grace.or(file.cancel_grace)),
-            ("overrun-limit", flags.overrun_limit.or(file.overrun_limit)),
-            ("quarantine-after", flags.quarantine_after.or(file.quarantine_after).map(|n| n.to_string())),
-            ("fault-budget", flags.fault_budget.or(file.fault_budget).map(|n| n.to_string())),
+            ("max-deadline", given!("max-deadline", max_deadline)),
+            ("default-deadline", given!("default-deadline", default_deadline)),
+            ("queue-calls", given!("queue-calls", queue_calls).map(|n| n.to_string())),
+            ("queue-bytes", given!("queue-bytes", queue_bytes)),
+            ("poll-us", given!("poll-us", poll_us).map(|n| n.to_string())),
+            ("cancel-grace", given!("cancel-grace", cancel_grace)),
+            ("overrun-limit", given!("overrun-limit", overrun_limit)),
+            ("quarantine-after", given!("quarantine-after", quarantine_after).map(|n| n.to_string())),
+            ("fault-budget", given!("fault-budget", fault_budget).map(|n| n.to_string())),
         ];
         let given: Vec<_> = values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
-        settings.give(&given)?;
-        settings.check()?;
-        let devices =
-            devices.iter().map(|text| text.parse()).collect::<Result<Vec<DeviceRequest>, ConfigError>>()?;
-        for (nth, device) in devices.iter().enumerate() {
-            if devices[..nth].iter().any(|other| other.selector == device.selector) {
-                return Err(given_twice(&device.selector.to_string()));
-            }
-            if matches!(device.selector, request::Selector::Cpu(_)) {
-                // Known without a look at the machine: a mistake is one of the command line.
-                device::resolve(std::slice::from_ref(device), &device::Surveys::new())?;
-            }
+        let mut settings = Settings::default();
+        let before = wrong.len();
+        for (name, value) in &given {
+            kept(&mut wrong, settings.set(name, value));
         }
-        let file = flags.config;
-        let flags = as_given;
+        if wrong.len() == before {
+            let all = settings.give(&given).and_then(|()| settings.check());
+            kept(&mut wrong, all);
+        }
+        if !wrong.is_empty() {
+            return Err(ConfigError::Many(wrong.iter().map(|error| file.places.show(error)).collect()));
+        }
+        let (file, flags) = (as_given.config.clone(), as_given);
         Ok(Self {
             socket,
             admin_socket,
-            state_dir,
+            state_dir: state_dir.unwrap_or_default(),
             devices,
             metrics,
             sandbox,
@@ -207,6 +250,22 @@ impl Config {
             tenants,
         })
     }
+}
+
+/// Devices as asked for. A mistake about the CPU is known without a look at the machine.
+fn requests(texts: &[String], wrong: &mut Vec<ConfigError>) -> Vec<DeviceRequest> {
+    let mut requests: Vec<DeviceRequest> = Vec::new();
+    for text in texts {
+        let Some(request) = kept(wrong, text.parse::<DeviceRequest>()) else { continue };
+        if requests.iter().any(|other| other.selector == request.selector) {
+            wrong.push(given_twice(&request.selector.to_string()));
+        }
+        if matches!(request.selector, request::Selector::Cpu(_)) {
+            kept(wrong, device::resolve(std::slice::from_ref(&request), &device::Surveys::new()));
+        }
+        requests.push(request);
+    }
+    requests
 }
 
 #[cfg(test)]
@@ -249,7 +308,7 @@ mod tests {
         );
         assert_eq!((config.settings.poll_us, config.settings.default_deadline), (9, Duration::from_secs(2)));
         std::fs::write(&path, "sokcet = '/s'").unwrap();
-        refused(&["--config", path.to_str().unwrap()], "unknown field `sokcet`");
+        refused(&["--config", path.to_str().unwrap()], ":1:1: sokcet: no such setting; did you mean socket?");
     }
 
     #[test]
@@ -267,5 +326,34 @@ mod tests {
         refused(&[&BASE[..], &["--device", "cpu", "--device", "cpu"]].concat(), "given twice");
         refused(&[&BASE[..], &["--default-deadline", "1h"]].concat(), "exceed max-deadline");
         refused(&[&BASE[..], &["--metrics", "here"]].concat(), "metrics");
+        refused(&[&BASE[..], &["--max-deadline", "60"]].concat(), "expected a duration: write \"60s\"");
+    }
+
+    #[test]
+    fn all_mistakes_are_told_at_once_each_with_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pappus.toml");
+        let text = "device = ['cpu:wokers=1', 'cpu:1']\nmax-deadline = '60'\npoll-us = 99999999\nmetrics = 'here'\n\
+                    [tenants.acme]\nuid = 1\nwieght = 4\nclass = 'best'\n[tenants.b]\nuid = 1\ncalls = -1\n";
+        std::fs::write(&path, text).unwrap();
+        let why = resolve(&["--config", path.to_str().unwrap(), "--metrics", "there"]).unwrap_err();
+        let at = |place: &str| format!("{}:{place}: ", path.display());
+        for (place, words) in [
+            ("1:10", "\"wokers=1\" is no setting"),
+            ("2:16", "expected a duration: write \"60s\""),
+            ("3:11", "at most"),
+            ("7:10", "tenants.acme.wieght: no such setting; did you mean weight?"),
+            ("8:9", "expected \"latency\", \"normal\" or \"batch\""),
+            ("10:7", "it is tenant acme already"),
+            ("11:9", "expected a number such as 100"),
+        ] {
+            let line = why.lines().find(|line| line.starts_with(&at(place)));
+            assert!(line.is_some_and(|line| line.contains(words)), "{place} {words}: {why}");
+        }
+        // Neither of these is in the file.
+        for words in ["--socket is missing", "--state-dir is missing", "metrics = \"there\""] {
+            assert!(why.lines().any(|line| line.starts_with(words)), "{words}: {why}");
+        }
+        assert_eq!(why.lines().count(), 10, "{why}");
     }
 }

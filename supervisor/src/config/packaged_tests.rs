@@ -4,22 +4,27 @@ use std::collections::BTreeSet;
 
 use clap::CommandFactory;
 
-use super::flags::{File, Flags};
+use super::file::File;
+use super::flags::Flags;
 use super::{SandboxSettings, Settings, TenantRules};
 use crate::quota::Limit;
 
 const PACKAGED: &str = include_str!("../../../deploy/pappus.toml");
 
-/// Flags that no file has.
-const FLAGS_ONLY: [&str; 5] = ["completions", "config", "json", "list-devices", "man"];
+/// What no start accepts.
+const PLACEHOLDER: &str = "CHANGE-ME";
 
-/// The file with every setting in force.
+/// Flags that no file has.
+const FLAGS_ONLY: [&str; 6] = ["check", "completions", "config", "json", "list-devices", "man"];
+
+/// The file with every setting in force, and with a token in place of its placeholder.
 fn all_given() -> String {
     let given = |line: &str| match line.strip_prefix('#') {
         Some(setting) if !setting.is_empty() && !setting.starts_with(' ') => setting.to_owned(),
         _ => line.to_owned(),
     };
-    PACKAGED.lines().map(given).collect::<Vec<_>>().join("\n")
+    let given = PACKAGED.lines().map(given).collect::<Vec<_>>().join("\n");
+    given.replace(PLACEHOLDER, &"1".repeat(64))
 }
 
 #[test]
@@ -49,6 +54,7 @@ fn what_is_commented_out_is_the_default() {
         overrun_limit: std::time::Duration::MAX,
         quarantine_after: 1,
         fault_budget: 1,
+        ..Settings::default()
     };
     let given = [
         ("queue-calls", file.queue_calls.map(|n| n.to_string())),
@@ -69,10 +75,21 @@ fn what_is_commented_out_is_the_default() {
     assert_eq!(given, SandboxSettings::given(None, None, None).unwrap());
     assert!(file.worker_uid.is_some() && file.worker_memory.is_some());
     assert_eq!(file.device, Vec::<String>::new());
-    let rules = TenantRules::resolve(&file).unwrap();
+    let mut wrong = Vec::new();
+    let rules = TenantRules::resolve(&file, &mut wrong);
+    assert!(wrong.is_empty(), "{wrong:?}");
     let usual = TenantRules::default();
     assert_eq!((rules.accept_unknown, &rules.gateways), (usual.accept_unknown, &usual.gateways));
     assert_eq!((rules.defaults, rules.default_share), (usual.defaults, usual.default_share));
+}
+
+#[test]
+fn a_placeholder_in_it_is_refused() {
+    let with_placeholder = all_given().replace(&"1".repeat(64), PLACEHOLDER);
+    let mut wrong = Vec::new();
+    TenantRules::resolve(&toml::from_str(&with_placeholder).unwrap(), &mut wrong);
+    assert!(wrong.iter().any(|why| why.to_string().contains("placeholder")), "{wrong:?}");
+    assert_eq!(PACKAGED.matches(PLACEHOLDER).count(), 1);
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use tracing::Level;
 
+use super::words::did_you_mean;
 use super::{ConfigError, bad, duration, size};
 use crate::limits;
 use crate::schedule::Policy;
@@ -29,6 +31,8 @@ pub struct Settings {
     pub quarantine_after: u32,
     /// Worker processes that may end under one caller in a minute, on each device; 0: any number.
     pub fault_budget: u32,
+    /// Lines of the log of this level and above are written; at a start as the environment says.
+    pub log: Level,
 }
 
 impl Default for Settings {
@@ -43,6 +47,7 @@ impl Default for Settings {
             overrun_limit: Duration::from_secs(2),
             quarantine_after: 3,
             fault_budget: 5,
+            log: Level::INFO,
         }
     }
 }
@@ -65,9 +70,15 @@ impl Settings {
             "overrun-limit" => self.overrun_limit = overrun_limit(name, value)?,
             "quarantine-after" => self.quarantine_after = few(name, value)?,
             "fault-budget" => self.fault_budget = few(name, value)?,
+            "log" => {
+                let level = value.parse();
+                self.log =
+                    level.map_err(|_| bad(name, value, "expected error, warn, info, debug or trace"))?;
+            }
             _ => {
-                let names: Vec<_> = self.values().into_iter().map(|(name, _)| name).collect();
-                return Err(bad(name, value, format!("no such setting; there are {}", names.join(", "))));
+                let values = self.values();
+                let meant = did_you_mean(name, values.iter().map(|(name, _)| *name));
+                return Err(ConfigError::Unknown { name: name.to_owned(), meant });
             }
         }
         Ok(())
@@ -107,6 +118,7 @@ impl Settings {
             ("overrun-limit", humantime::format_duration(self.overrun_limit).to_string()),
             ("quarantine-after", self.quarantine_after.to_string()),
             ("fault-budget", self.fault_budget.to_string()),
+            ("log", self.log.to_string().to_lowercase()),
         ]
     }
 

@@ -117,12 +117,12 @@ fn differing(before: Values, after: Values) -> Vec<SettingChange> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::flags::File;
+    use super::super::file::File;
     use super::*;
 
     fn rules(text: &str) -> TenantRules {
         let file: File = toml::from_str(text).unwrap();
-        TenantRules::resolve(&file).unwrap()
+        TenantRules::resolve(&file, &mut Vec::new())
     }
 
     fn told(before: &str, after: &str) -> Vec<String> {

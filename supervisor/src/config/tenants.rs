@@ -18,16 +18,21 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use sha2::{Digest, Sha256};
 use toml::{Table, Value};
 
-use super::flags::File;
+use super::file::File;
 use super::settings::overrun_limit;
-use super::{ConfigError, bad, size};
+use super::words::did_you_mean;
+use super::{ConfigError, bad, kept, size};
 use crate::limits::{MAX_CONFIGURED_TENANTS, MAX_TOKENS, MAX_WEIGHT};
 use crate::quota::{Limit, Quota};
 use crate::schedule::{Class, TenantShare};
-use crate::sha256::Hash;
+use crate::sha256::{Hash, NoHash};
 use crate::tenant_name::{self, FIRST_NAMED};
+
+/// What examples have where a token belongs.
+const PLACEHOLDERS: [&str; 5] = ["", "example", "CHANGE-ME", "change-me", "changeme"];
 
 /// Who may be a tenant, and with what.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,50 +78,55 @@ impl Default for TenantRules {
 }
 
 impl TenantRules {
-    pub(super) fn resolve(file: &File) -> Result<Self, ConfigError> {
+    /// What a file says of tenants, and everything that is wrong there.
+    pub(super) fn resolve(file: &File, wrong: &mut Vec<ConfigError>) -> Self {
         let accept_unknown = match file.unknown_tenants.as_deref() {
             None | Some("accept") => true,
             Some("refuse") => false,
-            Some(other) => return Err(bad("unknown-tenants", other, "expected \"accept\" or \"refuse\"")),
+            Some(other) => {
+                wrong.push(bad("unknown-tenants", other, "expected \"accept\" or \"refuse\""));
+                false
+            }
         };
         if file.tenants.len() > MAX_CONFIGURED_TENANTS {
             let why = format!("at most {MAX_CONFIGURED_TENANTS} tenants can be named");
-            return Err(bad("tenants", &file.tenants.len().to_string(), why));
+            wrong.push(bad("tenants", &file.tenants.len().to_string(), why));
+            return Self::default();
         }
         let mut defaults = Quota::default();
         let mut default_share = TenantShare::default();
         for (key, value) in &file.tenant_defaults {
-            if set_share(&mut default_share, "tenant-defaults", key, value)? {
-                continue;
-            }
-            set_quota(&mut defaults, "tenant-defaults", key, value)?;
+            let is_share = set_share(&mut default_share, "tenant-defaults", key, value);
+            let set = is_share.and_then(|is_share| match is_share {
+                true => Ok(()),
+                false => set_quota(&mut defaults, "tenant-defaults", key, value),
+            });
+            kept(wrong, set);
         }
         let gateways = file.gateways.clone();
-        gateways.iter().try_for_each(|uid| check_uid("gateways", *uid))?;
+        for uid in &gateways {
+            kept(wrong, check_uid("gateways", *uid));
+        }
         let mut rules = Self { accept_unknown, gateways, defaults, default_share, ..Self::default() };
         let mut tokens = HashMap::new();
         for (name, settings) in &file.tenants {
-            let rule = rule(name, settings, defaults, default_share)?;
+            let rule = rule(name, settings, (defaults, default_share), wrong);
             let place = |key| format!("tenants.{name}.{key}");
             // A uid or a token stands for one tenant.
             for uid in &rule.uids {
                 if let Some(other) = rules.uids.insert(*uid, name.clone()) {
-                    return Err(bad(
-                        &place("uid"),
-                        &uid.to_string(),
-                        format!("it is tenant {other} already"),
-                    ));
+                    wrong.push(bad(&place("uid"), &uid.to_string(), format!("it is tenant {other} already")));
                 }
             }
             for token in &rule.tokens {
                 if let Some(other) = tokens.insert(*token, name) {
                     let why = format!("tenant {other} has the same token: give each its own");
-                    return Err(bad(&place("token-sha256"), &token.to_string(), why));
+                    wrong.push(bad(&place("token-sha256"), &token.to_string(), why));
                 }
             }
             rules.tenants.insert(name.clone(), rule);
         }
-        Ok(rules)
+        rules
     }
 
     /// The rule of a tenant by its name, if it is configured.
@@ -140,48 +150,76 @@ impl TenantRules {
     }
 }
 
-fn rule(name: &str, settings: &Table, quota: Quota, share: TenantShare) -> Result<TenantRule, ConfigError> {
-    let place = format!("tenants.{name}");
+fn rule(
+    name: &str,
+    settings: &Table,
+    (quota, share): (Quota, TenantShare),
+    wrong: &mut Vec<ConfigError>,
+) -> TenantRule {
     if !tenant_name::is_tenant_name(name) {
         let why =
             "a tenant's name has 1 to 128 letters, digits, '.', '_' or '-', no leading dot, and is no number";
-        return Err(bad("tenants", name, why));
+        wrong.push(bad(&format!("tenants.{name}"), name, why));
     }
     let mut rule = TenantRule { uids: Vec::new(), tokens: Vec::new(), quota, share };
     for (key, value) in settings {
+        kept(wrong, rule.set(name, key, value));
+    }
+    if !["uid", "token-sha256"].iter().any(|key| settings.contains_key(*key)) {
+        let why = "no client could be this tenant: give it a uid or a token-sha256";
+        wrong.push(bad(&format!("tenants.{name}"), name, why));
+    }
+    rule
+}
+
+impl TenantRule {
+    fn set(&mut self, name: &str, key: &str, value: &Value) -> Result<(), ConfigError> {
+        let place = format!("tenants.{name}");
         let wrong = |why: &str| bad(&format!("{place}.{key}"), &shown(value), why);
-        match key.as_str() {
+        match key {
             "uid" => {
                 for uid in one_or_more(value) {
                     let uid = uid.as_integer().and_then(|uid| u32::try_from(uid).ok());
                     let uid = uid.ok_or_else(|| wrong("expected a uid such as 1000, or a list of them"))?;
                     check_uid(&format!("{place}.uid"), uid)?;
-                    rule.uids.push(uid);
+                    self.uids.push(uid);
                 }
             }
             "token-sha256" => {
-                let words =
-                    "expected the 64 hexadecimal digits that `pappus token` prints, or a list of such";
                 for token in one_or_more(value) {
-                    let hash = token.as_str().and_then(|text| text.parse().ok());
-                    rule.tokens.push(hash.ok_or_else(|| wrong(words))?);
+                    self.tokens.push(token_hash(token).map_err(wrong)?);
                 }
-                if rule.tokens.len() > MAX_TOKENS {
+                if self.tokens.len() > MAX_TOKENS {
                     return Err(wrong(&format!("a tenant has at most {MAX_TOKENS} tokens")));
                 }
             }
-            _ if set_share(&mut rule.share, &place, key, value)? => {}
+            _ if set_share(&mut self.share, &place, key, value)? => {}
             _ if key.parse::<Limit>().is_err() => {
-                let known = format!("uid, token-sha256, weight, class, overrun-limit, {}", Limit::names());
-                return Err(ConfigError::Unknown { name: format!("{place}.{key}"), known });
+                let known = ["uid", "token-sha256", "weight", "class", "overrun-limit"].into_iter();
+                let meant = did_you_mean(key, known.chain(Limit::ALL.iter().map(|limit| limit.name())));
+                return Err(ConfigError::Unknown { name: format!("{place}.{key}"), meant });
             }
-            _ => set_quota(&mut rule.quota, &place, key, value)?,
+            _ => set_quota(&mut self.quota, &place, key, value)?,
+        }
+        Ok(())
+    }
+}
+
+/// The hash of a token, which must not be one that anybody can read in an example.
+fn token_hash(value: &Value) -> Result<Hash, &'static str> {
+    const PLACEHOLDER: &str = "a placeholder, whose token everybody knows: make a token with `pappus token`, and put the hash here \
+                               that it prints";
+    let is_public =
+        |hash: &Hash| hash.0 == [0; 32] || PLACEHOLDERS.iter().any(|word| Sha256::digest(word)[..] == hash.0);
+    let text = value.as_str().unwrap_or("no text");
+    match text.parse() {
+        Ok(hash) if is_public(&hash) => Err(PLACEHOLDER),
+        Ok(hash) => Ok(hash),
+        Err(NoHash) if PLACEHOLDERS.contains(&text) => Err(PLACEHOLDER),
+        Err(NoHash) => {
+            Err("expected the 64 hexadecimal digits that `pappus token` prints, or a list of such")
         }
     }
-    if rule.uids.is_empty() && rule.tokens.is_empty() {
-        return Err(bad("tenants", name, "no client could be this tenant: give it a uid or a token-sha256"));
-    }
-    Ok(rule)
 }
 
 /// A value in a message.
@@ -251,7 +289,10 @@ mod tests {
 
     fn rules(text: &str) -> Result<TenantRules, String> {
         let file: File = toml::from_str(text).map_err(|e| e.to_string())?;
-        TenantRules::resolve(&file).map_err(|e| e.to_string())
+        let mut wrong = Vec::new();
+        let rules = TenantRules::resolve(&file, &mut wrong);
+        let wrong: Vec<_> = wrong.iter().map(ToString::to_string).collect();
+        if wrong.is_empty() { Ok(rules) } else { Err(wrong.join("\n")) }
     }
 
     const TOKEN: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
@@ -297,16 +338,28 @@ mod tests {
             ("[tenants.a]\nuid = 4294967295", "never served"),
             ("gateways = [4294967295]", "never served"),
             ("[tenants.a]\ntoken-sha256 = 'secret'", "`pappus token` prints"),
+            ("[tenants.a]\ntoken-sha256 = 'CHANGE-ME'", "a placeholder, whose token everybody knows"),
+            ("[tenants.a]\ntoken-sha256 = ''", "a placeholder, whose token everybody knows"),
+            // Of the token "example".
+            (
+                "[tenants.a]\ntoken-sha256 = '50d858e0985ecc7f60418aaf0cc5ab587f42c2570a884095a9e8ccacd0f6545c'",
+                "a placeholder, whose token everybody knows",
+            ),
+            (
+                "[tenants.a]\ntoken-sha256 = '0000000000000000000000000000000000000000000000000000000000000000'",
+                "a placeholder, whose token everybody knows",
+            ),
             ("[tenants.a]\nuid = 1\n[tenants.b]\nuid = [2, 1]", "it is tenant a already"),
             (&twice, "tenant a has the same token"),
-            ("[tenants.a]\nuid = 1\ncals = 7", "tenants.a.cals: no such setting; there are uid, "),
+            ("[tenants.a]\nuid = 1\ncals = 7", "tenants.a.cals: no such setting; did you mean calls?"),
             ("[tenants.a]\nuid = 1\nweight = 0", "expected a weight from 1 to 1000"),
             ("[tenants.a]\nuid = 1\nweight = 1001", "expected a weight from 1 to 1000"),
             ("[tenants.a]\nuid = 1\nclass = 'best'", "expected \"latency\", \"normal\" or \"batch\""),
             ("[tenants.a]\nuid = 1\noverrun-limit = '1ms'", "expected 100ms to 1h such as 2s, or 0"),
+            ("[tenants.a]\nuids = [1001]", "tenants.a.uids: no such setting; did you mean uid?"),
             (
-                "[tenants.a]\nuids = [1001]",
-                "tenants.a.uids: no such setting; there are uid, token-sha256, weight, ",
+                "[tenants.a]\nuid = 1\ncolour = 7",
+                "tenants.a.colour: no such setting; there are uid, token-sha256, weight, ",
             ),
             ("[tenant-defaults]\nuid = 7", "tenant-defaults.uid = \"7\": no such quota; there are functions"),
             ("[tenants.a]\nuid = 1\ncalls = '7'", "expected a number such as 100"),
