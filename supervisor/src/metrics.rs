@@ -164,8 +164,6 @@ pub struct DeviceMetrics {
 impl DeviceMetrics {
     /// Handles for one device.
     pub fn new(device: &str) -> Self {
-        // Until a tenant used it.
-        tenant_seconds(device, "").set(0.0);
         let outcome = |outcome: &'static str| counter!("pappus_invocations_total", "device" => device.to_owned(), "outcome" => outcome);
         let weights = |weights: &'static str| counter!("pappus_weights_calls_total", "device" => device.to_owned(), "weights" => weights);
         Self {
@@ -250,6 +248,8 @@ pub struct SocketMetrics {
     pub connections: Counter,
     /// Connections ended because the client broke the protocol.
     pub violations: Counter,
+    /// Tokens of gateways that are no tenant's.
+    pub wrong_tokens: Counter,
 }
 
 impl SocketMetrics {
@@ -259,6 +259,7 @@ impl SocketMetrics {
             open: gauge!("pappus_open_connections"),
             connections: counter!("pappus_connections_total"),
             violations: counter!("pappus_protocol_violations_total"),
+            wrong_tokens: counter!("pappus_wrong_tokens_total"),
         }
     }
 }
@@ -354,6 +355,10 @@ pub(crate) fn describe() {
     describe_counter!("pappus_worker_scrubs_total", "Workers that were cleared for another tenant");
     describe_counter!("pappus_connections_total", "Connections accepted");
     describe_counter!("pappus_protocol_violations_total", "Connections ended for breaking the protocol");
+    describe_counter!(
+        "pappus_wrong_tokens_total",
+        "Connections of gateways ended for a token that is no tenant's"
+    );
     describe_counter!(
         "pappus_sandbox_violations_total",
         "Processes ended for a system call that their sandbox does not have"

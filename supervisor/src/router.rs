@@ -32,8 +32,8 @@ pub enum RouteError {
     NoCode,
     /// None has the memory.
     #[error(
-        "the call needs {} of device memory, a device has at most {} for one call: start the supervisor with more, \
-         e.g. --device cpu:memory=2GiB",
+        "the call needs {} of device memory, a device here has at most {} for one call: give it smaller inputs, or ask the \
+         operator for more memory of a device",
         size(*.needs),
         size(*.most)
     )]
@@ -146,7 +146,7 @@ mod tests {
         let why = RouteError::TooLarge { needs: 31, most: 30 };
         assert_eq!(why.reason(), Reason::OutOfMemory);
         let why = RouteError::TooLarge { needs: 900 << 20, most: 256 << 20 };
-        let words = "needs 943718400 bytes (900.0 MiB) of device memory, a device has at most 268435456 bytes (256.0 MiB)";
+        let words = "needs 943718400 bytes (900.0 MiB) of device memory, a device here has at most 268435456 bytes (256.0 MiB)";
         assert!(why.to_string().contains(words), "{why}");
     }
 }

@@ -17,10 +17,12 @@ use crate::processes::subreaper;
 use crate::processes::survey::{self, SurveyError};
 use crate::registry::{DeviceClass, Registry};
 use crate::server::listen::Listener;
+use crate::server::state::Doors;
 use crate::server::{Server, listen};
 use crate::service_manager::ServiceManager;
 use crate::store::StateDir;
-use crate::tenants::Tenants;
+use crate::tenants::ledger::TooFewDescriptors;
+use crate::tenants::{Machine, Tenants};
 
 /// How long worker processes may take to be gone once everything is answered.
 const JOIN_DRAINED: Duration = Duration::from_secs(5);
@@ -42,6 +44,9 @@ pub enum RunError {
     /// A device that was asked for cannot be had.
     #[error(transparent)]
     Device(#[from] ConfigError),
+    /// Too few descriptors.
+    #[error(transparent)]
+    Descriptors(#[from] TooFewDescriptors),
     /// The endpoint of operators.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
@@ -57,6 +62,8 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
     abort: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
+    // Before anything is opened: what lacks them fails in ways that say less.
+    Machine::here(0).check_descriptors()?;
     // The lock on the state directory decides who is the supervisor, before anything else is touched.
     let state = Arc::new(StateDir::open(&config.state_dir)?);
     // From now on it does not end the process.
@@ -68,19 +75,24 @@ pub async fn run(
     let (settings, watched) = watch::channel(config.settings);
     let (targets_in, targets) = watch::channel(Vec::new());
     let found = find_devices(&launcher, config.devices.clone()).await?;
+    let machine =
+        Machine::here(found.iter().map(|device| device.workers + device.standbys).sum::<usize>() as u64);
+    if let Some(too_little) = machine.check_descriptors()? {
+        tracing::warn!("descriptors are few: {too_little}");
+    }
     try_sandbox(&launcher, &found).await?;
     let classes = DeviceClass::of(&found, &launcher);
-    let tenants = Arc::new(Tenants::new(config.tenants.clone(), state.names().clone()));
+    let tenants = Arc::new(Tenants::new(config.tenants.clone(), state.names().clone(), machine));
     let registry = Arc::new(Registry::open(state.clone(), tenants, classes, targets)?);
     registry.tenants.keep_out(launcher.confinement().worker_uids());
 
     // Before any worker starts: a path that cannot be had ends the start at once.
     let clients = match manager.take_clients(&config.socket)? {
-        Some(given) => Listener::kept(given)?,
-        None => Listener::own(listen::bind(&config.socket, 0o666)?),
+        Some(given) => Listener::kept(given, &config.socket)?,
+        None => Listener::own(&config.socket, 0o666)?,
     };
-    let is_own = clients.is_own;
-    let admins = Listener::own(listen::bind(&config.admin_socket, 0o600)?);
+    let admins = Listener::own(&config.admin_socket, 0o600)?;
+    let sockets = vec![clients.file(), admins.file()];
     let mut devices = Vec::new();
     for device in found {
         let device = Arc::new(Device::new(device, watched.clone(), targets_in.clone(), state.clone())?);
@@ -90,8 +102,8 @@ pub async fn run(
     }
     tokio::spawn(registry.clone().run_evictions());
     tracing::info!(socket = %config.socket.display(), "listening");
-    let (socket, admin_socket) = (config.socket.clone(), config.admin_socket.clone());
-    let server = Server::new(registry, devices, state, settings, manager, config);
+    let doors = Doors { sockets: sockets.clone(), service_manager: manager };
+    let server = Server::new(registry, devices, state, settings, doors, config);
     if let Some(endpoint) = &endpoint {
         endpoint.tells_about(&server);
     }
@@ -128,10 +140,7 @@ pub async fn run(
     accepting.iter().for_each(|task| task.abort());
     reloading.abort();
     // The last answers are on their way to the sockets already; no further client can connect.
-    if is_own {
-        let _ = std::fs::remove_file(&socket);
-    }
-    let _ = std::fs::remove_file(&admin_socket);
+    sockets.iter().for_each(|socket| socket.remove());
     server.devices.iter().for_each(|device| device.close());
     let threads = server.devices.iter().flat_map(|device| device.take_threads()).collect();
     if !join_within(threads, patience).await {

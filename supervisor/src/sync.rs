@@ -72,6 +72,8 @@ pub mod rank {
     pub const DYING: u8 = 40;
     /// The channel to the process of one worker.
     pub const CHANNEL: u8 = 50;
+    /// Which file a socket has.
+    pub const SOCKET_FILE: u8 = 57;
     /// Where one call is, of several devices.
     pub const ROUTED: u8 = 58;
     /// Homes of domains. A call that ends says so here, also where a channel is held.
@@ -98,6 +100,8 @@ pub mod rank {
     pub const CHILDREN: u8 = 92;
     /// Processes on their way into control groups.
     pub const JOINING: u8 = 94;
+    /// How a tenant's calls failed last: said where a call is answered, also with a worker's channel locked.
+    pub const LAST_FAILURES: u8 = 95;
     /// Names of tenants: a thread that opens a tenant's files looks one up, also with a worker's channel locked.
     pub const NAMES: u8 = 96;
     /// Slots of connections: a thread that drops the last call of one ends its slot, also with a worker's channel locked.

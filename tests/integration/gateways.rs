@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use pappus_client::{Client, Code, Error, v1::request};
+use pappus_client::{Client, Code, Error, Invocation, v1::request};
 use rustix::process::Signal;
 
 use crate::fixture::{Supervisor, signal, until};
@@ -104,15 +104,35 @@ fn uids_are_tenants_by_the_configuration() {
 fn a_refused_client_is_told_why() {
     let text = format!("unknown-tenants = 'refuse'\n[tenants.acme]\nuid = {}", own_uid() + 1);
     let supervisor = Supervisor::configured(&text, &[]);
-    refused(supervisor.client().status(), Code::PermissionDenied, "is no tenant here");
-    let mut silent = Raw::connect(&supervisor.socket());
-    assert!(silent.greeting().is_some());
-    assert_eq!(silent.error().0, 0);
-    silent.is_closed();
+    // By name, and by a connection that says nothing.
+    as_user(54_324, || {
+        refused(supervisor.client().status(), Code::PermissionDenied, "ask the operator to name it");
+        let mut silent = Raw::connect(&supervisor.socket());
+        assert!(silent.greeting().is_some());
+        assert_eq!(silent.error().0, 0);
+        silent.is_closed();
+    });
+    // Nor is this user one, if it is the supervisor's own: it can look on, and do nothing else.
+    let mut own = supervisor.client();
+    assert!(!own.status().unwrap().devices[0].workers.is_empty());
+    refused(own.list_functions(), Code::PermissionDenied, "use the admin socket");
+    refused(own.quota(), Code::PermissionDenied, "use the admin socket");
+    refused(own.invoke(&Invocation::new("copy")), Code::PermissionDenied, "use the admin socket");
+    until("calls can be made", || supervisor.pappus(&["status", "--ready"]).code == 0);
     let told = supervisor.pappus(&["function", "list"]);
-    assert!(told.code == 3 && told.stderr.contains("ask the operator"), "{told:?}");
-    // The operator gets in by the other door.
-    supervisor.admin().status().unwrap();
+    assert!(told.code == 3 && told.stderr.contains("is the supervisor's own user"), "{told:?}");
+    // Through the other door the operator does everything.
+    let mut admin = supervisor.admin();
+    kit::add_copy(&mut admin);
+    kit::works(&mut admin);
+    // Once strangers are accepted it is a tenant, and afterwards it is none again.
+    supervisor.write("pappus.toml", text.replace("refuse", "accept"));
+    admin.reload().unwrap();
+    let mut tenant = supervisor.client();
+    tenant.list_functions().unwrap();
+    supervisor.write("pappus.toml", &text);
+    admin.reload().unwrap();
+    is_over(&mut tenant);
     // No tenant can be the user that stands for all users without a number here.
     if let Some(mut overflow) = as_user(65_534, || supervisor.client()) {
         refused(overflow.status(), Code::PermissionDenied, "not mapped");
@@ -148,7 +168,7 @@ fn tenants_are_read_again() {
         (format!("{sound}\n[tenants.'a b']\nuid = 7"), "a tenant's name"),
         (format!("{sound}\n[tenants.carol]\ncalls = 1"), "no client could be this tenant"),
         (format!("{sound}\n[tenants.bob"), "pappus.toml"),
-        (format!("sokcet = '/s'\n{sound}"), "unknown field"),
+        (format!("sokcet = '/s'\n{sound}"), ":1:1: sokcet: no such setting"),
     ] {
         supervisor.write("pappus.toml", broken);
         refused(admin.reload(), Code::InvalidArgument, words);
@@ -199,4 +219,23 @@ fn the_command_makes_tokens_and_acts_for_tenants() {
     supervisor.write("other.token", "pappus-0");
     let other = supervisor.pappus(&["--token-file", "other.token", "quota"]);
     assert!(other.code == 3 && other.stderr.contains("no tenant's"), "{other:?}");
+}
+
+#[test]
+fn a_wrong_token_is_counted_by_itself() {
+    let address = crate::metrics::address(9478);
+    let supervisor = Supervisor::configured(&config(&[("alice", "")]), &["--metrics", &address]);
+    let counts = || {
+        let text = crate::metrics::scrape(&address);
+        ["pappus_wrong_tokens_total", "pappus_protocol_violations_total"]
+            .map(|name| crate::metrics::value(&text, name))
+    };
+    assert_eq!(counts(), [0.0, 0.0]);
+    let mut stranger = supervisor.client();
+    refused(stranger.act_for(b"guessed"), Code::PermissionDenied, "this token is no tenant's");
+    is_over(&mut stranger);
+    until("it is counted", || counts() == [1.0, 0.0]);
+    // The control: what is no greeting breaks the protocol.
+    Raw::connect(&supervisor.socket()).send(b"GET / HTTP/1.1\r\n\r\n");
+    until("that is counted, too", || counts() == [1.0, 1.0]);
 }

@@ -4,8 +4,9 @@ use std::os::unix::net::UnixListener;
 
 use pappus_client::{Error, Invocation};
 
-use crate::fixture::{Supervisor, is_alive, until};
+use crate::fixture::{Supervisor, command, is_alive, run, until};
 use crate::kit;
+use crate::raw::Raw;
 
 #[test]
 fn a_killed_supervisor_leaves_no_worker_and_loses_nothing() {
@@ -84,6 +85,61 @@ fn a_socket_with_a_listener_is_not_replaced() {
 }
 
 #[test]
+fn a_start_that_is_refused_leaves_no_socket() {
+    let supervisor = Supervisor::start();
+    let start = |socket: &str, admin: &str| {
+        let flags =
+            ["--state-dir", "other", "--admin-socket", admin, "--device", "cpu:workers=1,memory=1MiB"];
+        let program = crate::programs::program("pappus-supervisor");
+        let mut command = std::process::Command::new(program);
+        run(command.current_dir(supervisor.path("")).args(["--socket", socket]).args(flags))
+    };
+    let refused = start("new", "socket.admin");
+    assert!(refused.code == 1 && refused.stderr.contains("another process listens"), "{refused:?}");
+    assert!(!supervisor.path("new").exists());
+    // The control: the sockets of the one that is there stay, also where the other one is what is refused.
+    assert_eq!(start("socket", "new.admin").code, 1);
+    assert!(!supervisor.path("new.admin").exists());
+    supervisor.client().status().unwrap();
+    supervisor.admin().status().unwrap();
+}
+
+/// A supervisor that may open so many files.
+fn with_descriptors(most: u64) -> (std::path::PathBuf, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let script = dir.path().join("few.sh");
+    let program = crate::programs::program("pappus-supervisor");
+    std::fs::write(&script, format!("ulimit -n {most}\nexec {program:?} \"$@\"\n")).unwrap();
+    (script, dir)
+}
+
+#[test]
+fn few_descriptors_are_enough_or_are_refused() {
+    let device = ["--device", "cpu:workers=2,memory=16MiB"].map(str::to_owned);
+    for few in [64, 128] {
+        let (script, dir) = with_descriptors(few);
+        let ran = run(&mut command(&script, dir.path(), "socket", &device));
+        assert!(ran.code == 1 && ran.stderr.contains("files, and needs 172 at least"), "{few}: {ran:?}");
+        assert!(!dir.path().join("socket").exists());
+    }
+    for some in [192, 256, 512] {
+        let (script, dir) = with_descriptors(some);
+        let supervisor = Supervisor::new(script, device.to_vec(), dir);
+        let words = format!("descriptors are few: this process may open {some} files: ");
+        assert!(supervisor.log().contains(&words), "{}", supervisor.log());
+        let mut client = supervisor.client();
+        kit::add_copy(&mut client);
+        kit::works(&mut client);
+        // Also while a tenant connects as often as it can.
+        let crowd: Vec<_> = (0..some).map(|_| Raw::connect(&supervisor.socket())).collect();
+        kit::add_spin(&mut client);
+        kit::works(&mut client);
+        kit::works(&mut supervisor.admin());
+        drop(crowd);
+    }
+}
+
+#[test]
 fn sockets_have_the_right_modes_and_go_at_the_end() {
     use std::os::unix::fs::PermissionsExt;
     let mut supervisor = Supervisor::start();
@@ -109,6 +165,37 @@ fn what_is_wrong_with_the_flags_is_said_before_anything_starts() {
         assert_eq!(ran.code, 2, "{args:?}");
         assert!(ran.stderr.contains(words), "{}", ran.stderr);
     }
+}
+
+#[test]
+fn flags_and_file_are_judged_without_a_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let check = |text: &str| {
+        std::fs::write(dir.path().join("pappus.toml"), text).unwrap();
+        let program = crate::programs::program("pappus-supervisor");
+        let mut command = std::process::Command::new(program);
+        run(command.current_dir(dir.path()).args(["--config", "pappus.toml", "--check"]))
+    };
+    let right = check(
+        "socket = 'socket'\nstate-dir = 'state'\ndevice = ['cuda:7', 'cpu']\nunknown-tenants = 'refuse'\n",
+    );
+    assert_eq!(right.code, 0, "{right:?}");
+    assert!(
+        right.stdout.contains("devices    cuda:7 cpu") && right.stdout.contains("others refused"),
+        "{right:?}"
+    );
+    assert!(!dir.path().join("state").exists() && !dir.path().join("socket").exists());
+    let wrong = check(
+        "socket = 'socket'\nstate-dir = 'state'\nmax-deadline = 60\nwieght = 1\n[tenants.acme]\ncalls = 1\n",
+    );
+    assert_eq!((wrong.code, &*wrong.stdout), (2, ""), "{wrong:?}");
+    let lines: Vec<_> = wrong.stderr.lines().collect();
+    assert_eq!(lines.len(), 2, "{wrong:?}");
+    assert!(
+        lines[0]
+            .starts_with("error: pappus.toml:3:16: max-deadline = 60: expected a duration: write \"60s\"")
+    );
+    assert!(lines[1].starts_with("error: pappus.toml:4:1: wieght: no such setting"), "{wrong:?}");
 }
 
 #[test]

@@ -300,3 +300,23 @@ fn one_tenant_does_not_fill_the_queue_for_others() {
         client.wait_invoked(id).unwrap();
     }
 }
+
+#[test]
+fn the_log_says_more_from_one_moment_to_the_next() {
+    let supervisor = Supervisor::start();
+    let breaks = || Raw::connect(&supervisor.socket()).send(b"no greeting at all");
+    let told = || supervisor.log().matches("closing a connection: ").count();
+    breaks();
+    let admin = supervisor.admin_socket();
+    let settings =
+        |change: &str| supervisor.pappus(&["--socket", admin.to_str().unwrap(), "settings", change]);
+    assert!(settings("log=debug").stdout.contains("debug"));
+    breaks();
+    until("it is told", || told() == 1);
+    assert_eq!(settings("log=warn").code, 0);
+    breaks();
+    supervisor.client().status().unwrap();
+    let why = settings("log=loud");
+    assert!(why.code != 0 && why.stderr.contains("expected error, warn, info, debug or trace"), "{why:?}");
+    assert_eq!(told(), 1);
+}

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::fixture::{Supervisor, until};
+use crate::kit;
 use crate::metrics::{address, scrape};
 use crate::programs::workspace;
 use crate::tidy;
@@ -71,7 +72,10 @@ fn selectors_are_read_as_prometheus_reads_them() {
 fn dashboard_and_alerts_name_metrics_that_a_supervisor_serves() {
     let address = address(9474);
     let supervisor = Supervisor::with(&["--metrics", &address]);
-    supervisor.worker_pids();
+    // What names tenants is there once one used a device.
+    let mut client = supervisor.client();
+    kit::add_copy(&mut client);
+    kit::works(&mut client);
     let named: BTreeSet<_> = [RULES, DASHBOARD].iter().flat_map(|path| selectors(&file(path))).collect();
     assert!(named.len() > 40, "{named:?}");
     let mut missing = Vec::new();
@@ -79,7 +83,7 @@ fn dashboard_and_alerts_name_metrics_that_a_supervisor_serves() {
     until("all are there", || {
         let answer = scrape(&address);
         missing = named.iter().filter(|selector| !is_there(&answer, selector)).cloned().collect();
-        answer.contains("pappus_running{") && answer.contains("pappus_functions ")
+        answer.contains("pappus_tenant_device_seconds{") && answer.contains("pappus_functions ")
     });
     assert!(missing.is_empty(), "no such series: {missing:?}");
     // And the dashboard leaves none out.

@@ -63,6 +63,8 @@ fn a_function_that_keeps_failing_is_refused_and_probed() {
     fill(&mut client, "fills", GOOD).unwrap();
     let error = quarantined(&mut client, "fills", 3);
     assert!(error.message.contains("3 times in a row"), "{error}");
+    // As the caller was told before, and what to do.
+    assert!(error.message.contains("last so: \"kernel ") && error.message.contains("--replace"), "{error}");
     assert!(error.retry_after_ms <= 1000, "{error}");
     fill(&mut client, "other", GOOD).unwrap();
     // The control: the wait is shown, and ends by itself.

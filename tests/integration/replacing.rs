@@ -96,8 +96,20 @@ fn the_audit_log_says_who_changed_what() {
     alice.revoke("says", "bob").unwrap();
     alice.remove_function("says").unwrap();
     refused(alice.remove_function("says"), Code::NotFound, "");
+    let mut admin = supervisor.admin();
+    add(&mut admin, 1, false).unwrap();
+    admin.settings([("poll-us".to_owned(), "7".to_owned())].into()).unwrap();
+    refused(alice.settings([("poll-us".to_owned(), "7".to_owned())].into()), Code::PermissionDenied, "");
     let log = supervisor.log();
     let uid = crate::house::own_uid();
+    for (who, action, name, result) in [
+        ("by=\"operator\"", "add function", "says", "done"),
+        ("by=\"operator\"", "set", "poll-us=7", "done"),
+        ("tenant=\"alice\"", "set", "poll-us=7", "refused: PermissionDenied"),
+    ] {
+        let line = format!("audit: {who} uid={uid} action=\"{action}\" name=\"{name}\" result=\"{result}\"");
+        assert!(log.contains(&line), "{line}\nin\n{log}");
+    }
     for (tenant, action, name, result) in [
         ("bob", "add function", "says", "refused: ResourceExhausted, quota functions"),
         ("alice", "add function", "says", "done"),

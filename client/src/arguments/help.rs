@@ -81,6 +81,7 @@ Settings:
   queue-bytes=SIZE           most inline bytes that may wait on one device, such as 256MiB
   default-deadline=TIME      deadline of invocations that name none, such as 30s
   max-deadline=TIME          longest deadline that an invocation may ask for
+  log=LEVEL                  lines of the log that are written: error, warn, info, debug or trace
   poll-us=N                  how long idle workers spin before they block, in microseconds
   overrun-limit=TIME         how long a call may keep others from a device that takes turns, such as 2s; 0: for ever
   cancel-grace=TIME          how long a cancelled call may run on before its worker is replaced, such as 500ms

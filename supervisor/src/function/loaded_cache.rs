@@ -289,7 +289,7 @@ mod tests {
     }
 
     fn ledger() -> Arc<Ledger> {
-        Arc::new(Ledger::new(Machine { memory_bytes: 1 << 30, descriptors: 1000 }))
+        Arc::new(Ledger::new(Machine { memory_bytes: 1 << 30, descriptors: 1000, processes: 0 }))
     }
 
     fn function(name: &str) -> (Arc<FunctionRecord>, Parsed) {

@@ -25,7 +25,8 @@ fn open(dir: &Path) -> Arc<Registry> {
     let devices = resolve(&["cpu".parse().unwrap()], &Surveys::new()).unwrap();
     let classes = DeviceClass::of(&devices, &launcher.into());
     let state = Arc::new(StateDir::open(dir).unwrap());
-    let tenants = Arc::new(Tenants::new(Default::default(), state.names().clone()));
+    let tenants =
+        Arc::new(Tenants::new(Default::default(), state.names().clone(), crate::tenants::Machine::here(0)));
     let targets = tokio::sync::watch::channel(vec![]).1;
     Registry::open(state, tenants, classes, targets).unwrap().into()
 }

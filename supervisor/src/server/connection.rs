@@ -27,7 +27,7 @@ use super::reply_handle::{Invocations, ReplyHandle};
 use super::request_error::RequestError;
 use super::slow_work::SlowWorkPermit;
 use super::state::{RequestCtx, Server};
-use super::violation::Violation;
+use super::violation::{GatewayError, Violation};
 use super::{half_close, invoke, refusals, requests, responses};
 use crate::call::{Arena, Completion};
 use crate::client_fd::{ClientFd, ClientSocket};
@@ -38,7 +38,7 @@ use crate::quota::{Limit, QuotaError};
 use crate::refusal::{Refusable, Refusal};
 use crate::registry::Handed;
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
-use crate::tenants::Taken;
+use crate::tenants::{Taken, own_uid};
 
 /// How long the rest of a started frame may take between two pieces.
 const STALLED: Duration = Duration::from_secs(30);
@@ -98,7 +98,10 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> st
         return Ok(());
     }
     let broke = |why: Violation| {
-        server.metrics.violations.increment(1);
+        match why {
+            Violation::Gateway(GatewayError::UnknownToken) => server.metrics.wrong_tokens.increment(1),
+            _ => server.metrics.violations.increment(1),
+        }
         tracing::debug!(uid = arrival.uid, "closing a connection: {why}");
     };
     let mut incoming = match Incoming::new(holder, server.client_io.clone()) {
@@ -118,13 +121,15 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> st
                 return Ok(());
             }
         };
+    let looks_on = arrival.standing.looks_on;
     let itself = arrival.standing.tenant.as_ref().is_some_and(|own| own.tenant == account.tenant);
     let ctx = Arc::new(RequestCtx {
         server: server.clone(),
         account,
         uid: arrival.uid,
         admin: arrival.admin,
-        operator: arrival.admin || itself && arrival.uid == rustix::process::geteuid().as_raw(),
+        operator: arrival.admin || looks_on || itself && arrival.uid == own_uid(),
+        looks_on,
         handed: Handed::default(),
     });
     let connection = Arc::new(Connection {
@@ -232,6 +237,9 @@ impl Connection {
             }
         };
         match request.body {
+            Some(body) if self.ctx.looks_on && !matches!(body, Request::Status(_)) => {
+                self.replies.send(id, refusals::to_body(&RequestError::LooksOn(self.ctx.uid)));
+            }
             Some(Request::Invoke(message)) => return self.invoke(id, message, passed, memory, burst),
             Some(Request::Cancel(cancel)) => {
                 self.cancel(cancel.request);
@@ -441,7 +449,8 @@ impl Connection {
                 }
             }
             Err(why) => {
-                handle.refuse(responses::not_accepted(&function.record.name, &device.config.name, why));
+                let caller = &self.ctx.account;
+                handle.refuse(responses::not_accepted(caller, function, &device.config.name, why));
             }
         }
         true

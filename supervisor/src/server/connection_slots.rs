@@ -12,8 +12,18 @@ use crate::sync::{OrderedGuard, OrderedMutex, rank};
 use crate::tenants::{Account, Grounds, Taken};
 
 /// All connections.
-#[derive(Debug, Default)]
-pub struct ConnectionSlots(OrderedMutex<SlotTable, { rank::CONNECTIONS }>);
+#[derive(Debug)]
+pub struct ConnectionSlots {
+    table: OrderedMutex<SlotTable, { rank::CONNECTIONS }>,
+    /// The most of clients.
+    most: usize,
+}
+
+impl Default for ConnectionSlots {
+    fn default() -> Self {
+        Self::new(MAX_CONNECTIONS)
+    }
+}
 
 #[derive(Debug, Default)]
 struct SlotTable {
@@ -22,12 +32,18 @@ struct SlotTable {
     entries: HashMap<u64, ConnectionEntry>,
 }
 
+impl SlotTable {
+    fn connections_of(&self, owner: Option<SlotOwner>) -> usize {
+        self.entries.values().filter(|entry| entry.owner == owner).count()
+    }
+}
+
 /// Whose places a connection takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SlotOwner {
     /// A tenant's.
     Tenant(TenantId),
-    /// Of a gateway's uid that has not said yet for whom it acts.
+    /// Of a gateway's uid that has not said yet for whom it acts, or of the supervisor's own, which is no tenant.
     Gateway(u32),
 }
 
@@ -51,8 +67,13 @@ pub enum NoSlot {
     #[error(transparent)]
     Quota(#[from] QuotaError),
     /// All tenants have as many as there may be.
-    #[error("there are {MAX_CONNECTIONS} connections, the most that this supervisor takes: try again later")]
-    All,
+    #[error("there are {0} connections, the most that this supervisor takes: try again later")]
+    All(usize),
+    /// One tenant has half of few.
+    #[error(
+        "this tenant has {0} connections, half of what this supervisor takes with the files that it may open: close some"
+    )]
+    Half(usize),
     /// The operator has.
     #[error(
         "there are {MAX_ADMIN_CONNECTIONS} connections on the admin socket, the most that it takes: close some"
@@ -68,7 +89,7 @@ impl Refusable for NoSlot {
     fn retry_after_ms(&self) -> Option<u64> {
         match self {
             Self::Quota(error) => error.retry_after_ms(),
-            Self::All | Self::Admin => Some(1000),
+            Self::All(_) | Self::Half(_) | Self::Admin => Some(1000),
         }
     }
 
@@ -76,7 +97,7 @@ impl Refusable for NoSlot {
         match self {
             Self::Quota(error) => Some(error.limit),
             // Of all tenants together.
-            Self::All => Some(Limit::Connections),
+            Self::All(_) | Self::Half(_) => Some(Limit::Connections),
             Self::Admin => None,
         }
     }
@@ -92,8 +113,13 @@ pub struct ConnectionSlot {
 }
 
 impl ConnectionSlots {
+    /// So many connections of clients at most.
+    pub fn new(most: usize) -> Self {
+        Self { table: OrderedMutex::default(), most }
+    }
+
     fn table(&self) -> OrderedGuard<'_, SlotTable, { rank::CONNECTIONS }> {
-        self.0.lock()
+        self.table.lock()
     }
 
     /// A place for one more connection of this uid; on the admin socket it has no owner.
@@ -107,7 +133,12 @@ impl ConnectionSlots {
         let mut table = self.table();
         match owner {
             None if table.admins >= MAX_ADMIN_CONNECTIONS => return Err(NoSlot::Admin),
-            Some(_) if table.entries.len() - table.admins >= MAX_CONNECTIONS => return Err(NoSlot::All),
+            Some(_) if table.entries.len() - table.admins >= self.most => {
+                return Err(NoSlot::All(self.most));
+            }
+            Some(_) if self.most < MAX_CONNECTIONS && table.connections_of(owner) >= self.most / 2 => {
+                return Err(NoSlot::Half(self.most / 2));
+            }
             None => table.admins += 1,
             Some(_) => {}
         }
@@ -201,13 +232,29 @@ mod tests {
         assert_eq!(connection_slots.count(), MAX_CONNECTIONS);
         let next = tenants.account(TenantId::new(u32::MAX - 1));
         let refused = connection_slots.admit(0, Some(SlotOwner::Tenant(next.tenant)), &next);
-        assert!(matches!(refused, Err(NoSlot::All)), "all together have as many as may be");
+        assert!(matches!(refused, Err(NoSlot::All(MAX_CONNECTIONS))), "all together have as many as may be");
         assert_eq!(next.used(Limit::Connections), 0);
         let account = tenants.account(TenantId::new(0));
         let operator = connection_slots.admit(0, None, &account);
         assert!(operator.is_ok());
         drop((slots, operator));
         assert_eq!((connection_slots.count(), account.used(Limit::Connections)), (0, 0));
+    }
+
+    #[test]
+    fn one_tenant_has_half_where_there_are_few() {
+        let (few, tenants) = (Arc::new(ConnectionSlots::new(10)), Tenants::default());
+        let mut slots = Vec::new();
+        for tenant in [1, 2].map(TenantId::new) {
+            let (account, owner) = (tenants.account(tenant), Some(SlotOwner::Tenant(tenant)));
+            slots.extend((0..5).map(|_| few.admit(tenant.get(), owner, &account).unwrap()));
+            assert!(matches!(
+                few.admit(tenant.get(), owner, &account),
+                Err(NoSlot::Half(5) | NoSlot::All(10))
+            ));
+        }
+        let operator = few.admit(0, None, &tenants.account(TenantId::new(0)));
+        assert!(operator.is_ok() && slots.len() == 10);
     }
 
     #[test]

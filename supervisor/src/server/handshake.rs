@@ -3,6 +3,7 @@
 //! ```text
 //! peer's uid ──► refused, with words      no tenant, and no gateway
 //!            ──► greeting ──► requests    its own tenant's
+//!            ──► greeting ──► status      the supervisor's own user, which is no tenant
 //!            ──► greeting ──► ActFor ──► requests of that tenant          from a gateway
 //! ```
 //!
@@ -78,7 +79,10 @@ pub(super) async fn enter(
     if !greeted.map_err(|_| Violation::NoGreeting)?? {
         return Ok(None);
     }
-    let own = arrival.standing.tenant.clone();
+    let own = match arrival.standing.looks_on {
+        true => Some(arrival.account.clone()),
+        false => arrival.standing.tenant.clone(),
+    };
     if !arrival.standing.gateway {
         return Ok(own.map(|account| Entered { account, first: None }));
     }

@@ -28,13 +28,15 @@ pub enum NotReady {
     Draining,
     /// No device has a worker that takes calls.
     NoWorker,
+    /// Nobody can connect, for this reason.
+    Socket(String),
     /// Nothing can be registered, for this reason.
     State(String),
 }
 
 impl NotReady {
     /// All there are, as metrics call them.
-    pub const NAMES: [&str; 4] = ["starting", "draining", "no-worker", "state"];
+    pub const NAMES: [&str; 5] = ["starting", "draining", "no-worker", "socket", "state"];
 
     /// What metrics call it.
     pub fn name(&self) -> &'static str {
@@ -42,7 +44,8 @@ impl NotReady {
             Self::Starting => Self::NAMES[0],
             Self::Draining => Self::NAMES[1],
             Self::NoWorker => Self::NAMES[2],
-            Self::State(_) => Self::NAMES[3],
+            Self::Socket(_) => Self::NAMES[3],
+            Self::State(_) => Self::NAMES[4],
         }
     }
 }
@@ -53,6 +56,7 @@ impl fmt::Display for NotReady {
             Self::Starting => f.write_str("starting: devices are looked for and what is registered is read"),
             Self::Draining => f.write_str("draining: accepted calls are finished, new ones are refused"),
             Self::NoWorker => f.write_str("no worker is ready on any device: calls wait; the log says why"),
+            Self::Socket(why) => write!(f, "nobody can connect: {why}"),
             Self::State(why) => {
                 write!(f, "the state directory cannot be written, nothing can be registered: {why}")
             }
@@ -175,9 +179,14 @@ mod tests {
 
     #[test]
     fn every_reason_has_a_name_of_its_own() {
-        let all =
-            [NotReady::Starting, NotReady::Draining, NotReady::NoWorker, NotReady::State("full".into())];
+        let all = [
+            NotReady::Starting,
+            NotReady::Draining,
+            NotReady::NoWorker,
+            NotReady::Socket("gone".into()),
+            NotReady::State("full".into()),
+        ];
         assert_eq!(all.each_ref().map(NotReady::name), NotReady::NAMES);
-        assert!(all[3].to_string().ends_with(": full"));
+        assert!(all[4].to_string().ends_with(": full"));
     }
 }

@@ -1,19 +1,17 @@
-//! The two sockets: binding and accepting.
+//! Accepting connections from the two sockets.
 
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::Shutdown;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Interval, MissedTickBehavior};
 
 use super::connection;
 use super::connection_slots::SlotOwner;
 use super::handshake::{self, Arrival};
+use super::socket_file::SocketFile;
 use super::state::Server;
 use crate::client_fd::ClientSocket;
 use crate::defences::Defence;
@@ -21,10 +19,8 @@ use crate::ids::TenantId;
 use crate::quota::Limit;
 use crate::tenants::Account;
 
-/// Bytes that the kernel takes as a socket's path, without the zero at its end.
-const SOCKET_PATH_BYTES: usize = 107;
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 1024;
+/// How often it is looked whether a socket's file is still there.
+const LOOK: Duration = Duration::from_secs(1);
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -32,79 +28,77 @@ fn refused(uid: u32, pid: Option<i32>, admin: bool, why: &str) {
     tracing::warn!(uid, pid, admin, "refusing a connection: {why}");
 }
 
-/// Binds a socket path. A stale socket is replaced; a file of another kind, or a socket that another process listens
-/// on, is not touched.
-pub fn bind(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
-    let taken =
-        |why: &str| std::io::Error::new(std::io::ErrorKind::AddrInUse, format!("{}: {why}", path.display()));
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => {
-            return Err(taken("is a file, not a socket: give --socket another path"));
-        }
-        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
-            return Err(taken("another process listens there: stop it, or give this one another path"));
-        }
-        Ok(_) => std::fs::remove_file(path)?,
-        Err(_) => {}
-    }
-    let listener = listen_on(path, mode).map_err(|error| {
-        let kind = std::io::Error::from(error).kind();
-        std::io::Error::new(kind, format!("cannot listen on {}: {}", path.display(), why_not(error)))
-    })?;
-    UnixListener::from_std(listener)
-}
-
 /// A socket that connections are accepted from.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
-    /// Bound by this process, and gone with it. Otherwise the service manager keeps it for the next supervisor.
-    pub is_own: bool,
+    file: Arc<SocketFile>,
+    /// Its file is looked at that often.
+    looks: Interval,
+    /// Why it could not be bound anew when that was last tried.
+    failed: Option<String>,
 }
 
 impl Listener {
-    /// Bound by this process.
-    pub fn own(socket: UnixListener) -> Self {
-        Self { socket, is_own: true }
+    /// Bound by this process, and gone with it.
+    pub fn own(path: &Path, mode: u32) -> std::io::Result<Self> {
+        let (socket, file) = SocketFile::bind(path, mode)?;
+        Ok(Self::new(socket, file))
     }
 
-    /// Kept by the service manager.
-    pub fn kept(socket: std::os::unix::net::UnixListener) -> std::io::Result<Self> {
-        Ok(Self { socket: UnixListener::from_std(socket)?, is_own: false })
+    /// Kept by the service manager for the next supervisor.
+    pub fn kept(socket: std::os::unix::net::UnixListener, path: &Path) -> std::io::Result<Self> {
+        Ok(Self::new(UnixListener::from_std(socket)?, SocketFile::kept(path)))
     }
-}
 
-/// Why a socket cannot be bound, and what to do about it.
-fn why_not(error: Errno) -> String {
-    match error {
-        Errno::NOENT => "the folder does not exist: create it or give --socket another path".to_owned(),
-        Errno::NAMETOOLONG => format!("a socket's path may have {SOCKET_PATH_BYTES} bytes"),
-        error => std::io::Error::from(error).to_string(),
+    fn new(socket: UnixListener, file: SocketFile) -> Self {
+        let mut looks = tokio::time::interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { socket, file: Arc::new(file), looks, failed: None }
     }
-}
 
-/// A socket whose file has this mode from the moment it is there, under every umask: no other user connects before.
-fn listen_on(path: &Path, mode: u32) -> rustix::io::Result<std::os::unix::net::UnixListener> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // The file gets the mode that the socket has, less the umask's bits.
-    rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode & 0o600))?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    if mode & !0o600 != 0 {
-        // By a descriptor: a link that another process puts in its place meanwhile is not followed.
-        let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-        let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
-        rustix::fs::chmod(by_descriptor, Mode::from_raw_mode(mode))?;
+    /// Its file.
+    pub fn file(&self) -> Arc<SocketFile> {
+        self.file.clone()
     }
-    rustix::net::listen(&socket, BACKLOG)?;
-    Ok(socket.into())
+
+    /// The next connection. Meanwhile a file that somebody removed is made anew.
+    async fn accept(&mut self) -> std::io::Result<UnixStream> {
+        loop {
+            tokio::select! {
+                accepted = self.socket.accept() => return accepted.map(|(stream, _)| stream),
+                _ = self.looks.tick() => self.look(),
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        match self.file.bind_again() {
+            None => {}
+            Some(Ok(socket)) => {
+                tracing::warn!(
+                    "the file of a socket was gone, and is made anew: {}",
+                    self.file.path().display()
+                );
+                (self.socket, self.failed) = (socket, None);
+            }
+            Some(Err(error)) => {
+                let why = error.to_string();
+                if self.failed.as_ref() != Some(&why) {
+                    tracing::error!("nobody can connect, since the file of a socket is gone: {why}");
+                    self.failed = Some(why);
+                }
+            }
+        }
+    }
 }
 
 /// Accepts connections until dropped. Where another supervisor will accept from the same socket, only until this one
 /// drains: who connects later waits for the other one.
-pub async fn accept(server: Arc<Server>, listener: Listener, admin: bool) {
+pub async fn accept(server: Arc<Server>, mut listener: Listener, admin: bool) {
+    let is_own = listener.file.is_own();
     let leave = async {
-        match listener.is_own {
+        match is_own {
             true => std::future::pending().await,
             false => server.wait_draining().await,
         }
@@ -114,10 +108,10 @@ pub async fn accept(server: Arc<Server>, listener: Listener, admin: bool) {
         let accepted = tokio::select! {
             biased;
             () = &mut leave => return,
-            accepted = listener.socket.accept() => accepted,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok(stream) => {
                 admit(&server, stream, admin).await;
                 // Those who are here already go first: many of a flood leave at once, and with them
                 // their places.
@@ -196,24 +190,4 @@ async fn close(server: &Server, uid: u32, account: Option<&Arc<Account>>, stream
     let counted = account.map(|account| account.charge(Limit::Descriptors, 1));
     let place = (server.refused.clone().acquire_owned().await, counted);
     drop(ClientSocket::new(socket.into(), place, TenantId::new(uid), server.client_io.clone()));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_that_cannot_be_bound_is_refused_with_what_to_do() {
-        let dir = tempfile::tempdir().unwrap();
-        let why = |name: &str| bind(&dir.path().join(name), 0o600).unwrap_err().to_string();
-        std::fs::write(dir.path().join("file"), "kept").unwrap();
-        for (name, words) in [
-            ("file", "is a file, not a socket: give --socket another path"),
-            ("absent/socket", "the folder does not exist: create it or give --socket another path"),
-            (&"x".repeat(SOCKET_PATH_BYTES), "a socket's path may have 107 bytes"),
-        ] {
-            assert!(why(name).ends_with(words), "{}", why(name));
-        }
-        assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"kept");
-    }
 }

@@ -1,7 +1,7 @@
 //! The sockets: from bytes of a stranger to calls and registrations.
 //!
 //! - [`state`]: what all connections share; what requests are asked with.
-//! - [`listen`]: sockets, accepting.
+//! - [`socket_file`]: the file of a socket; [`listen`]: accepting.
 //! - [`connection_slots`]: how many connections each tenant may have.
 //! - [`handshake`]: greeting; which tenant a gateway acts for.
 //! - [`intake`]: what a connection receives, counted for its tenant until it is a request.
@@ -52,6 +52,7 @@ pub mod request_error;
 pub mod requests;
 pub mod responses;
 pub mod slow_work;
+pub mod socket_file;
 pub mod state;
 pub mod status;
 pub mod tenants;

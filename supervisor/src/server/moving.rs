@@ -77,8 +77,8 @@ fn move_call(router: &Router, (at, device): (usize, &Arc<Device>), id: CallId, c
             }
         }
         Err(why) => {
-            let (function, device) = (&call.function.record.name, &to.config.name);
-            handle.answer(responses::not_accepted(function, device, why));
+            let caller = call.reply.account();
+            handle.answer(responses::not_accepted(caller, &call.function, &to.config.name, why));
         }
     }
     true

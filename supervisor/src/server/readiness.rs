@@ -14,9 +14,11 @@ fn is_up(device: &Device) -> bool {
 }
 
 impl Server {
-    /// Whether calls can be made: it does not drain, and a worker or a standby is up.
+    /// Whether calls can be made: it does not drain, a worker or a standby is up, and who connects reaches this supervisor.
     pub fn is_ready(&self) -> bool {
-        !self.is_draining() && self.devices.iter().any(|device| is_up(device))
+        !self.is_draining()
+            && self.devices.iter().any(|device| is_up(device))
+            && self.sockets.iter().all(|socket| socket.is_there())
     }
 
     /// Why it is not ready; nothing if it is. May wait a second for the disk of the state directory.
@@ -28,6 +30,7 @@ impl Server {
         if !self.devices.iter().any(|device| is_up(device)) {
             reasons.push(NotReady::NoWorker);
         }
+        reasons.extend(self.sockets.iter().filter_map(|socket| socket.why_not()).map(NotReady::Socket));
         reasons.extend(self.state_check.why_not().await.map(NotReady::State));
         reasons
     }

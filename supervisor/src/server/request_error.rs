@@ -52,6 +52,12 @@ pub enum RequestError {
          PAPPUS_TOKEN_FILE), or use the other socket"
     )]
     AdminActsForNone,
+    /// The supervisor's own user, where that is no tenant.
+    #[error(
+        "uid {0} is the supervisor's own user and no tenant here: it can ask for the status; use the admin socket (by default the \
+         socket's path + \".admin\"), or name it in the configuration, [tenants.NAME] uid = {0}"
+    )]
+    LooksOn(u32),
     /// For the operator.
     #[error("this is for the admin socket (by default the socket's path + \".admin\")")]
     AdminOnly,
@@ -91,7 +97,9 @@ impl Refusable for RequestError {
             | Self::Device(ChangeError::Config(_)) => Reason::InvalidArgument,
             Self::ReloadDevice(_) | Self::Device(_) => Reason::ResourceExhausted,
             Self::NoArena(_) | Self::NoDevice(_) => Reason::NotFound,
-            Self::NoGateway | Self::AdminActsForNone | Self::AdminOnly => Reason::PermissionDenied,
+            Self::NoGateway | Self::AdminActsForNone | Self::LooksOn(_) | Self::AdminOnly => {
+                Reason::PermissionDenied
+            }
             Self::TooManyArenas | Self::TooManyCalls => Reason::ResourceExhausted,
             Self::Draining => Reason::Unavailable,
         }

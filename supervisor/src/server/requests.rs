@@ -42,6 +42,14 @@ fn change_of(request: &Request) -> Option<(&'static str, String)> {
         Request::Grant(grant) => ("grant", granted(grant)),
         Request::Revoke(grant) => ("revoke", granted(grant)),
         Request::SetDevice(set) => ("set device", cut(&set.device)),
+        Request::Settings(settings) if !settings.change.is_empty() => {
+            let mut changes: Vec<_> =
+                settings.change.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            changes.sort_unstable();
+            ("set", cut(&changes.join(" ")))
+        }
+        Request::Reload(_) => ("reload", String::new()),
+        Request::Drain(_) => ("drain", String::new()),
         _ => return None,
     })
 }
@@ -63,7 +71,10 @@ pub async fn handle(
             },
         };
         let (tenant, uid) = (&*ctx.account.name, ctx.uid);
-        tracing::info!(target: AUDIT, tenant, uid, action, name, result);
+        match ctx.admin {
+            true => tracing::info!(target: AUDIT, by = "operator", uid, action, name, result),
+            false => tracing::info!(target: AUDIT, tenant, uid, action, name, result),
+        }
     }
     outcome
 }

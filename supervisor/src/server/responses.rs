@@ -11,7 +11,9 @@ use pappus_protocol::{Fault, FaultCode};
 use super::refusals;
 use crate::call::{Call, Outcome, SpentBudget};
 use crate::device::runtime::SubmitError;
+use crate::function::Loaded;
 use crate::schedule::{Ended, NotNow, quarantine};
+use crate::tenants::Account;
 
 /// The answer to a call.
 pub fn to_body(call: &Call, device: &str, outcome: Outcome, now_ns: u64) -> Body {
@@ -26,18 +28,18 @@ pub fn to_body(call: &Call, device: &str, outcome: Outcome, now_ns: u64) -> Body
         Outcome::Lost { why, process, broken } => lost(call, why, &process, broken.as_ref()),
         Outcome::Expired { budget } => expired(call, budget),
         Outcome::Quarantined(refusal) => {
-            Body::Error(quarantined(&call.function.record.name, device, refusal))
+            Body::Error(quarantined(call.reply.account(), &call.function, device, refusal))
         }
         Outcome::Refused(refusal) => refusals::to_body(&*refusal),
     }
 }
 
 /// Why a device does not accept a call.
-pub fn not_accepted(function: &str, device: &str, why: SubmitError) -> Body {
+pub fn not_accepted(caller: &Account, function: &Loaded, device: &str, why: SubmitError) -> Body {
     Body::Error(match why {
         SubmitError::Quota(error) => refusals::to_error(&error),
         SubmitError::TooLarge(error) => v1::Error::new(Code::OutOfMemory, error.to_string()),
-        SubmitError::NotNow(NotNow::Quarantined(refusal)) => quarantined(function, device, refusal),
+        SubmitError::NotNow(NotNow::Quarantined(refusal)) => quarantined(caller, function, device, refusal),
         SubmitError::NotNow(late @ NotNow::TooLate { queue_ms, .. }) => {
             let message = format!(
                 "device {device} cannot end this call in time: {late}; call again when the queue is shorter, or give \
@@ -98,28 +100,34 @@ fn failed(call: &Call, fault: &Fault) -> Body {
         FaultCode::Exhausted => Code::ResourceExhausted,
         FaultCode::Load | FaultCode::Internal | FaultCode::Device => Code::Internal,
     };
-    if call.domain.owner != call.domain.caller {
+    let error = match call.domain.owner == call.domain.caller {
         // Which kernels there are is its owner's to know.
-        if fault.code == FaultCode::Deadline {
-            return Body::Error(deadline(call, "while it ran"));
+        false if fault.code == FaultCode::Deadline => deadline(call, "while it ran"),
+        false => v1::Error::new(code, "the function failed where it ran; only its owner is told more"),
+        true => {
+            let mut error = match (fault.code, fault.message.strip_prefix("the deadline passed")) {
+                // Workers know when it is, and nobody else how long it was.
+                (FaultCode::Deadline, Some(when)) => deadline(call, when.trim_start()),
+                _ => v1::Error::new(code, fault.message.as_str()),
+            };
+            if fault.code == FaultCode::Exhausted {
+                error = error.retry(100);
+            }
+            let kernel = fault.kernel.and_then(|k| call.function.blueprint.kernels().get(k as usize));
+            if let Some(kernel) = kernel {
+                error.place = format!("kernel {}", kernel.name);
+            }
+            error
         }
-        return Body::Error(v1::Error::new(
-            code,
-            "the function failed where it ran; only its owner is told more",
-        ));
-    }
-    let mut error = match (fault.code, fault.message.strip_prefix("the deadline passed")) {
-        // Workers know when it is, and nobody else how long it was.
-        (FaultCode::Deadline, Some(when)) => deadline(call, when.trim_start()),
-        _ => v1::Error::new(code, fault.message.as_str()),
     };
-    if fault.code == FaultCode::Exhausted {
-        error = error.retry(100);
-    }
-    let kernel = fault.kernel.and_then(|k| call.function.blueprint.kernels().get(k as usize));
-    if let Some(kernel) = kernel {
-        error.place = format!("kernel {}", kernel.name);
-    }
+    counts(call, error)
+}
+
+/// The answer to a failure that may count towards a quarantine, which repeats what its caller is told now.
+fn counts(call: &Call, error: v1::Error) -> Body {
+    let place = if error.place.is_empty() { String::new() } else { format!("{}: ", error.place) };
+    let told = format!("{place}{}", error.message);
+    call.reply.account().last_failures.failed(call.function.id, &told);
     Body::Error(error)
 }
 
@@ -127,7 +135,7 @@ fn failed(call: &Call, fault: &Fault) -> Body {
 fn lost(call: &Call, why: Ended, process: &str, broken: Option<&Fault>) -> Body {
     match (why, broken) {
         (Ended::Detached, _) => cancelled(),
-        (Ended::Deadline, _) => Body::Error(deadline(call, "while it ran, and its worker was replaced")),
+        (Ended::Deadline, _) => counts(call, deadline(call, "while it ran, and its worker was replaced")),
         (Ended::Guilty, Some(fault)) => failed(call, fault),
         (Ended::Overran, _) => {
             let message = "this call kept others from the device for longer than its tenant's overrun-limit, and was \
@@ -146,7 +154,7 @@ fn lost(call: &Call, why: Ended, process: &str, broken: Option<&Fault>) -> Body 
                 "the worker process {process} during this call, as one had before; this time no other call was in it; \
                  functions are pure, so it is safe to call again"
             );
-            Body::Error(v1::Error::new(Code::WorkerLost, message).retry(0))
+            counts(call, v1::Error::new(Code::WorkerLost, message).retry(0))
         }
     }
 }
@@ -171,11 +179,13 @@ pub fn never_loaded(deadline: Duration) -> Body {
 }
 
 /// A call of a function that keeps failing.
-fn quarantined(function: &str, device: &str, refusal: quarantine::Refusal) -> v1::Error {
+fn quarantined(caller: &Account, function: &Loaded, device: &str, refusal: quarantine::Refusal) -> v1::Error {
+    let last =
+        caller.last_failures.of(function.id).map(|told| format!(", last so: {told:?}")).unwrap_or_default();
     let message = format!(
-        "function `{function}` failed {} times in a row for this caller and is in quarantine on {device}: the first \
-         call afterwards runs alone, and ends it if it succeeds; so does removing and adding the function",
-        refusal.failures
+        "function `{}` failed {} times in a row for this caller{last}; it is in quarantine on {device}: the first call \
+         afterwards runs alone, and ends it if it succeeds; so does replacing the function (`pappus function add --replace`)",
+        function.record.name, refusal.failures
     );
     v1::Error::new(Code::Quarantined, message).retry(milliseconds(refusal.retry_ns))
 }

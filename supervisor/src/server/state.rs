@@ -13,6 +13,7 @@ use super::fair_turns::FairTurns;
 use super::health::{Heartbeat, StateCheck};
 use super::reader::BusyPolling;
 use super::slow_work::SlowWork;
+use super::socket_file::SocketFile;
 use super::{intake, replies};
 use crate::blocking::Whose;
 use crate::client_fd;
@@ -21,6 +22,7 @@ use crate::config::{Config, ConfigError, Settings};
 use crate::device::Device;
 use crate::ids::{Serials, TenantId};
 use crate::limits::{MAX_REFUSED, processors, socket_threads};
+use crate::log;
 use crate::metrics::SocketMetrics;
 use crate::quota::{Limit, QuotaError};
 use crate::registry::{Handed, Registry};
@@ -70,6 +72,8 @@ pub struct Server {
     pub(super) refused: Arc<Semaphore>,
     settings: watch::Sender<Settings>,
     arenas: Serials,
+    /// Files of the sockets.
+    pub(super) sockets: Vec<Arc<SocketFile>>,
     /// Who started the supervisor, and keeps its socket.
     pub service_manager: ServiceManager,
     draining: AtomicBool,
@@ -79,6 +83,15 @@ pub struct Server {
     pub(super) state_check: Arc<StateCheck>,
     /// When every device last said how it is, as far as anybody asks.
     pub(super) heartbeat: Heartbeat,
+}
+
+/// How clients reach the supervisor.
+#[derive(Debug)]
+pub struct Doors {
+    /// Files of the sockets.
+    pub sockets: Vec<Arc<SocketFile>>,
+    /// Who started the supervisor, and may keep the clients' socket.
+    pub service_manager: ServiceManager,
 }
 
 /// One connection as its requests see it: for whom it acts, and what it may do.
@@ -94,6 +107,8 @@ pub struct RequestCtx {
     pub admin: bool,
     /// Whether it may see what others do: the admin socket, or the supervisor's own user as itself.
     pub operator: bool,
+    /// True if it may ask for the status and for nothing else.
+    pub looks_on: bool,
     /// Bytes handed over for later registration.
     pub handed: Handed,
 }
@@ -127,7 +142,7 @@ impl Server {
         devices: Vec<Arc<Device>>,
         state: Arc<StateDir>,
         settings: watch::Sender<Settings>,
-        service_manager: ServiceManager,
+        doors: Doors,
         config: Config,
     ) -> Arc<Self> {
         let stranded = Arc::new(Notify::new());
@@ -140,13 +155,14 @@ impl Server {
             all.iter().for_each(|device| device.uninstall(function));
         });
         client_fd::prepare();
+        let connections = registry.tenants.ledger().connections();
         Arc::new(Self {
             registry,
             router,
             devices,
             settings,
             started: Instant::now(),
-            connection_slots: Arc::default(),
+            connection_slots: Arc::new(ConnectionSlots::new(connections)),
             polling: Arc::default(),
             slow_work: SlowWork::default(),
             fair_turns: FairTurns::new(turns_at_once()),
@@ -157,7 +173,8 @@ impl Server {
             stranded,
             metrics: SocketMetrics::new(),
             arenas: Serials::default(),
-            service_manager,
+            sockets: doors.sockets,
+            service_manager: doors.service_manager,
             draining: AtomicBool::new(false),
             drain_began: Notify::new(),
             drained: Notify::new(),
@@ -218,6 +235,7 @@ impl Server {
         });
         outcome?;
         if changed {
+            log::set_level(self.settings().log);
             tracing::info!("settings are now {:?}", self.settings().values());
             self.devices.iter().for_each(|device| device.reconfigure());
         }

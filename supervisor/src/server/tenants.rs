@@ -109,9 +109,7 @@ impl Server {
         match entry.owner {
             None => true,
             Some(SlotOwner::Tenant(tenant)) => tenants.stands(entry.grounds) == Some(tenant),
-            Some(SlotOwner::Gateway(uid)) => {
-                tenants.judge(uid, false).is_ok_and(|now| now.gateway && now.tenant.is_none())
-            }
+            Some(SlotOwner::Gateway(uid)) => tenants.judge(uid, false).is_ok_and(|now| now.tenant.is_none()),
         }
     }
 }

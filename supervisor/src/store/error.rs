@@ -71,8 +71,7 @@ pub enum Unfit {
     },
     /// Likewise any user.
     #[error(
-        "lies below {}, where any user can replace it (mode {mode:04o}): name another --state-dir, or `chmod o-w` that \
-         directory", above.display()
+        "lies below {}, where any user can replace it (mode {mode:04o}): name another --state-dir", above.display()
     )]
     SharedAbove {
         /// The directory above.
@@ -93,8 +92,7 @@ pub enum Unfit {
     },
     /// Users share it, such as `/tmp`.
     #[error(
-        "can be written by other users (mode {mode:04o}): name another --state-dir, or `chmod 700` it if it is \
-         meant for Pappus alone"
+        "can be written by other users (mode {mode:04o}): name a --state-dir for Pappus alone; one that is not there is made"
     )]
     Shared {
         /// Its mode.

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use super::last_failures::LastFailures;
 use super::ledger::{self, Ledger};
 use super::plans::Plans;
 use crate::defences;
@@ -21,6 +22,8 @@ pub struct Account {
     pub name: Arc<str>,
     /// Plans of its calls.
     pub plans: Plans,
+    /// How its calls failed last.
+    pub last_failures: LastFailures,
     most: [AtomicU64; Limit::ALL.len()],
     used: [AtomicU64; Limit::ALL.len()],
     /// What it is given of devices: weight, class, and its own limit of overruns; the largest number is none.
@@ -40,6 +43,7 @@ impl Account {
             tenant,
             name,
             plans: Plans::default(),
+            last_failures: LastFailures::default(),
             most: Limit::ALL.map(|limit| quota.get(limit).into()),
             used: Limit::ALL.map(|_| AtomicU64::new(0)),
             weight: AtomicU32::new(1),
@@ -255,7 +259,7 @@ mod tests {
     use crate::limits::CONNECTION_BYTES;
 
     fn ledger() -> Arc<Ledger> {
-        Arc::new(Ledger::new(Machine { memory_bytes: 8000, descriptors: 1000 }))
+        Arc::new(Ledger::new(Machine { memory_bytes: 8000, descriptors: 1000, processes: 0 }))
     }
 
     fn account(quota: Quota, ledger: &Arc<Ledger>) -> Arc<Account> {

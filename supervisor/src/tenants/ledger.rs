@@ -11,11 +11,17 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::limits::MAX_LOADED;
+use crate::limits::{MAX_CONNECTIONS, MAX_LOADED};
 use crate::quota::{Limit, QuotaError, Scope};
 
-/// Descriptors that tenants leave to the supervisor's own files, workers and operator.
-const OWN_DESCRIPTORS: u64 = 512;
+/// Descriptors of the supervisor's own files, threads and operator.
+const OWN_DESCRIPTORS: u64 = 96;
+/// Descriptors of a worker process and its thread.
+const WORKER_DESCRIPTORS: u64 = 12;
+/// Descriptors of a client's connection.
+const CONNECTION_DESCRIPTORS: u64 = 2;
+/// The least that is left to clients: some connections, and what they register and call with.
+const LEAST_DESCRIPTORS: u64 = 64;
 
 /// What the process may have, from which totals follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,11 +30,24 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Open descriptors.
     pub descriptors: u64,
+    /// Worker processes that there may be, those that stand by among them.
+    pub processes: u64,
+}
+
+/// So few descriptors that nothing could be registered.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this process may open {has} files, and needs {needs} at least: raise the limit (`ulimit -Hn`, LimitNOFILE= of a unit, --ulimit nofile= \
+     of a container)"
+)]
+pub struct TooFewDescriptors {
+    has: u64,
+    needs: u64,
 }
 
 impl Machine {
-    /// This machine, as this process may use it.
-    pub fn here() -> Self {
+    /// This machine, as this process may use it with so many worker processes.
+    pub fn here(processes: u64) -> Self {
         let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let installed = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| installed_bytes(&text));
         let group = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
@@ -38,7 +57,40 @@ impl Machine {
             // What cannot be read is small: a few requests fit in any case.
             memory_bytes: installed.unwrap_or(1 << 30).min(group.unwrap_or(u64::MAX)),
             descriptors: descriptors.unwrap_or(u64::MAX),
+            processes,
         }
+    }
+
+    /// Descriptors that clients can have in all. Where few are left for many workers, that is half: not all workers need be there
+    /// at once.
+    fn for_clients(&self) -> u64 {
+        let own = OWN_DESCRIPTORS + WORKER_DESCRIPTORS * self.processes;
+        self.descriptors.saturating_sub(own.min(self.descriptors / 2).max(OWN_DESCRIPTORS))
+    }
+
+    /// The most connections of clients.
+    pub fn connections(&self) -> usize {
+        MAX_CONNECTIONS.min((self.for_clients() / (2 * CONNECTION_DESCRIPTORS)) as usize)
+    }
+
+    /// Whether that is enough to serve anybody; if so, what it is too little for.
+    pub fn check_descriptors(&self) -> Result<Option<String>, TooFewDescriptors> {
+        let (has, least) = (self.descriptors, OWN_DESCRIPTORS + WORKER_DESCRIPTORS + LEAST_DESCRIPTORS);
+        if has < least {
+            return Err(TooFewDescriptors { has, needs: least });
+        }
+        let connections = self.connections();
+        Ok((connections < MAX_CONNECTIONS).then(|| {
+            let all = OWN_DESCRIPTORS
+                + WORKER_DESCRIPTORS * self.processes
+                + 2 * CONNECTION_DESCRIPTORS * MAX_CONNECTIONS as u64;
+            let tenants = self.total(Limit::Descriptors);
+            format!(
+                "this process may open {has} files: {connections} connections are served at once, and {tenants} descriptors of arenas \
+                 and calls are taken; {all} are enough for {MAX_CONNECTIONS} connections (`ulimit -Hn`, LimitNOFILE= of a unit, \
+                 --ulimit nofile= of a container)"
+            )
+        }))
     }
 
     /// The most that all tenants together may hold of one thing.
@@ -48,7 +100,8 @@ impl Machine {
             Limit::AnswerBytes => self.memory_bytes / 16,
             Limit::WeightBytes => self.memory_bytes / 2,
             Limit::Descriptors => {
-                (self.descriptors / 4 * 3).min(self.descriptors.saturating_sub(OWN_DESCRIPTORS))
+                let connections = CONNECTION_DESCRIPTORS * self.connections() as u64;
+                (self.descriptors / 4 * 3).min(self.for_clients() - connections)
             }
             Limit::LoadedFunctions => MAX_LOADED as u64,
             // On disk, in the tenant's own memory, on a device, or bounded where it is had.
@@ -79,6 +132,7 @@ fn installed_bytes(meminfo: &str) -> Option<u64> {
 pub struct Ledger {
     used: [AtomicU64; Limit::ALL.len()],
     most: [u64; Limit::ALL.len()],
+    connections: usize,
     /// Invocations that are accepted and not over.
     accepted: AtomicUsize,
 }
@@ -89,6 +143,7 @@ impl Ledger {
         Self {
             used: Limit::ALL.map(|_| AtomicU64::new(0)),
             most: Limit::ALL.map(|limit| machine.total(limit)),
+            connections: machine.connections(),
             accepted: AtomicUsize::new(0),
         }
     }
@@ -96,6 +151,11 @@ impl Ledger {
     /// How much of one thing all tenants have.
     pub fn used(&self, limit: Limit) -> u64 {
         self.used[limit as usize].load(Ordering::Relaxed)
+    }
+
+    /// The most connections of clients.
+    pub fn connections(&self) -> usize {
+        self.connections
     }
 
     /// How much of one thing all tenants may have.
@@ -163,14 +223,41 @@ mod tests {
     use super::*;
 
     #[test]
+    fn few_descriptors_are_shared_or_refused() {
+        let with = |descriptors, processes| Machine { memory_bytes: 1 << 30, descriptors, processes };
+        for few in [0, 64, 128, 171] {
+            let why = with(few, 4).check_descriptors().unwrap_err();
+            assert!(
+                why.to_string().contains(&format!("may open {few} files, and needs 172 at least")),
+                "{why}"
+            );
+        }
+        for (some, processes) in [(172, 1), (256, 4), (512, 4), (1024, 600), (4096, 4)] {
+            let machine = with(some, processes);
+            let words = machine.check_descriptors().unwrap().unwrap();
+            assert!(
+                words.contains("connections are served at once") && machine.connections() >= 16,
+                "{words}"
+            );
+            // What all of them may have, and what the supervisor needs for some of its workers, is there.
+            let tenants = machine.total(Limit::Descriptors);
+            assert!(tenants >= 32, "{some}: {tenants}");
+            let clients = CONNECTION_DESCRIPTORS * machine.connections() as u64 + tenants;
+            assert!(clients + OWN_DESCRIPTORS <= some, "{some}: {clients}");
+        }
+        let plenty = with(20_000, 64);
+        assert_eq!((plenty.check_descriptors(), plenty.connections()), (Ok(None), MAX_CONNECTIONS));
+    }
+
+    #[test]
     fn totals_leave_room_for_the_process_itself() {
         for (memory_bytes, descriptors) in [(1 << 30, 1024), (24 << 30, 20_000), (2 << 40, 1 << 20), (0, 0)] {
-            let ledger = Ledger::new(Machine { memory_bytes, descriptors });
+            let ledger = Ledger::new(Machine { memory_bytes, descriptors, processes: 4 });
             let memory = [Limit::RequestBytes, Limit::PlanBytes, Limit::AnswerBytes, Limit::WeightBytes];
             assert!(memory.map(|limit| ledger.most(limit)).iter().sum::<u64>() <= memory_bytes / 8 * 7);
             assert!(ledger.most(Limit::Descriptors) <= descriptors / 4 * 3);
         }
-        assert!(Machine::here().memory_bytes > 0);
+        assert!(Machine::here(0).memory_bytes > 0);
         assert_eq!(installed_bytes("MemTotal:       100 kB\nMemFree: 1 kB\n"), Some(102_400));
     }
 }

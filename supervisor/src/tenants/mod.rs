@@ -4,8 +4,10 @@
 //! - [`names`]: numbers that stand for tenants.
 //! - [`plans`]: plans of its calls.
 //! - [`account`]: what a tenant has at this moment; [`ledger`]: what all of them have.
+//! - [`last_failures`]: how its calls failed last.
 
 pub mod account;
+pub mod last_failures;
 pub mod ledger;
 pub mod names;
 pub mod plans;
@@ -35,6 +37,8 @@ pub struct Standing {
     pub tenant: Option<Arc<Account>>,
     /// Whether it may act for the tenants whose tokens it has.
     pub gateway: bool,
+    /// True if it is the supervisor's own user, which is no tenant here: it may ask for the status and for nothing else.
+    pub looks_on: bool,
 }
 
 /// Why a peer is not served.
@@ -92,19 +96,19 @@ pub struct Tenants {
 
 impl Default for Tenants {
     fn default() -> Self {
-        Self::new(TenantRules::default(), Arc::default())
+        Self::new(TenantRules::default(), Arc::default(), Machine::here(0))
     }
 }
 
 impl Tenants {
     /// Tenants by these rules, which are called so.
-    pub fn new(rules: TenantRules, names: Arc<Names>) -> Self {
+    pub fn new(rules: TenantRules, names: Arc<Names>, machine: Machine) -> Self {
         let tenants = Self {
             names,
             rules: OrderedRwLock::new(rules),
             accounts: OrderedMutex::default(),
             gateways: OrderedMutex::default(),
-            ledger: Arc::new(Ledger::new(Machine::here())),
+            ledger: Arc::new(Ledger::new(machine)),
             workers: OnceLock::new(),
         };
         tenants.name_all(&tenants.rules());
@@ -162,7 +166,8 @@ impl Tenants {
         self.accounts.lock()
     }
 
-    /// What connections of a gateway hold before they say for whom they act.
+    /// What connections of a gateway hold before they say for whom they act, and those of the supervisor's own user where that is
+    /// no tenant.
     pub fn gateway_account(&self, uid: u32) -> Arc<Account> {
         let mut gateways = self.gateways.lock();
         if let Some(account) = gateways.get(&uid).and_then(Weak::upgrade) {
@@ -224,9 +229,12 @@ impl Tenants {
         let tenant = self.tenant_of(&rules, uid, operator)?;
         let gateway = !operator && rules.gateways.contains(&uid);
         drop(rules);
-        match (tenant, gateway) {
+        let looks_on = tenant.is_none() && !gateway && uid == own_uid();
+        match (tenant, gateway || looks_on) {
             (None, false) => Err(NoTenant::Unknown(uid)),
-            (tenant, gateway) => Ok(Standing { tenant: tenant.map(|tenant| self.account(tenant)), gateway }),
+            (tenant, _) => {
+                Ok(Standing { tenant: tenant.map(|tenant| self.account(tenant)), gateway, looks_on })
+            }
         }
     }
 
@@ -299,6 +307,11 @@ fn token_name(rules: &TenantRules, sha256: &[u8; 32]) -> Option<String> {
     found
 }
 
+/// The supervisor's own user, who is the operator.
+pub(crate) fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// The uid that stands for users who are not mapped into this namespace.
 pub(crate) fn overflow_uid() -> u32 {
     static UID: OnceLock<u32> = OnceLock::new();
@@ -324,7 +337,7 @@ mod tests {
     }
 
     fn named(text: &str) -> Tenants {
-        Tenants::new(rules(text), Arc::default())
+        Tenants::new(rules(text), Arc::default(), Machine::here(0))
     }
 
     /// The SHA-256 of "token".
@@ -361,13 +374,19 @@ mod tests {
         assert!(why.contains("[tenants.NAME] uid = 1002"), "{why}");
         assert!(tenants.judge(1002, true).is_ok());
         let gateway = tenants.judge(33, false).unwrap();
-        assert!(gateway.gateway && gateway.tenant.is_none());
+        assert!(gateway.gateway && gateway.tenant.is_none() && !gateway.looks_on);
+        // The supervisor's own user may look, and is a tenant where the configuration says so.
+        let own = tenants.judge(own_uid(), false).unwrap();
+        assert!(own.looks_on && own.tenant.is_none() && !own.gateway);
+        assert_eq!(tenants.stands(Grounds::Uid(own_uid())), None);
+        let named = named(&format!("unknown-tenants = 'refuse'\n[tenants.own]\nuid = {}", own_uid()));
+        assert!(!named.judge(own_uid(), false).unwrap().looks_on);
     }
 
     #[test]
     fn a_token_is_its_tenants_alone_and_only_from_a_gateway() {
         let text =
-            format!("gateways = [33]\n[tenants.acme]\ntoken-sha256 = ['{}', '{SHA256}']", "0".repeat(64));
+            format!("gateways = [33]\n[tenants.acme]\ntoken-sha256 = ['{}', '{SHA256}']", "2".repeat(64));
         let tenants = named(&text);
         let (account, grounds) = tenants.of_token(33, b"token").unwrap();
         assert_eq!((&*account.name, tenants.stands(grounds)), ("acme", Some(account.tenant)));

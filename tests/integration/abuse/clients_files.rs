@@ -271,7 +271,7 @@ fn a_greeting_with_descriptors_that_are_slow_to_close_delays_nobody() {
 #[test]
 fn refused_connections_that_are_slow_to_close_delay_nobody() {
     const LINGER: Duration = Duration::from_secs(30);
-    let text = format!("unknown-tenants = 'refuse'\n[tenants.acme]\nuid = {}", own_uid() + 1);
+    let text = format!("[tenants.acme]\nuid = {}\nconnections = 0", own_uid());
     let supervisor = Supervisor::configured(&text, &[]);
     let turned_away = || {
         let mut raw = Raw::connect(&supervisor.socket());
