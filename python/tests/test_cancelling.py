@@ -88,8 +88,11 @@ async def cancel_everywhere(client: Any, make: Callable[[], Coroutine[Any, Any, 
 async def until_known(client: Any) -> None:
     """Waits until the supervisor has the arenas that the client knows and no others. It lets them go a little later."""
     pool, end = client._pool, time.monotonic() + PATIENCE
-    known = sum(map(len, [*pool._arenas, *pool._callers, *pool._going]))
-    while (used := {quota.name: quota.used for quota in (await client.quota()).quotas}["arena-bytes"]) != known:
+    while True:
+        used = {quota.name: quota.used for quota in (await client.quota()).quotas}["arena-bytes"]
+        known = sum(map(len, [*pool._arenas, *pool._callers, *pool._going]))
+        if used == known:
+            return
         assert time.monotonic() < end, f"{used} bytes of arenas are open, the client knows {known}"
 
 

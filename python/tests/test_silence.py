@@ -146,7 +146,7 @@ def test_a_call_ends_with_its_deadline() -> None:
             prepared = await client._prepare(function._bound, [x], {})
             client._connection._answer_seconds = SOON
             with pytest.raises(pappus.Unavailable, match=SILENT):
-                await client._connection.call(prepared.request, prepared, SOON)
+                await client._connection.call(prepared.request, prepared, int(SOON * 1e9))
             with pytest.raises(pappus.Unavailable, match=SILENT):
                 await client.status()
             assert not client.closed

@@ -114,12 +114,12 @@ class AsyncConnection:
         limit = None if slow else self._answer_seconds
         return await self._exchange(body, descriptors, arrived=arrived, limit=limit)
 
-    async def call(self, body: bytes, memory: Memory, deadline: float | None) -> v1.Response:
+    async def call(self, body: bytes, memory: Memory, deadline_ns: int) -> v1.Response:
         """Makes a call that is encoded but for its number.
 
         A call whose caller is cancelled is cancelled at the supervisor; what it uses is kept until that answers.
         """
-        limit = None if deadline is None else deadline + self._answer_seconds
+        limit = deadline_ns / 1e9 + self._answer_seconds if deadline_ns else None
         return await self._exchange(body, memory=memory, limit=limit)
 
     async def _exchange(

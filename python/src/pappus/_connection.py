@@ -107,9 +107,9 @@ class Connection:
         limit = None if slow else self._answer_seconds
         return self.wait(self.send(body, descriptors, arrived=arrived, limit=limit))
 
-    def call(self, body: bytes, memory: Memory, deadline: float | None) -> Sent:
+    def call(self, body: bytes, memory: Memory, deadline_ns: int) -> Sent:
         """Sends a call that is encoded but for its number."""
-        return self.send(body, memory=memory, limit=None if deadline is None else deadline + self._answer_seconds)
+        return self.send(body, memory=memory, limit=deadline_ns / 1e9 + self._answer_seconds if deadline_ns else None)
 
     def send(
         self,

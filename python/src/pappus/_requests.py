@@ -234,11 +234,16 @@ def _open(pool: Pool, arena: Mapped, descriptor: int, *, callers: bool) -> Opera
 
 
 def _close(pool: Pool, arenas: list[Mapped]) -> Operation[None]:
-    """Closes arenas. Of one that was given up in the middle of this, nobody knows whether it is closed: it is closed again."""
+    """Closes arenas. One whose closing was given up before its answer came may be closed twice, which changes nothing."""
     for arena in arenas:
-        with contextlib.suppress(NotFound):
-            yield from ask("done", v1.Request(close_arena=v1.CloseArena(arena=arena.id)))
-        pool.closed(arena)
+        yield from _close_one(pool, arena)
+
+
+def _close_one(pool: Pool, arena: Mapped) -> Operation[None]:
+    request = v1.Request(close_arena=v1.CloseArena(arena=arena.id))
+    with contextlib.suppress(NotFound):
+        yield from ask("done", request, arrived=lambda _: pool.closed(arena))
+    pool.closed(arena)
 
 
 def list_tenants() -> Operation[list[v1.TenantInfo]]:

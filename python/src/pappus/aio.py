@@ -104,7 +104,7 @@ class AsyncFunction(OfThisProcess, Generic[R]):
     async def _call(self, arrays: Sequence[object], named: Mapping[str, object]) -> R:
         client = self._client
         prepared = await client._prepare(self._bound, arrays, named)
-        answered = await client._connection.call(prepared.request, prepared, self._bound.options.deadline)
+        answered = await client._connection.call(prepared.request, prepared, self._bound.options.deadline_ns())
         result: R = prepared.finish(answered)
         return result
 

@@ -360,7 +360,7 @@ class Client(OfThisProcess):
 
     def _send(self, bound: Bound, prepared: Prepared) -> Sent:
         """Sends a call."""
-        return self._connection.call(prepared.request, prepared, bound.options.deadline)
+        return self._connection.call(prepared.request, prepared, bound.options.deadline_ns())
 
     def _run(self, operation: Operation[T]) -> T:
         """Runs an operation: sends what it yields, and gives it the answers."""
