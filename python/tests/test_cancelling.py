@@ -177,6 +177,5 @@ def test_more_cancelled_calls_than_there_are_arenas(start: Callable[..., Supervi
                         await task
             np.testing.assert_array_equal(await vec_add(A, A), 2 * A)
             await until_known(client)
-            assert len(client._pool._arenas) < 5
 
     asyncio.run(main())
