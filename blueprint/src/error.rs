@@ -1,66 +1,208 @@
-//! What is wrong with a blueprint, and where: an [`Error`] names a place of the JSON, and a
-//! [`Path`] is that place while it is being visited (kept on the stack, written out on error only).
+//! What is wrong with a blueprint, and where: an [`Error`] names a place of the JSON, and a [`Path`] is that place while it is
+//! being visited (kept on the stack, written out on error only). [`Mistakes`] are all that a document has, which [`Notes`]
+//! gather.
 
 use std::fmt::{self, Write};
 
 use crate::limits;
+use crate::place::{self, Position};
 
 /// A blueprint, or the sizes it is given, cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("at {}: {message}", if path.is_empty() { "the top level" } else { path.as_str() })]
+#[error("{}{}{message}", if path.is_empty() { "" } else { "at " }, Place(path))]
 pub struct Error {
     /// The place in the JSON, such as `blueprint.control_flow[3].ExecKernel[1][0].Ptr`; empty for
     /// the top level.
     pub path: String,
     /// What is wrong there and what was expected.
     pub message: String,
+    /// The same place in the text, where that was at hand.
+    pub position: Option<Position>,
+}
+
+/// A path in front of a message.
+struct Place<'a>(&'a str);
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, "{}: ", self.0) }
+    }
 }
 
 impl Error {
-    pub(crate) fn new(path: impl fmt::Display, message: impl fmt::Display) -> Error {
-        let path = printable(path);
-        let message = in_place(&path, printable(message));
-        Error { path, message }
+    /// An error at a place of the JSON.
+    pub fn new(path: impl fmt::Display, message: impl fmt::Display) -> Error {
+        Error { path: printable(path), message: printable(message), position: None }
+    }
+
+    /// The same with its position in the text, where the text has such a place.
+    #[must_use]
+    pub fn found_in(self, json: &[u8]) -> Error {
+        let position = text_of(json).ok().and_then(|text| place::locate(text, &self.path));
+        Error { position: position.or(self.position), ..self }
     }
 }
 
-/// How what a place of the blueprint takes is written, by the first form that serde knows for it.
-const WRITTEN: [(&str, &str); 3] = [
-    (
-        "`Sizeof`",
-        r#"a size is written {"Absolute": 12}, {"Sizeof": "A"} or, in the shape of an input, {"Free": "n"}"#,
-    ),
-    ("`Ptr`", r#"an argument is written {"Ptr": "A"} or {"I64": 4}"#),
-    ("`ExecKernel`", r#"a step is written {"ExecKernel": ["kernel", [arguments], {launch}]}, with one key"#),
-];
+/// All that is wrong with one document, in the order of its text: at least one mistake, at most [`limits::MISTAKES`], and how
+/// many more there are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mistakes {
+    first: Error,
+    others: Vec<Error>,
+    more: usize,
+}
 
-/// Where a size, an argument or a step must be an object and is not, serde_json says "expected value", which reads as if
-/// the JSON itself were broken. At the top level that is right. Where it is one of another form, or a string, the forms that
-/// there are say little to who never saw one.
-fn in_place(path: &str, message: String) -> String {
-    if message.starts_with("unknown variant `")
-        && let Some((_, forms)) = message.split_once(", expected one of ")
-        && let Some((_, written)) = WRITTEN.iter().find(|(first, _)| forms.starts_with(first))
-    {
-        // The place in the text stands at the end.
-        let (what, at) = message.rsplit_once(" at line ").unwrap_or((&message, ""));
-        let line = if at.is_empty() { String::new() } else { format!(" at line {at}") };
-        return format!("{what}: {written}{line}");
+impl Mistakes {
+    /// Errors that were found without their text, with their positions in it; nothing where there are none.
+    pub fn found_in(errors: impl IntoIterator<Item = Error>, json: &[u8]) -> Option<Self> {
+        let mut errors = errors.into_iter();
+        let kept = errors.by_ref().take(limits::MISTAKES);
+        let mut kept: Vec<Error> = kept.map(|error| error.found_in(json)).collect();
+        kept.sort_by_key(|error| error.position.map(|at| (at.line, at.column)));
+        let mut kept = kept.into_iter();
+        Some(Self { first: kept.next()?, others: kept.collect(), more: errors.count() })
     }
-    match message.strip_prefix("expected value") {
-        Some(rest) if path.starts_with("blueprint.") => format!(
-            "expected an object with one key, such as {{\"Absolute\": 1}} for a size or {{\"I64\": 4}} for an \
-             argument{rest}"
-        ),
-        _ => message,
+
+    /// The one that comes first in the text.
+    pub fn first(&self) -> &Error {
+        &self.first
     }
+
+    /// Every one that is told.
+    pub fn iter(&self) -> impl Iterator<Item = &Error> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// How many there are besides those.
+    pub fn more(&self) -> usize {
+        self.more
+    }
+
+    /// Writes each on a line of its own, with what stands before its position, such as the name of a file and a colon.
+    pub fn lines(&self, before: impl fmt::Display) -> String {
+        let mut text = String::new();
+        for error in self.iter() {
+            let end = if text.is_empty() { "" } else { "\n" };
+            // Writing to a string cannot fail.
+            let _ = match error.position {
+                Some(position) => write!(text, "{end}{before}{position}: {error}"),
+                None => write!(text, "{end}{before} {error}"),
+            };
+        }
+        if self.more > 0 {
+            let _ = write!(text, "\nand {} more", self.more);
+        }
+        text
+    }
+}
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.lines("").trim_start())
+    }
+}
+
+impl std::error::Error for Mistakes {}
+
+impl From<Error> for Mistakes {
+    fn from(first: Error) -> Self {
+        Self { first, others: Vec::new(), more: 0 }
+    }
+}
+
+/// Mistakes of one document, as they are found.
+pub(crate) struct Notes<'j> {
+    text: &'j str,
+    /// With their places in the text.
+    kept: Vec<(usize, Error)>,
+    more: usize,
+}
+
+impl<'j> Notes<'j> {
+    pub(crate) fn new(text: &'j str) -> Self {
+        Self { text, kept: Vec::new(), more: 0 }
+    }
+
+    pub(crate) fn text(&self) -> &'j str {
+        self.text
+    }
+
+    /// Whether a mistake was found at this key of the top level, or inside its value.
+    pub(crate) fn concern(&self, key: &str) -> bool {
+        self.kept.iter().any(|(_, error)| error.path.split(['.', '[']).next() == Some(key))
+    }
+
+    /// Notes a mistake at a place that is not being read: it is looked for in the text.
+    pub(crate) fn note(&mut self, place: &Path<'_>, message: impl fmt::Display) {
+        self.add(Error::new_unless(self.is_full(), place, message));
+    }
+
+    /// Notes a mistake at a byte of the text.
+    pub(crate) fn note_at(&mut self, at: usize, place: &Path<'_>, message: impl fmt::Display) {
+        match Error::new_unless(self.is_full(), place, message) {
+            Some(error) => self.kept.push((at, error)),
+            None => self.more += 1,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.kept.len() == limits::MISTAKES
+    }
+
+    fn add(&mut self, error: Option<Error>) {
+        match error {
+            Some(error) => self.kept.push((place::offset(self.text, &error.path).unwrap_or(0), error)),
+            None => self.more += 1,
+        }
+    }
+
+    /// All of them, if there are any, in the order of the text.
+    pub(crate) fn finish(self) -> Option<Mistakes> {
+        let Self { text, mut kept, more } = self;
+        kept.sort_by_key(|(at, _)| *at);
+        let mut all = kept.into_iter().map(|(at, error)| {
+            let position = Some(Position::of(text, at));
+            Error { position, ..error }
+        });
+        Some(Mistakes { first: all.next()?, others: all.collect(), more })
+    }
+}
+
+impl Error {
+    /// Nothing is written where it would not be kept.
+    fn new_unless(full: bool, path: impl fmt::Display, message: impl fmt::Display) -> Option<Error> {
+        (!full).then(|| Error::new(path, message))
+    }
+}
+
+/// The text of a document; an editor's byte order mark is none of it.
+pub(crate) fn text_of(json: &[u8]) -> Result<&str, Error> {
+    let json = json.strip_prefix(b"\xef\xbb\xbf").unwrap_or(json);
+    std::str::from_utf8(json).map_err(|why| {
+        if json.starts_with(b"\xff\xfe") || json.starts_with(b"\xfe\xff") {
+            return Error::new("", "the text is UTF-16: save it as UTF-8");
+        }
+        let good = &json[..why.valid_up_to()];
+        let position = std::str::from_utf8(good).ok().map(|good| Position::of(good, good.len()));
+        Error { position, ..Error::new("", "bytes that are no UTF-8: save the text as UTF-8") }
+    })
+}
+
+/// Whether a character shows nothing, or changes how those around it are shown: a name with such ones reads as another.
+pub(crate) fn is_deceptive(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            // Marks, embeddings, overrides and isolates of direction; separators of lines; what has no width.
+            '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}'
+        )
 }
 
 /// Text fit for a log line: a tenant's text may be long and may hold control characters.
 fn printable(text: impl fmt::Display) -> String {
     let mut text = text.to_string();
-    if text.contains(char::is_control) {
-        text = text.replace(char::is_control, "�");
+    if text.contains(is_deceptive) {
+        text = text.replace(is_deceptive, "�");
     }
     if text.len() > limits::ERROR_BYTES {
         text.truncate(text.floor_char_boundary(limits::ERROR_BYTES));
@@ -95,39 +237,12 @@ impl fmt::Display for Path<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Path::Root => Ok(()),
-            Path::Key(Path::Root, key) if is_plain(key) => f.write_str(key),
+            Path::Key(Path::Root, key) if place::is_plain(key) => f.write_str(key),
             Path::Key(parent, key) => {
                 parent.fmt(f)?;
-                write_key(f, key)
+                if place::is_plain(key) { write!(f, ".{key}") } else { write!(f, "[{key:?}]") }
             }
             Path::Index(parent, index) => write!(f, "{parent}[{index}]"),
         }
     }
-}
-
-/// Writes the place of a serde error the way [`Path`] does.
-pub(crate) fn serde_place(path: &serde_path_to_error::Path) -> String {
-    use serde_path_to_error::Segment;
-    let mut place = String::new();
-    for segment in path {
-        // Writing to a string cannot fail.
-        let _ = match segment {
-            Segment::Seq { index } => write!(place, "[{index}]"),
-            Segment::Map { key } | Segment::Enum { variant: key } => write_key(&mut place, key),
-            Segment::Unknown => Ok(()),
-        };
-    }
-    match place.strip_prefix('.') {
-        Some(rest) => rest.to_owned(),
-        None => place,
-    }
-}
-
-/// `.key`, or `["key"]` where the key would be mistaken for something else.
-fn write_key(out: &mut impl Write, key: &str) -> fmt::Result {
-    if is_plain(key) { write!(out, ".{key}") } else { write!(out, "[{key:?}]") }
-}
-
-fn is_plain(key: &str) -> bool {
-    !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }

@@ -17,6 +17,9 @@ pub(crate) const KEYS: [&str; 10] = [
     "cluster_dim_z",
 ];
 
+/// What each is where it is left out; the first of a grid and of a block never is.
+pub(crate) const DEFAULTS: [u64; 10] = [1, 1, 1, 1, 1, 1, 0, 1, 1, 1];
+
 /// Why a launch configuration cannot be.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LaunchError {

@@ -6,9 +6,13 @@
 //!
 //! In reading order:
 //! - `limits`: every limit, in one place
+//! - `cursor`: JSON text, token by token
+//! - [`hints`]: what an unknown name was meant to be, and which there are
+//! - `place`: where in the text a place of the JSON is
 //! - `error`: what is wrong, and at which place of the JSON
-//! - `format`: the JSON as written, typed by serde
 //! - `types`: types that the format, the planner and plans share
+//! - `read`: how objects, lists and numbers of the format are read, every mistake noted
+//! - `format`: the JSON as written: what is read, and what the schema says
 //! - `half`: the nearest float of 16 bits, for arguments
 //! - `arrays`: arrays of a call, and what is declared of inputs: whether one fits the other
 //! - `size`: sizes that compute: one table of shared expressions, arithmetic that never wraps
@@ -18,6 +22,8 @@
 //! - `resolve`: format → blueprint, with every check that needs no sizes
 //! - `plan`: what a worker executes: offsets, steps, parameter bytes
 //! - `layout`: buffers of large plans that share memory, and what is cleared in between
+//! - `terms`: what the value of a size comes from, for errors
+//! - `warnings`: what a blueprint declares and nothing uses
 //! - `planner`: blueprint + sizes → plan, with every check that needs them
 //! - `binding`: the arrays of a call against the inputs: the free dimensions
 //! - `weights`: what the bytes of the weights alone decide, before any call
@@ -34,23 +40,29 @@ mod arrays;
 mod binding;
 mod blueprint;
 mod cache;
+mod cursor;
 mod describe;
 mod error;
 mod expression;
 mod format;
 mod half;
+pub mod hints;
 pub mod hsaco;
 mod launch;
 mod launches;
 mod layout;
 pub mod limits;
+mod place;
 mod plan;
 mod planner;
 pub mod ptx;
+mod read;
 mod resolve;
 pub mod signatures;
 mod size;
+mod terms;
 mod types;
+mod warnings;
 mod weights;
 
 #[cfg(test)]
@@ -60,9 +72,10 @@ pub use arrays::{Array, Declared, Dimension, Misfit};
 pub use blueprint::{Blueprint, Buffer, BufferId, Kernel, Module, Role, WeightFile, WeightLayout, WordRef};
 pub use cache::{CacheBounds, PlanCache};
 pub use describe::{BufferDescription, Description, Known, describe};
-pub use error::Error;
+pub use error::{Error, Mistakes};
 pub use expression::Amount;
 pub use launches::{Launch, PassedParam};
+pub use place::Position;
 pub use plan::{
     Expanded, Location, Param, ParamTable, Placement, Plan, Relocation, Shape, Space, Step, TensorMap,
 };

@@ -3,6 +3,16 @@
 
 /// Bytes of JSON.
 pub const JSON_BYTES: usize = 4 << 20;
+/// Objects and lists within each other.
+pub const JSON_DEPTH: usize = 128;
+/// Mistakes that are told of one document; further ones are counted.
+pub const MISTAKES: usize = 20;
+/// Names that are listed where another is unknown, and that it is compared with.
+pub const LISTED_NAMES: usize = 12;
+/// See [`LISTED_NAMES`].
+pub const COMPARED_NAMES: usize = 256;
+/// Bytes of a name that is compared with others.
+pub const COMPARED_BYTES: usize = 64;
 /// Memory that reading it takes at the most, in times of its bytes.
 pub const PARSE_MEMORY: u64 = 8;
 /// Buffers, inputs and weights included.

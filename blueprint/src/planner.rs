@@ -6,11 +6,12 @@ use std::ops::Range;
 
 use crate::blueprint::{self, Blueprint, Buffer, BufferId, Bump, FieldValue, Item, Role, check_count};
 use crate::error::{Error, Path};
-use crate::launch;
+use crate::launch::{self, LaunchError};
 use crate::layout::{self, Clearing, SharedPool};
 use crate::limits;
 use crate::plan::{Location, Param, ParamTable, Placement, Plan, Relocation, Shape, Space, Step, TensorMap};
 use crate::size::{Leaves, SizeId, Values};
+use crate::terms;
 use crate::types::ParamKind;
 
 /// The inputs of a plan besides its blueprint.
@@ -102,7 +103,7 @@ fn place_buffers(blueprint: &Blueprint, values: &Values<'_>) -> Result<(Vec<Plac
     let (mut pool, mut weights) = (Bump::default(), Bump::default());
     let mut placements = Vec::with_capacity(blueprint.buffers.len());
     for (at, buffer) in blueprint.buffers.iter().enumerate() {
-        let bytes = values.get(buffer.size)?;
+        let bytes = value_of(blueprint, values, buffer.size)?;
         let (space, block) = match buffer.role {
             Role::Weight => (Space::Weights, &mut weights),
             Role::Input | Role::Buffer => (Space::Pool, &mut pool),
@@ -134,7 +135,18 @@ struct Planner<'a> {
     lists: Vec<Option<Range<u32>>>,
 }
 
+/// The value of a size.
+#[inline]
+fn value_of(blueprint: &Blueprint, values: &Values<'_>, id: SizeId) -> Result<u64, Error> {
+    values.known(id).ok_or_else(|| terms::no_value(blueprint, values, id))
+}
+
 impl Planner<'_> {
+    #[inline]
+    fn value(&self, id: SizeId) -> Result<u64, Error> {
+        value_of(self.blueprint, &self.values, id)
+    }
+
     /// Checks typed buffers against their shapes.
     fn check_shapes(&self) -> Result<(), Error> {
         let mut all = self.blueprint.buffers.iter().zip(&self.buffers);
@@ -151,7 +163,7 @@ impl Planner<'_> {
                 (None, _) => None,
                 (Some(dtype), None) => Some(Shape { dtype, dims: vec![bytes / dtype.bytes()] }),
                 (Some(dtype), Some(dims)) => {
-                    let dims = dims.iter().map(|&dim| self.values.get(dim));
+                    let dims = dims.iter().map(|&dim| self.value(dim));
                     Some(Shape { dtype, dims: dims.collect::<Result<_, _>>()? })
                 }
             });
@@ -167,7 +179,7 @@ impl Planner<'_> {
             Some(dims) => {
                 let mut needed = Some(dtype.bytes());
                 for &dim in dims {
-                    let dim = self.values.get(dim)?;
+                    let dim = self.value(dim)?;
                     needed = needed.and_then(|needed| needed.checked_mul(dim));
                 }
                 match needed {
@@ -256,7 +268,7 @@ impl Planner<'_> {
     }
 
     fn repeat(&mut self, count: SizeId, body: Range<usize>) -> Result<Counts, Error> {
-        let count = self.values.get(count)?;
+        let count = self.value(count)?;
         if count == 0 {
             return Ok(Counts::default());
         }
@@ -273,9 +285,16 @@ impl Planner<'_> {
     fn launch(&mut self, at: usize, kernel: u32, dims: [SizeId; 10], list: u32) -> Result<(), Error> {
         let mut checked = [0; 10];
         for (key, &dim) in dims.iter().enumerate() {
-            let value = self.values.get(dim)?;
-            checked[key] = launch::check(key, value).map_err(|message| {
-                self.error(at, &format!("ExecKernel[2].{}", launch::KEYS[key]), message)
+            let value = self.value(dim)?;
+            checked[key] = launch::check(key, value).map_err(|why| {
+                let within = format!("ExecKernel[2].{}", launch::KEYS[key]);
+                match why {
+                    LaunchError::Value { min, max, .. } => {
+                        let told = terms::told(self.blueprint, &self.values, dim, value);
+                        self.error(at, &within, format_args!("{told}, expected {min} to {max}"))
+                    }
+                    why => self.error(at, &within, why),
+                }
             })?;
         }
         let [gx, gy, gz, bx, by, bz, shared_bytes, cx, cy, cz] = checked;
@@ -311,16 +330,17 @@ impl Planner<'_> {
                     match value {
                         FieldValue::Bits(bits) => self.params.slots[slot] |= bits << shift,
                         FieldValue::Size { size, max, name } => {
-                            let value = self.values.get(size)?;
+                            let value = self.value(size)?;
                             if value > max {
-                                let message = format!("the value is {value}, expected at most {max}");
+                                let told = terms::told(self.blueprint, &self.values, size, value);
+                                let message = format!("{told}, expected at most {max}");
                                 return Err(self.error(at, &field_place(&items[..=position], name), message));
                             }
                             self.params.slots[slot] |= value << shift;
                         }
                         FieldValue::Pointer { buffer, offset } => {
                             let placement = self.buffers[buffer.index()];
-                            let offset = self.values.get(offset)?;
+                            let offset = self.value(offset)?;
                             if offset > placement.bytes {
                                 let place = field_place(&items[..=position], "Ptr.offset");
                                 return Err(self.error(at, &place, beyond(offset, placement.bytes)));
@@ -353,12 +373,11 @@ impl Planner<'_> {
 
     /// Places a tensor map: all that its shape and strides reach lies inside its buffer.
     fn tensor_map(&self, map: &blueprint::TensorMap, slot: u32) -> Result<TensorMap, MapError> {
-        let values = |ids: &[SizeId]| -> Result<Box<[u64]>, Error> {
-            ids.iter().map(|&id| self.values.get(id)).collect()
-        };
+        let values =
+            |ids: &[SizeId]| -> Result<Box<[u64]>, Error> { ids.iter().map(|&id| self.value(id)).collect() };
         let unfit = |key: &'static str, message: String| Err(MapError::Unfit { key, message });
         let placement = self.buffers[map.buffer.index()];
-        let offset = self.values.get(map.offset)?;
+        let offset = self.value(map.offset)?;
         let (shape, strides) = (values(&map.shape)?, values(&map.strides)?);
         let align = limits::MAP_ALIGN;
         if !offset.is_multiple_of(align) {
@@ -410,14 +429,14 @@ impl Planner<'_> {
         offset_key: &str,
     ) -> Result<(u64, u64), Error> {
         let size = self.buffers[buffer.index()].bytes;
-        let offset = self.values.get(offset)?;
+        let offset = self.value(offset)?;
         let Some(left) = size.checked_sub(offset) else {
             return Err(self.error(at, offset_key, beyond(offset, size)));
         };
         let Some(bytes) = bytes else {
             return Ok((offset, left));
         };
-        let bytes = self.values.get(bytes)?;
+        let bytes = self.value(bytes)?;
         if bytes > left {
             let action = offset_key.split('.').next().unwrap_or_default();
             let message =

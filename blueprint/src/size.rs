@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use crate::error::{Error, Path};
+use crate::error::Path;
 use crate::limits;
 use crate::types::heap_bytes;
 
@@ -159,30 +159,36 @@ pub(crate) struct Values<'a> {
 }
 
 impl Values<'_> {
-    #[inline]
-    pub(crate) fn get(&self, id: SizeId) -> Result<u64, Error> {
-        match self.values[id.index()] {
-            Some(value) => Ok(value),
-            None => Err(self.explain(id)),
-        }
-    }
-
     /// The value, or none.
     pub(crate) fn known(&self, id: SizeId) -> Option<u64> {
         self.values[id.index()]
     }
 
-    /// Finds the innermost size that has no value.
-    #[cold]
-    fn explain(&self, mut id: SizeId) -> Error {
+    /// The innermost size without a value in one that has none, and why it has none.
+    pub(crate) fn without_value(&self, mut id: SizeId) -> (SizeId, String) {
         while let Node::Binary(op, a, b) = self.table.nodes[id.index()] {
             match (self.values[a.index()], self.values[b.index()]) {
                 (None, _) => id = a,
                 (_, None) => id = b,
-                (Some(a), Some(b)) => return Error::new(self.table.place(id), op.complaint(a, b)),
+                (Some(a), Some(b)) => return (id, op.complaint(a, b)),
             }
         }
-        Error::new(self.table.place(id), "a size without a value")
+        (id, "a size without a value".to_owned())
+    }
+
+    /// Of a size that is 0, the part that makes it so: what the call brings, if that can be told.
+    pub(crate) fn zero(&self, mut id: SizeId) -> Node {
+        let is_zero = |id: SizeId| self.known(id) == Some(0);
+        while let Node::Binary(op, a, b) = self.table.nodes[id.index()] {
+            let depends = |id: SizeId| self.table.constant(id).is_none();
+            id = match op {
+                Op::Mul | Op::Min | Op::Add | Op::Max if is_zero(a) && depends(a) => a,
+                Op::Mul | Op::Min | Op::Add | Op::Max if is_zero(b) && depends(b) => b,
+                Op::CeilDiv | Op::FloorDiv | Op::Mod | Op::Sub if is_zero(a) && depends(a) => a,
+                _ => break,
+            };
+        }
+        self.table.nodes[id.index()]
     }
 }
 
@@ -202,24 +208,25 @@ impl SizeBuilder {
         })
     }
 
-    pub(crate) fn binary(&mut self, op: Op, a: SizeId, b: SizeId, path: &Path<'_>) -> Result<SizeId, Error> {
+    /// An operation on two sizes; an error is why it has no result whatever the sizes of a call are.
+    pub(crate) fn binary(&mut self, op: Op, a: SizeId, b: SizeId, path: &Path<'_>) -> Result<SizeId, String> {
         if let (Some(a), Some(b)) = (self.table.constant(a), self.table.constant(b)) {
             return match op.apply(a, b) {
                 Some(value) => Ok(self.leaf(Node::Const(value))),
-                None => Err(path.error(op.complaint(a, b))),
+                None => Err(op.complaint(a, b)),
             };
         }
         if op.divides() && self.table.constant(b) == Some(0) {
-            return Err(path.error("the divisor is 0, expected at least 1"));
+            return Err("the divisor is 0, expected at least 1".to_owned());
         }
         let before = self.table.nodes.len();
         let id = self.leaf(Node::Binary(op, a, b));
         if id.index() == before {
             if self.table.places.len() == limits::COMPUTED_SIZES {
-                return Err(path.error(format_args!(
+                return Err(format!(
                     "one more distinct computed size, expected at most {}",
                     limits::COMPUTED_SIZES
-                )));
+                ));
             }
             self.table.places.push((id, path.to_string().into()));
         }

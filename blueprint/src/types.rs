@@ -1,9 +1,9 @@
 //! Types that the format, the planner and plans share.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// The type of a buffer's elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs, reason = "the names say it all")]
@@ -82,21 +82,21 @@ impl DType {
 }
 
 /// How a box of a tensor map is arranged in shared memory, so that accesses meet no bank twice.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Swizzle {
     /// As it lies in memory.
     #[default]
-    #[serde(rename = "none")]
+    #[cfg_attr(test, schemars(rename = "none"))]
     None,
     /// Within 32 bytes.
-    #[serde(rename = "32B")]
+    #[cfg_attr(test, schemars(rename = "32B"))]
     Bytes32,
     /// Within 64 bytes.
-    #[serde(rename = "64B")]
+    #[cfg_attr(test, schemars(rename = "64B"))]
     Bytes64,
     /// Within 128 bytes.
-    #[serde(rename = "128B")]
+    #[cfg_attr(test, schemars(rename = "128B"))]
     Bytes128,
 }
 
@@ -113,9 +113,9 @@ impl Swizzle {
 }
 
 /// What is read where a box lies beyond its array.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
+#[cfg_attr(test, schemars(rename_all = "lowercase"))]
 pub enum BoxFill {
     /// Zeroes.
     #[default]

@@ -47,12 +47,12 @@ pub enum Error {
     #[error("{0}")]
     Invalid(String),
     /// A configuration is wrong.
-    #[error("{}: {source}", path.display())]
+    #[error("{}", source.lines(format_args!("{}:", path.display())))]
     Config {
         /// The configuration's file.
         path: PathBuf,
-        /// What is wrong, and where.
-        source: pappus_blueprint::Error,
+        /// All that is wrong, and where.
+        source: pappus_blueprint::Mistakes,
     },
     /// A file cannot be used.
     #[error("{}: {source}", path.display())]

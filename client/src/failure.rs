@@ -35,6 +35,9 @@ pub(crate) enum Failure {
     /// The blueprint does not go with these inputs.
     #[error("{0}")]
     Blueprint(#[from] pappus_blueprint::Error),
+    /// What a supervisor says is a blueprint is none.
+    #[error("{0}")]
+    NoBlueprint(#[from] pappus_blueprint::Mistakes),
     /// Input that is wrong for another reason.
     #[error("{0}")]
     Refused(String),
@@ -65,7 +68,7 @@ impl Failure {
             Self::Usage(_) => USAGE,
             Self::NotReady => NOT_READY,
             Self::Draining => DRAINING,
-            Self::Blueprint(_) | Self::Refused(_) => REFUSED,
+            Self::Blueprint(_) | Self::NoBlueprint(_) | Self::Refused(_) => REFUSED,
             Self::Print(_) | Self::Failed(_) => FAILED,
             Self::Library(error) => of_library(error),
         }

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use pappus_blueprint::limits::JSON_BYTES;
-use pappus_blueprint::{Blueprint, Known, describe, parse};
+use pappus_blueprint::{Blueprint, Known, Mistakes, describe, parse};
 use pappus_proto::Code;
 use pappus_proto::limits::is_valid_name;
 use pappus_proto::v1;
@@ -21,6 +21,9 @@ use crate::upload::{Uploads, bytes_of};
 use crate::variants::{self, VariantFile};
 
 pub use crate::upload::Step;
+
+/// What some editors begin a text with.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A function as found on disk.
 #[derive(Debug)]
@@ -65,8 +68,12 @@ impl Package {
     pub fn read(path: &Path, weights: &[(String, PathBuf)]) -> Result<Self> {
         let files = Files::of(path)?;
         let config = files.config_path();
-        let text = files.config().read(JSON_BYTES as u64, "a configuration")?;
-        let blueprint = parse(&text).map_err(|source| unreadable(config, &text, source))?;
+        let mut text = files.config().read(JSON_BYTES as u64, "a configuration")?;
+        if text.starts_with(BYTE_ORDER_MARK) {
+            // Whoever reads it again need not know of it.
+            text.drain(..BYTE_ORDER_MARK.len());
+        }
+        let blueprint = parse(&text).map_err(|source| Error::Config { path: config.to_owned(), source })?;
         let modules = blueprint.modules().iter().map(|module| {
             let (path, files) = (files.path(&module.path)?, files.variants(&module.path)?);
             Ok(PackagedModule { name: module.name.clone(), files, path })
@@ -83,6 +90,20 @@ impl Package {
     /// The checked configuration.
     pub fn blueprint(&self) -> &Blueprint {
         &self.blueprint
+    }
+
+    /// Errors of the configuration that show only beside other files or sizes: with the configuration's name, and their places
+    /// in it. Nothing where there are none.
+    pub fn refuse(&self, errors: impl IntoIterator<Item = pappus_blueprint::Error>) -> Result<()> {
+        match Mistakes::found_in(errors, &self.config) {
+            Some(source) => Err(Error::Config { path: self.path.clone(), source }),
+            None => Ok(()),
+        }
+    }
+
+    /// What the configuration declares and nothing uses, in the order of its text.
+    pub fn warnings(&self) -> Option<Mistakes> {
+        Mistakes::found_in(self.blueprint.warnings(), &self.config)
     }
 
     /// The modules it names.
@@ -133,7 +154,20 @@ impl Package {
         for (weight, (source, _)) in self.weights.iter().zip(weights) {
             function.weights.push(v1::Weight { name: weight.name.clone(), sha256: uploads.array(source)? });
         }
-        uploads.finish().add_function(function)
+        uploads.finish().add_function(function).map_err(|why| self.placed(why))
+    }
+
+    /// A refusal of the supervisor's, with the place in the file where it names a place of the configuration.
+    fn placed(&self, why: Error) -> Error {
+        let Error::Refused(mut refusal) = why else { return why };
+        if !refusal.place.is_empty() {
+            let found = pappus_blueprint::Error::new(&refusal.place, &refusal.message).found_in(&self.config);
+            if let Some(position) = found.position {
+                refusal.message = format!("{}:{position}: {found}", self.path.display());
+                refusal.place.clear();
+            }
+        }
+        Error::Refused(refusal)
     }
 }
 
@@ -148,17 +182,6 @@ pub fn add_module(
     let variants = files.iter().map(|file| uploads.variant(file));
     let variants = variants.collect::<Result<_>>()?;
     uploads.finish().add_module(name, variants)
-}
-
-/// What is wrong with a configuration: its JSON, or the function in it.
-fn unreadable(path: &Path, text: &[u8], source: pappus_blueprint::Error) -> Error {
-    match serde_json::from_slice::<serde_json::Value>(text) {
-        Ok(_) => Error::Config { path: path.to_owned(), source },
-        Err(why) => {
-            let expected = "expected a configuration such as kernels/configs/vec_add.json";
-            Error::content(path, format!("it is no JSON: {why}; {expected}"))
-        }
-    }
 }
 
 impl PackagedModule {
@@ -287,7 +310,7 @@ mod tests {
         let (dir, _) = folder(&[("README.md", b"# Pappus"), ("wrong.json", b"{}")]);
         let why = |name: &str| Package::read(&dir.path().join(name), &[]).unwrap_err().to_string();
         let text = why("README.md");
-        assert!(text.contains("README.md: it is no JSON: ") && text.contains("vec_add.json"), "{text}");
+        assert!(text.contains("README.md:1:1: it is no JSON: ") && text.contains("vec_add.json"), "{text}");
         assert!(!why("wrong.json").contains("no JSON"), "{}", why("wrong.json"));
     }
 
@@ -351,6 +374,12 @@ mod tests {
         let (_dir, config) = folder(&[]);
         std::fs::write(&config, CONFIG.replace("Sizeof", "SizeOf")).unwrap();
         let why = Package::read(&config, &[]).unwrap_err().to_string();
-        assert!(why.contains("f.json: at blueprint.buffers.B"), "{why}");
+        let words =
+            "f.json:5:83: at blueprint.buffers.B.SizeOf: unknown size \"SizeOf\", did you mean \"Sizeof\"?";
+        assert!(why.contains(words), "{why}");
+        let mut marked = BYTE_ORDER_MARK.to_vec();
+        marked.extend(CONFIG.as_bytes());
+        std::fs::write(&config, marked).unwrap();
+        assert_eq!(Package::read(&config, &[]).unwrap().config, CONFIG.as_bytes());
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use object::read::elf::{ElfFile64, FileHeader};
 use object::{LittleEndian, Object, ObjectSection, ObjectSymbol};
-use pappus_blueprint::{Blueprint, ParamKind, PassedParam, hsaco, ptx, signatures};
+use pappus_blueprint::{Blueprint, ParamKind, PassedParam, hints, hsaco, ptx, signatures};
 
 use crate::error::{Error, Result};
 use crate::variants::VariantFile;
@@ -57,6 +57,8 @@ pub enum Class {
     Bits,
     /// An integer or an address.
     Integer,
+    /// An integer, and no address.
+    Whole,
     /// A float.
     Float,
     /// A struct.
@@ -72,7 +74,7 @@ impl Class {
     pub fn name(self) -> &'static str {
         match self {
             Self::Bits => "",
-            Self::Integer => "integer",
+            Self::Integer | Self::Whole => "integer",
             Self::Float => "float",
             Self::Struct => "struct",
             Self::Pointer => "pointer",
@@ -85,6 +87,7 @@ impl Class {
         match self {
             Self::Bits => "",
             Self::Integer => " (integer or address)",
+            Self::Whole => " (integer)",
             Self::Float => " (float)",
             Self::Struct => " (struct)",
             Self::Pointer => " (pointer)",
@@ -96,6 +99,7 @@ impl Class {
         let pointer = passed == ParamKind::Pointer;
         match self {
             Self::Integer => !passed.is_float(),
+            Self::Whole => !passed.is_float() && !pointer,
             Self::Float => !passed.is_whole(),
             Self::Pointer => pointer,
             Self::Value => !pointer,
@@ -120,7 +124,7 @@ impl From<signatures::Param> for Param {
     fn from(param: signatures::Param) -> Self {
         let class = match param.class {
             signatures::Class::Bits => Class::Bits,
-            signatures::Class::Integer => Class::Integer,
+            signatures::Class::Integer => Class::Whole,
             signatures::Class::Float => Class::Float,
             signatures::Class::Struct => Class::Struct,
             signatures::Class::Pointer => Class::Pointer,
@@ -207,66 +211,64 @@ fn of_object(object: &hsaco::CodeObject<'_>) -> Part {
     }
 }
 
-/// Compares what a blueprint launches with the kernels of one of its modules' files.
-pub fn check(blueprint: &Blueprint, module: usize, path: &Path, kernels: &[Kernel]) -> Result<()> {
+/// Compares what a blueprint launches with the kernels of one of its modules' files: all that does not fit, with its places in
+/// the configuration.
+pub fn check(
+    blueprint: &Blueprint,
+    module: usize,
+    path: &Path,
+    kernels: &[Kernel],
+) -> Vec<pappus_blueprint::Error> {
+    let mut misfits = Vec::new();
+    let mut misfit = |place: String, message: String| {
+        misfits.push(pappus_blueprint::Error::new(place, format_args!("{}: {message}", path.display())));
+    };
     let named = |symbol: &str| kernels.iter().find(|kernel| kernel.name == symbol);
-    let of_module = blueprint.kernels().iter().filter(|kernel| kernel.module == module);
-    for kernel in of_module {
-        if named(&kernel.symbol).is_none() {
-            let there: Vec<&str> = kernels.iter().map(|kernel| kernel.name.as_str()).collect();
-            let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
-            let module = &blueprint.modules()[module].name;
-            let message = format!("module {module} has no kernel {:?}; it has {there}", kernel.symbol);
-            return Err(Error::content(path, message));
-        }
+    let of_module = blueprint.kernels().iter().enumerate().filter(|(_, kernel)| kernel.module == module);
+    for (at, kernel) in of_module.filter(|(_, kernel)| named(&kernel.symbol).is_none()) {
+        let there = kernels.iter().map(|kernel| kernel.name.as_str());
+        let near = hints::nearest(&kernel.symbol, there.clone());
+        let (module, symbol) = (&blueprint.modules()[module].name, &kernel.symbol);
+        let there = hints::listed(there);
+        misfit(
+            format!("kernels[{at}]"),
+            format!("module {module} has no kernel {symbol:?}{near}; it has {there}"),
+        );
     }
     for launch in blueprint.launches() {
         let kernel = &blueprint.kernels()[launch.kernel];
         let declared = named(&kernel.symbol).filter(|_| kernel.module == module);
         let Some(params) = declared.and_then(|declared| declared.params.as_ref()) else { continue };
+        let (name, place) = (&kernel.name, launch.place());
         let passed: Vec<PassedParam> = launch.params().collect();
         if passed.len() != params.len() {
-            let message = format!(
-                "kernel {:?} takes {} arguments, the blueprint passes {} at {}[1]",
-                kernel.name,
-                params.len(),
-                passed.len(),
-                launch.place()
-            );
-            return Err(Error::content(path, message));
+            let (takes, passed) = (params.len(), passed.len());
+            let message = format!("kernel {name:?} takes {takes} arguments, the blueprint passes {passed}");
+            misfit(format!("{place}[1]"), message);
+            continue;
         }
         let mut end = 0;
         for (at, (param, passed)) in params.iter().zip(passed).enumerate() {
             let lies = passed.lies_at(param.offset.into(), end);
             end = u64::from(param.offset) + u64::from(param.bytes);
-            if !agree(*param, passed) {
-                let message = format!(
-                    "kernel {:?}, argument {}: the kernel takes {} bytes{}, the blueprint passes {passed} ({} bytes) \
-                     at {}[1][{at}]",
-                    kernel.name,
-                    at + 1,
+            let message = match lies {
+                _ if !agree(*param, passed) => format!(
+                    "the kernel takes {} bytes{}, the blueprint passes {passed} ({} bytes)",
                     param.bytes,
                     param.class.described(),
-                    passed.bytes,
-                    launch.place()
-                );
-                return Err(Error::content(path, message));
-            }
-            if let Err(expected) = lies {
-                let message = format!(
-                    "kernel {:?}, argument {}: the kernel has it at byte {} of its parameters, the blueprint's alignment \
-                     of {} puts it at byte {expected} at {}[1][{at}]",
-                    kernel.name,
-                    at + 1,
-                    param.offset,
-                    passed.align,
-                    launch.place()
-                );
-                return Err(Error::content(path, message));
-            }
+                    passed.bytes
+                ),
+                Err(expected) => format!(
+                    "the kernel has it at byte {} of its parameters, the blueprint's alignment of {} puts it at byte \
+                     {expected}",
+                    param.offset, passed.align
+                ),
+                Ok(()) => continue,
+            };
+            misfit(format!("{place}[1][{at}]"), format!("kernel {name:?}, argument {}: {message}", at + 1));
         }
     }
-    Ok(())
+    misfits
 }
 
 fn agree(param: Param, passed: PassedParam) -> bool {

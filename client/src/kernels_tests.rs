@@ -68,8 +68,7 @@ fn every_function_that_comes_with_pappus_fits_its_modules() {
             let stem = crate::variants::stem(Path::new(&*module.path));
             for format in ["wasm", "ptx", "sm_90.ptx", "hsaco", "gfx942.hsaco"] {
                 let name = format!("{stem}.{format}");
-                check(&blueprint, at, Path::new(&name), &built(&name))
-                    .unwrap_or_else(|why| panic!("{config}: {why}"));
+                assert_eq!(check(&blueprint, at, Path::new(&name), &built(&name)), [], "{config}");
             }
         }
     }
@@ -94,15 +93,16 @@ fn what_does_not_fit_names_kernel_module_and_argument() {
     let of = |text: &str| part(of_bytes(Path::new(ptx), "ptx", text.as_bytes())).kernels.unwrap();
     let kernels = of(".entry k(.param .u64 a, .param .f32 b) {}");
     let judge = |kernel: &str, arguments: &str| {
-        check(&blueprint(kernel, arguments), 0, Path::new(ptx), &kernels).map_err(|why| why.to_string())
+        let misfits = check(&blueprint(kernel, arguments), 0, Path::new(ptx), &kernels);
+        misfits.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
-    judge("k", r#"{"Ptr": "A"}, {"F32": 1}"#).unwrap();
+    assert_eq!(judge("k", r#"{"Ptr": "A"}, {"F32": 1}"#), [""; 0]);
     for (kernel, arguments, words) in [
-        ("j", "", "m.ptx: module m has no kernel \"j\"; it has k"),
+        ("j", "", "at kernels[0]: m.ptx: module m has no kernel \"j\"; it has \"k\""),
         (
             "k",
             r#"{"Ptr": "A"}"#,
-            "kernel \"k\" takes 2 arguments, the blueprint passes 1 at blueprint.control_flow[0]",
+            "at blueprint.control_flow[0].ExecKernel[1]: m.ptx: kernel \"k\" takes 2 arguments, the blueprint passes 1",
         ),
         (
             "k",
@@ -115,9 +115,43 @@ fn what_does_not_fit_names_kernel_module_and_argument() {
             "argument 2: the kernel takes 4 bytes (float), the blueprint passes i32",
         ),
     ] {
-        let why = judge(kernel, arguments).unwrap_err();
-        assert!(why.contains(words), "{why}");
+        let why = judge(kernel, arguments);
+        assert!(why.len() == 1 && why[0].contains(words), "{why:?}");
     }
+    // All at once.
+    let both = judge("k", r#"{"I32": 1}, {"I32": 1}"#);
+    let places: Vec<_> = both.iter().map(|why| why.split(": ").next().unwrap()).collect();
+    assert_eq!(places, [0, 1].map(|at| format!("at blueprint.control_flow[0].ExecKernel[1][{at}]")));
+}
+
+#[test]
+fn a_pointer_is_no_integer_of_wasm_that_tells_its_parameters() {
+    use signatures::{Class, Signature, laid_out, put};
+    let told = |class| {
+        let params = laid_out([(class, 8, 8)]).unwrap();
+        let export = b"\0asm\x01\0\0\0\x07\x05\x01\x01k\0\0";
+        let module = put(export, &[Signature { kernel: "k".to_owned(), params }]).unwrap();
+        part(of_bytes(Path::new("m.wasm"), "wasm", &module)).kernels.unwrap()
+    };
+    let judge = |kernels: &[Kernel], argument: &str| {
+        check(&blueprint("k", argument), 0, Path::new("m.wasm"), kernels)
+            .iter()
+            .map(ToString::to_string)
+            .collect::<String>()
+    };
+    let (pointer, integer) = (r#"{"Ptr": "A"}"#, r#"{"I64": 5}"#);
+    let words = "the kernel takes 8 bytes (integer), the blueprint passes pointer (8 bytes)";
+    assert!(
+        judge(&told(Class::Integer), pointer).contains(words),
+        "{}",
+        judge(&told(Class::Integer), pointer)
+    );
+    assert_eq!(judge(&told(Class::Integer), integer), "");
+    assert_eq!(judge(&told(Class::Pointer), pointer), "");
+    assert!(judge(&told(Class::Pointer), integer).contains("(pointer), the blueprint passes i64"));
+    // PTX has no pointers: there an integer of 8 bytes may be one.
+    let ptx = part(of_bytes(Path::new("m.ptx"), "ptx", b".entry k(.param .u64 a) {}")).kernels.unwrap();
+    assert_eq!(judge(&ptx, pointer), "");
 }
 
 /// A parameter's record in a cubin.
@@ -171,15 +205,18 @@ fn a_cubin_tells_where_its_parameters_lie() {
     let arguments = r#"{"Ptr": "A"}, {"TensorMap": {"buffer": "A", "dtype": "u16", "shape": [{"Absolute": 64}],
         "strides": [], "box": [64]}}"#;
     let judge = |kernels: &[Kernel]| {
-        check(&blueprint("k", arguments), 0, path, kernels).map_err(|why| why.to_string())
+        check(&blueprint("k", arguments), 0, path, kernels)
+            .iter()
+            .map(ToString::to_string)
+            .collect::<String>()
     };
     // In any order, among other attributes.
     let kernels = of(&[record(1, 64, 128), vec![3, 0x1b, 255, 0], record(0, 0, 8)].concat());
     assert_eq!(kernels[0].params.iter().flatten().map(|param| param.bytes).collect::<Vec<_>>(), [8, 128]);
-    judge(&kernels).unwrap();
-    let why = judge(&of(&[record(0, 0, 8), record(1, 112, 128)].concat())).unwrap_err();
+    assert_eq!(judge(&kernels), "");
+    let why = judge(&of(&[record(0, 0, 8), record(1, 112, 128)].concat()));
     let words = "kernel \"k\", argument 2: the kernel has it at byte 112 of its parameters, the blueprint's alignment of 64 \
-                 puts it at byte 64 at blueprint.control_flow[0]";
+                 puts it at byte 64";
     assert!(why.contains(words), "{why}");
     // What is not understood tells nothing.
     for info in [&[][..], &record(1, 8, 8), &record(0, 0, 8)[..12], &[5, 0x17, 0, 0]] {

@@ -10,6 +10,10 @@ macro_rules! files {
 pub const HEADERS: &[(&str, &str)] =
     files!["c": "pappus.h", "pappus_cpu.h", "pappus_cuda_names.h", "pappus_gpu.h", "pappus_math.h"];
 
+/// The JSON Schema of configurations, for editors: the name that configurations give of it, and its text. The name does not end
+/// as theirs: every `.json` file of a folder is a configuration.
+pub const SCHEMA: (&str, &str) = ("blueprint.schema", include_str!("../../docs/blueprint.schema.json"));
+
 /// A function to begin with.
 #[derive(Debug, Clone, Copy)]
 pub struct Template {

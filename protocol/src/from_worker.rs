@@ -183,6 +183,8 @@ pub enum ParamClass {
     Pointer,
     /// A number or a struct, and no address.
     Value,
+    /// An integer, and no address.
+    Whole,
 }
 
 /// The devices of one kind on this machine.

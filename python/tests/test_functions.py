@@ -136,6 +136,28 @@ def test_a_function_is_granted_and_revoked(house: tuple[pappus.Client, pappus.Cl
         granted(A, A)
 
 
+def test_a_wrong_configuration_is_told_with_file_line_and_column(client: pappus.Client, tmp_path: Path) -> None:
+    config = tmp_path / "function.json"
+    for text, told in [
+        ("{", [f"{config}:1:2: it is no JSON: the text ends"]),
+        (
+            '{"module_path": "linalg.wasm", "kernels": ["vec_add_f"],\n "blueprint": {"inputs": ["A"], "outputs": ["C"],\n'
+            '  "buffers": {"C": {"Sizof": "A"}}, "control_flow": [{"Copy": {"from": "a", "to": "C"}}]}}',
+            [
+                f"{config}:3:21: at blueprint.buffers.C.Sizof: unknown size \"Sizof\", did you mean \"Sizeof\"?",
+                f"{config}:3:72: at blueprint.control_flow[0].Copy.from: unknown buffer \"a\", did you mean \"A\"?",
+            ],
+        ),
+    ]:
+        config.write_text(text)
+        with pytest.raises(pappus.InvalidArgument) as caught:
+            client.add_function("wrong", tmp_path)
+        lines = caught.value.message.split("\n")
+        assert len(lines) == len(told), lines
+        for line, words in zip(lines, told, strict=True):
+            assert line.startswith(words), line
+
+
 def test_a_tenant_sees_what_it_has(house: tuple[pappus.Client, pappus.Client]) -> None:
     acme, _ = house
     quota = acme.quota()

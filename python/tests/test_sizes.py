@@ -45,11 +45,23 @@ def check(size: Any, expected: int | None) -> None:
         ({"Absolute": "1"}, None),
         ({"Sizeof": ["A"]}, None),
         ({"Sizeof": "D"}, None),
-        (7, None),
+        (7, 7),
+        (True, None),
+        (-1, None),
+        ({"Sum": [1, {"Sizeof": "A"}]}, 11),
+        ({"CeilDiv": [{"Free": "n"}, 3]}, 2),
     ],
 )
 def test_sizes_are_what_they_say(size: Any, expected: int | None) -> None:
     check(size, expected)
+
+
+def test_short_forms_and_a_byte_order_mark_are_read() -> None:
+    types = {"B": {"dtype": "f32", "shape": [2, {"Absolute": 3}, {"Free": "n"}, {"Sizeof": "A"}]}}
+    config = {"blueprint": {"inputs": ["A"], "buffers": {"B": 24}, "outputs": ["B"], "types": types}}
+    blueprint = Blueprint("\ufeff" + json.dumps(config))
+    assert blueprint.shown("B") == "[2, 3, n, …]"
+    assert Sizes(blueprint, {"A": 10}, {}, {"n": 4}).shape_of("B") == (2, 3, 4, 10)
 
 
 def test_blocks_waste_little_and_begin_in_cache_lines() -> None:

@@ -148,7 +148,23 @@ fn checking_needs_neither_supervisor_nor_modules_nor_sizes() {
     supervisor.write("broken.json", config("matmul").unwrap().replace("Sizeof", "SizeOf"));
     let broken = check(&["broken.json"]);
     assert_eq!(broken.code, 3);
-    assert!(broken.stderr.contains("at blueprint."), "{}", broken.stderr);
+    assert!(
+        broken.stderr.contains("broken.json:") && broken.stderr.contains(": at blueprint."),
+        "{}",
+        broken.stderr
+    );
+    assert!(broken.stderr.contains("did you mean \"Sizeof\"?"), "{}", broken.stderr);
+    // An editor's byte order mark; a name that turns the text around; a number that no size is.
+    let text = config("vec_add").unwrap();
+    supervisor.write("bom.json", [b"\xef\xbb\xbf", text.as_bytes()].concat());
+    assert_eq!(check(&["bom.json"]).code, 0);
+    supervisor.write("turned.json", text.replace("\"A\"", "\"\\u202eA\""));
+    let turned = check(&["turned.json"]);
+    assert!(turned.code == 3 && turned.stderr.contains(r#""\u{202e}A""#), "{}", turned.stderr);
+    assert!(!turned.stderr.contains('\u{202e}') && !turned.stdout.contains('\u{202e}'), "{}", turned.stderr);
+    supervisor.write("large.json", text.replace("256", "18446744073709551616"));
+    let large = check(&["large.json"]);
+    assert!(large.stderr.contains("the value is 18446744073709551616, expected 0 to"), "{}", large.stderr);
 }
 
 #[test]

@@ -314,6 +314,10 @@ fn arguments_that_a_kernel_does_not_take_are_refused_on_the_cpu_device() {
             "kernel `mixed`, argument 1: the kernel takes 8 bytes (pointer), the blueprint passes an i64 of 8 bytes",
         ),
         (
+            of(r#"{"I64": {"CeilDiv": [{"Sizeof": "A"}, {"Absolute": 4}]}}"#, r#"{"Ptr": "A"}"#),
+            "kernel `mixed`, argument 3: the kernel takes 8 bytes (integer), the blueprint passes a pointer of 8 bytes",
+        ),
+        (
             of(r#"{"F32": 0.5}"#, r#"{"F64": 0.5}"#),
             "kernel `mixed`, argument 5: the kernel takes 4 bytes (float), the blueprint passes an f64 of 8 bytes",
         ),
@@ -334,9 +338,11 @@ fn arguments_that_a_kernel_does_not_take_are_refused_on_the_cpu_device() {
             "{words}: {}",
             ran.stderr
         );
-        assert!(ran.stderr.contains("blueprint.control_flow[0].ExecKernel[1]"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("wrong.json:3:"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("at blueprint.control_flow[0].ExecKernel[1]"), "{}", ran.stderr);
         let ran = supervisor.pappus(&["function", "check", "wrong.json"]);
         assert!(ran.code == 3 && ran.stderr.contains("kernel \"mixed\""), "{}", ran.stderr);
+        assert!(ran.stderr.contains("wrong.json:3:"), "{}", ran.stderr);
     }
     // A module that tells nothing, as all did before, is taken as it is: the same bytes without their first section.
     let module = supervisor.read("mine.wasm");

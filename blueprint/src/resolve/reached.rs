@@ -1,12 +1,12 @@
-//! Which buffers the device needs the bytes of. An input that only sizes read need not be there.
+//! Which buffers the device needs the bytes of, and which are used at all. An input that only sizes read need not be there.
 
 use crate::blueprint::{Blueprint, FieldValue, Item, Step};
 
-/// Notes which buffers a step names, or the result.
-pub(super) fn mark(blueprint: &mut Blueprint) {
-    let Blueprint { buffers, steps, items, tensor_maps, .. } = blueprint;
-    buffers.iter_mut().for_each(|buffer| buffer.reached = buffer.output);
-    let mut reach = |id: crate::BufferId| buffers[id.index()].reached = true;
+/// Notes which buffers a step names, or the result; and of inputs that nothing names, those whose shape tells a free dimension
+/// that is used and that no other tells.
+pub(super) fn mark(blueprint: &mut Blueprint, free_used: &[bool]) {
+    let Blueprint { buffers, steps, items, tensor_maps, inputs, sizes, .. } = blueprint;
+    let mut reach = |id: crate::BufferId| buffers[id.index()].named = true;
     for step in &*steps {
         match *step {
             Step::Copy { from, to, .. } => [from, to].into_iter().for_each(&mut reach),
@@ -20,6 +20,18 @@ pub(super) fn mark(blueprint: &mut Blueprint) {
         }
     }
     tensor_maps.iter().for_each(|map| reach(map.buffer));
+    buffers.iter_mut().for_each(|buffer| buffer.reached = buffer.named || buffer.output);
+    let mut told = vec![false; free_used.len()];
+    for used in [true, false] {
+        for id in inputs.iter() {
+            let buffer = &mut buffers[id.index()];
+            let dims =
+                buffer.shape.iter().flatten().filter_map(|dim| sizes.free(*dim)).map(|free| free as usize);
+            for free in dims.filter(|_| buffer.used == used).collect::<Vec<_>>() {
+                buffer.used |= free_used[free] && !std::mem::replace(&mut told[free], true);
+            }
+        }
+    }
 }
 
 #[cfg(test)]

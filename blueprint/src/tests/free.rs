@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::mistake;
 use crate::{
     Array, Blueprint, CacheBounds, DType, Error, Known, Misfit, Plan, PlanCache, Sizes, describe, parse,
 };
@@ -143,7 +144,7 @@ fn computed_dimensions_are_compared_with_the_plan() {
 #[test]
 fn free_dimensions_are_named_by_inputs() {
     let check = |types: &str, y: &str, path: &str, words: &str| {
-        let error = parse(with(types, y).as_bytes()).unwrap_err();
+        let error = mistake(&with(types, y));
         assert_eq!(error.path, path, "{error}");
         assert!(error.message.contains(words), "{error}");
     };
@@ -167,7 +168,7 @@ fn free_dimensions_are_named_by_inputs() {
     });
     let json = with(&types.collect::<Vec<_>>().join(","), r#"{"Absolute": 1}"#)
         .replace(r#""x", "m""#, &inputs.join(","));
-    let error = parse(json.as_bytes()).unwrap_err();
+    let error = mistake(&json);
     assert_eq!(error.path, "blueprint.types.i8.shape[0].Free");
     assert!(error.message.contains("expected at most 256 names"), "{error}");
 }

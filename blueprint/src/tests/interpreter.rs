@@ -220,7 +220,7 @@ struct Unfolder<'a> {
 
 impl Unfolder<'_> {
     fn value(&self, id: SizeId) -> u64 {
-        self.values.get(id).unwrap()
+        self.values.known(id).unwrap()
     }
 
     fn size(&self, id: BufferId) -> u64 {

@@ -14,7 +14,7 @@ mod seeds;
 mod sharing;
 mod tensor_maps;
 
-use crate::{Blueprint, Error, Plan, Sizes, parse};
+use crate::{Blueprint, Error, Mistakes, Plan, Sizes, parse};
 
 /// A function with inputs `cfg` and `A`, weight `W`, buffer `B` (as large as `A`), output `B`, kernel
 /// `k`, and this control flow.
@@ -51,4 +51,16 @@ fn launch_as(arguments: &str, grid_x: &str) -> String {
 fn plan(json: &str, words: &[u64]) -> Result<Plan, Error> {
     let blueprint: Blueprint = parse(json.as_bytes()).unwrap();
     blueprint.plan(&Sizes { inputs: &[32, 100], weights: &[10], words, free: &[] })
+}
+
+/// All that is wrong with a document.
+fn mistakes(json: &str) -> Mistakes {
+    parse(json.as_bytes()).map(|_| ()).unwrap_err()
+}
+
+/// The only thing that is wrong with a document: no other mistake follows from it.
+fn mistake(json: &str) -> Error {
+    let mistakes = mistakes(json);
+    assert_eq!((mistakes.iter().count(), mistakes.more()), (1, 0), "{mistakes}");
+    mistakes.first().clone()
 }

@@ -1,11 +1,11 @@
 //! What is refused when a function is read, and where.
 
-use super::{launch, launch_as, with, with_steps};
-use crate::{limits, parse};
+use super::{launch, launch_as, mistake, mistakes, with, with_steps};
+use crate::{Sizes, limits, parse};
 
 /// Parsing fails at `path`, saying `words`.
 fn check(json: &str, path: &str, words: &str) {
-    let error = parse(json.as_bytes()).map(|_| ()).unwrap_err();
+    let error = mistake(json);
     assert_eq!(error.path, path, "{error}");
     assert!(error.message.contains(words), "{error}");
 }
@@ -24,85 +24,230 @@ fn accept(json: &str) {
 
 #[test]
 fn display_names_the_place() {
-    let error = parse(with_steps(&launch(r#"{"Ptr": "C"}"#)).as_bytes()).unwrap_err();
+    let error = mistake(&with_steps(&launch(r#"{"Ptr": "C"}"#)));
     assert_eq!(
         error.to_string(),
-        "at blueprint.control_flow[0].ExecKernel[1][0].Ptr: unknown buffer \"C\", expected an input, a \
-         weight or a buffer"
+        "at blueprint.control_flow[0].ExecKernel[1][0].Ptr: unknown buffer \"C\"; expected an input, a weight or a \
+         buffer: \"cfg\", \"A\", \"W\", \"B\""
     );
-    let error = parse(b"{}").unwrap_err();
-    assert_eq!(error.to_string(), "at the top level: missing field `kernels` at line 1 column 2");
+    assert_eq!(
+        mistakes(" \n{}").lines("f.json:").lines().next(),
+        Some("f.json:2:1: the key \"kernels\" is missing in a configuration")
+    );
+}
+
+#[test]
+fn every_mistake_is_told_at_once_with_its_place_in_the_text() {
+    let json = r#"{
+  "module_path": "m.ptx", "kernel": [],
+  "kernels": ["k", 5],
+  "blueprint": {
+    "inputs": ["A", "é"],
+    "buffers": {"B": {"Sizeoff": "A"}, "C": {"Sizeof": "D"}, "E": 18446744073709551616},
+    "outputs": ["b"],
+    "types": {"A": {"dtype": "float32", "shape": [{"Free": "n"}]}, "é": {"dtype": "f32"}},
+    "control_flow": [
+      {"ExecKernel": ["k", [{"Ptr": "A"}, {"I32": 4294967296}, 7, {"Ptr": "Q"}], {"grid_dim_x": {"Free": "n"}, "block_dim": 32}]},
+      {"ExecKernel": ["k", [], {"grid_dim_x": 0, "block_dim_x": "x", "grid_dim_y": {"Free": "m"}}]},
+      {"Copy": {"from": "A"}},
+      "stop"
+    ]
+  }
+}"#;
+    let found = mistakes(json);
+    let told: Vec<_> =
+        found.iter().map(|one| (one.position.unwrap().to_string(), one.message.clone())).collect();
+    let expected = [
+        ("2:27", "unknown key \"kernel\", did you mean \"kernels\"?"),
+        ("3:20", "found the number 5, expected a name in double quotes, or an object"),
+        ("6:23", "unknown size \"Sizeoff\", did you mean \"Sizeof\"?"),
+        ("6:56", "unknown buffer \"D\""),
+        ("6:67", "the value is 18446744073709551616, expected 0 to 18446744073709551615"),
+        ("7:17", "unknown buffer \"b\", did you mean \"B\"?"),
+        ("8:30", "unknown type of an element \"float32\""),
+        ("10:51", "the value is 4294967296, expected -2147483648 to 2147483647"),
+        ("10:64", "found the number 7, expected an argument such as {\"Ptr\": \"A\"}"),
+        ("10:75", "unknown buffer \"Q\""),
+        ("10:82", "the key \"block_dim_x\" is missing in a launch"),
+        ("10:112", "unknown key \"block_dim\", did you mean \"block_dim_x\"?"),
+        ("11:47", "the value is 0, expected 1 to 2147483647"),
+        ("11:65", "found the text \"x\", expected a size such as 12"),
+        ("12:16", "the key \"to\" is missing in a copy"),
+        ("13:7", "found the text \"stop\", expected a step such as"),
+    ];
+    for ((at, message), (place, words)) in told.iter().zip(expected) {
+        assert_eq!(at, place, "{message}");
+        assert!(message.contains(words), "{at}: {message}");
+    }
+    // Free dimensions may be unknown because the type that names them could not be read: of them nothing is told.
+    assert_eq!((told.len(), found.more()), (expected.len(), 0), "{found}");
+    let many = vec![r#"{"Ptr": "Z"}"#; 300].join(",");
+    let many = mistakes(&with_steps(&launch(&many)));
+    assert_eq!((many.iter().count(), many.more()), (limits::MISTAKES, 300 - limits::MISTAKES));
+    assert!(many.to_string().ends_with("\nand 280 more"), "{many}");
+}
+
+#[test]
+fn no_message_speaks_the_language_of_parsers() {
+    let whole = with_steps(&format!(
+        r#"{{"Repeat": [2, [{}, {{"Fill": {{"buffer": "B", "byte": 1}}}}]]}}"#,
+        launch(r#"{"I32": 1}, {"F32": 0.5}, {"Ptr": {"buffer": "A", "offset": 0}}"#)
+    ));
+    accept(&whole);
+    // Every value, replaced by one of each kind, and every byte, replaced by one that means something to a parser.
+    for at in 0..whole.len() {
+        for by in ["null", "5", "\"x\"", "[]", "{}", ",", "}", "-", "'"] {
+            let changed = format!("{}{by}{}", &whole[..at], &whole[at + 1..]);
+            let Err(found) = parse(changed.as_bytes()) else { continue };
+            let text = found.to_string();
+            for words in [
+                "variant",
+                "tuple",
+                "untagged",
+                "field `",
+                "invalid type",
+                "invalid length",
+                "EOF",
+                "serde",
+                "u64",
+            ] {
+                assert!(!text.contains(words), "{text} in {changed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_byte_order_mark_is_passed_over_and_other_encodings_are_named() {
+    let json = with_steps(&launch(r#"{"Ptr": "C"}"#));
+    let marked = [b"\xef\xbb\xbf", json.as_bytes()].concat();
+    assert_eq!(parse(&marked).unwrap_err(), mistakes(&json));
+    let utf16: Vec<u8> = "\u{feff}{}".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    assert_eq!(parse(&utf16).unwrap_err().to_string(), "the text is UTF-16: save it as UTF-8");
+    let latin = parse(b"{\n \"a\xe9\"").unwrap_err();
+    assert_eq!(latin.to_string(), "2:4: bytes that are no UTF-8: save the text as UTF-8");
 }
 
 #[test]
 fn malformed_json_is_refused_with_its_place() {
-    check("", "", "EOF");
-    check("[]", "", "invalid type: sequence, expected an object");
-    check_argument(r#"{"U64": {"FromInput": ["cfg", 0]}}"#, "[0].U64.FromInput", "expected an object");
-    check_argument(r#"{"Ptr": ["A", {"Absolute": 0}]}"#, "[0].Ptr", "expected a name or an object");
-    check_argument(r#"{"Struct": [8, 8, []]}"#, "[0].Struct", "expected an object");
+    check("", "", "it is no JSON: the text ends, expected a value");
+    check("[]", "", "found a list, expected a configuration, which is an object");
+    check_argument(r#"{"U64": {"FromInput": ["cfg", 0]}}"#, "[0].U64.FromInput", "which is an object");
+    check_argument(
+        r#"{"Ptr": ["A", {"Absolute": 0}]}"#,
+        "[0].Ptr",
+        "expected a name in double quotes, or an object",
+    );
+    check_argument(r#"{"Struct": [8, 8, []]}"#, "[0].Struct", "which is an object");
     let null = with_steps(r#"{"Copy": {"from": "A", "to": "B", "bytes": null}}"#);
-    check(&null, "blueprint.control_flow[0].Copy.bytes", "expected");
-    check(&format!("{} x", with_steps("")), "", "trailing characters");
-    check(&with_steps("")[..100], "blueprint", "EOF");
-    check(&with_steps("").replace("[\"cfg\", \"A\"]", "\"A\""), "blueprint.inputs", "expected a sequence");
-    check(&with_steps(&"[".repeat(1000)), "blueprint.control_flow[0]", "expected");
+    check(&null, "blueprint.control_flow[0].Copy.bytes", "found null, expected a size");
+    check(&format!("{} x", with_steps("")), "", "expected the end of the text, found 'x'");
+    check(&with_steps("")[..100], "", "the text ends, expected");
+    check(&with_steps("").replace("[\"cfg\", \"A\"]", "\"A\""), "blueprint.inputs", "expected a list");
+    check(&with_steps(&"[".repeat(1000)), "", "one more object or list inside others, expected at most 128");
     let deep = format!("{}{}", r#"{"Repeat":[{"Absolute":1},["#.repeat(1000), "]]}".repeat(1000));
-    let error = parse(with_steps(&deep).as_bytes()).unwrap_err();
-    assert!(error.message.contains("recursion limit"), "{error}");
+    check(&with_steps(&deep), "", "expected at most 128");
     check(&" ".repeat(limits::JSON_BYTES + 1), "", "expected at most 4194304");
+    check("x", "", "it is no JSON: expected a value, found 'x'");
 }
 
 #[test]
-fn a_value_of_the_wrong_type_is_refused_with_the_expected_one() {
-    let words = "expected an object with one key, such as {\"Absolute\": 1} for a size or {\"I64\": 4} for an \
-                 argument at line ";
-    check_argument("4", "[0]", words);
-    check(&with(r#""B": 8"#, ""), "blueprint.buffers.B", words);
-    let launch = "blueprint.control_flow[0].ExecKernel[2].grid_dim_x";
-    check(&with_steps(&launch_as("", "1")), launch, words);
-    check("x", "", "expected value at line 1 column 1");
+fn a_size_is_a_number_or_an_object() {
+    for short in [
+        with(r#""B": 8"#, ""),
+        with_steps(&launch_as("", "1")),
+        with(r#""B": {"CeilDiv": [{"Sizeof": "A"}, 4]}"#, ""),
+        with_steps(r#"{"Repeat": [3, []]}"#),
+        with_steps(r#"{"ExecKernel": ["k", [], {"grid_dim_x": 1, "block_dim_x": 32}]}"#),
+    ] {
+        accept(&short);
+    }
+    check_argument("4", "[0]", "found the number 4, expected an argument such as");
+    check(
+        &with(r#""B": "A""#, ""),
+        "blueprint.buffers.B",
+        "found the text \"A\", expected a size such as 12",
+    );
+    check(&with(r#""B": -1"#, ""), "blueprint.buffers.B", "the value is -1, expected 0 to");
+    let both = |launch: &str| {
+        let json = with_steps(&format!(r#"{{"ExecKernel": ["k", [], {launch}]}}"#));
+        let blueprint = parse(json.as_bytes()).unwrap();
+        blueprint.plan(&Sizes { inputs: &[32, 100], weights: &[10], words: &[], free: &[] }).unwrap().steps
+    };
+    let long = r#"{"grid_dim_x": {"Absolute": 3}, "grid_dim_y": {"Absolute": 1}, "grid_dim_z": {"Absolute": 1},
+        "block_dim_x": {"Absolute": 32}, "block_dim_y": {"Absolute": 1}, "block_dim_z": {"Absolute": 1},
+        "shared_mem_bytes": {"Absolute": 0}}"#;
+    assert_eq!(both(r#"{"grid_dim_x": 3, "block_dim_x": 32}"#), both(long));
+}
+
+#[test]
+fn names_that_read_as_others_are_refused() {
+    let json = with_steps("");
+    for name in ["\\u202eA", "A\\u2066", "A\\u200b", "\\ufeffA", "A\\u2028", "A\\u007f", "\u{202e}A"] {
+        let error = mistake(&json.replace("cfg", name));
+        assert_eq!(error.path, "blueprint.inputs[0]");
+        assert!(error.message.contains("without characters that cannot be seen"), "{error}");
+        let shown = error.to_string();
+        assert!(!shown.contains(crate::error::is_deceptive), "{shown:?}");
+    }
+    accept(&json.replace(r#""cfg""#, "\"größe ∑ 数\""));
 }
 
 #[test]
 fn keys_are_known_and_come_once() {
     let json = with_steps("");
-    check(&json.replacen('{', r#"{"modul": 1, "#, 1), "modul", "unknown field `modul`");
-    check(&json.replace(r#""inputs""#, r#""input""#), "blueprint.input", "unknown field `input`");
-    check(&json.replacen('{', r#"{"kernels": [], "#, 1), "", "duplicate field `kernels`");
-    check(&json.replace(r#""weights""#, r#""inputs""#), "blueprint", "duplicate field `inputs`");
+    check(
+        &json.replacen('{', r#"{"modul": 1, "#, 1),
+        "modul",
+        "unknown key \"modul\", did you mean \"modules\"?",
+    );
+    check(&json.replacen('{', r#"{"kernels": [], "#, 1), "kernels", "the key \"kernels\" a second time");
+    let twice = json.replace(r#""weights""#, r#""inputs""#);
+    assert_eq!(mistakes(&twice).first().path, "blueprint.inputs");
     let twice = with(r#""B": {"Absolute": 1}, "B": {"Absolute": 2}"#, "");
     check(&twice, "blueprint.buffers.B", "a second time");
     let dims = launch("").replace("grid_dim_x", "grid_dim_w");
-    check(&with_steps(&dims), "blueprint.control_flow[0].ExecKernel[2].grid_dim_w", "unknown field");
-    let dims = launch("").replace("grid_dim_x", "grid_dim_y");
-    check(&with_steps(&dims), "blueprint.control_flow[0].ExecKernel[2]", "duplicate field `grid_dim_y`");
+    let both = mistakes(&with_steps(&dims));
+    let told: Vec<_> = both.iter().map(|one| one.message.split(';').next().unwrap()).collect();
+    let known = "unknown key \"grid_dim_w\", did you mean \"grid_dim_x\"?";
+    assert_eq!(told, ["the key \"grid_dim_x\" is missing in a launch", known]);
     check_argument(r#"{"Ptr": {"buffer": "A", "offset": {"Absolute": 1}, "x": 1}}"#, "[0].Ptr.x", "unknown");
-    check_argument(r#"{"I32": {"Absolute": 1, "Sizeof": "A"}}"#, "[0].I32", "a second key");
-    check_argument(r#"{"Ptr": "A", "Ptr": "A"}"#, "[0]", "expected");
-    check_argument(r#"{"Pointer": "A"}"#, "[0]", "unknown variant `Pointer`, expected one of `Ptr`");
-    for (found, place, written) in [
-        (
-            with(r#""B": "A""#, ""),
-            "blueprint.buffers.B",
-            r#"a size is written {"Absolute": 12}, {"Sizeof": "A"}"#,
-        ),
-        (with_steps(r#""A""#), "blueprint.control_flow[0]", "a step is written {\"ExecKernel\""),
-    ] {
-        let error = parse(found.as_bytes()).unwrap_err();
-        assert_eq!(error.path, place);
-        assert!(error.message.contains(written) && error.message.contains(" at line "), "{error}");
-    }
-    check_argument("5", "[0]", "expected");
-    check(&with(r#""B": {"Sizeof": 5}"#, ""), "blueprint.buffers.B.Sizeof", "expected a string");
-    check(&with(r#""B": {"Absolute": -5}"#, ""), "blueprint.buffers.B.Absolute", "expected u64");
-    check(
-        &with(r#""B": {"Absolute": 18446744073709551616}"#, ""),
-        "blueprint.buffers.B.Absolute",
-        "expected u64",
+    check_argument(
+        r#"{"I32": {"Absolute": 1, "Sizeof": "A"}}"#,
+        "[0].I32",
+        "a second key \"Sizeof\" in a size",
     );
-    check(&with(r#""B": {"Absolute": 1.5}"#, ""), "blueprint.buffers.B.Absolute", "expected u64");
-    check(&with(r#""B": {"CeilDiv": [{"Absolute": 1}]}"#, ""), "blueprint.buffers.B.CeilDiv", "length 1");
+    check_argument(r#"{"Ptr": "A", "Ptr": "A"}"#, "[0]", "a second key");
+    check_argument(r#"{}"#, "[0]", "an empty object, expected an argument such as");
+    check_argument(
+        r#"{"Pointer": "A"}"#,
+        "[0].Pointer",
+        "unknown argument \"Pointer\"; known: \"Ptr\", \"Sizeof\"",
+    );
+    check(&with_steps(r#""A""#), "blueprint.control_flow[0]", "a step such as {\"ExecKernel\": [\"kernel\"");
+    let two = with_steps(r#"{"ExecKernel": ["k", []]}"#);
+    check(
+        &two,
+        "blueprint.control_flow[0].ExecKernel",
+        "a list of 2, expected a list of 3: [\"kernel\", [arguments], {launch}]",
+    );
+    check(
+        &with(r#""B": {"Sizeof": 5}"#, ""),
+        "blueprint.buffers.B.Sizeof",
+        "expected a name in double quotes",
+    );
+    let b = |written: &str, words: &str| {
+        check(
+            &with(&format!(r#""B": {{"Absolute": {written}}}"#), ""),
+            "blueprint.buffers.B.Absolute",
+            words,
+        );
+    };
+    b("-5", "the value is -5, expected 0 to 18446744073709551615");
+    b("18446744073709551616", "the value is 18446744073709551616, expected 0 to 18446744073709551615");
+    b("1.5", "the value is 1.5, expected a whole number");
+    b("1e3", "the value is 1e3, expected a whole number");
+    check(&with(r#""B": {"CeilDiv": [{"Absolute": 1}]}"#, ""), "blueprint.buffers.B.CeilDiv", "a list of 1");
 }
 
 #[test]
@@ -114,24 +259,30 @@ fn modules_and_kernels_are_named_and_found() {
     check(&json.replace(module, &format!("{module}, {two}")), "", "expected one of them");
     check(&json.replace(&format!("{module},"), ""), "", "expected `module_path` or `modules`");
     check(&json.replace(module, two), "kernels[0]", "a name alone");
-    check(&json.replace(module, &two.replace("path", "file")), "modules[0].file", "unknown field `file`");
+    let first = mistakes(&json.replace(module, &two.replace("path", "file"))).first().to_string();
+    assert!(first.contains("the key \"path\" is missing in a module"), "{first}");
     let same = two.replace(r#""n""#, r#""m""#);
-    check(&json.replace(module, &same), "modules[1].module_name", "a second time");
     let kernel = |kernel: &str| json.replace(module, two).replace(r#""k""#, kernel);
-    accept(&kernel(r#"{"module_name": "n", "kernel_name": "k"}"#));
+    let of_n = r#"{"module_name": "n", "kernel_name": "k"}"#;
+    accept(&kernel(of_n));
+    check(
+        &json.replace(module, &same).replace(r#""k""#, &of_n.replace(r#""n""#, r#""m""#)),
+        "modules[1].module_name",
+        "a second time",
+    );
     check(&kernel(r#"{"module_name": "o", "kernel_name": "k"}"#), "kernels[0].module_name", "unknown module");
     check(&kernel(r#"{"module_name": "n", "kernel_name": ""}"#), "kernels[0].kernel_name", "1 to 255 bytes");
     check(
         &kernel(r#"{"module_name": "n", "kernel_name": "k", "alias": ""}"#),
-        "kernels[0]",
+        "kernels[0].alias",
         "1 to 255 bytes",
     );
     let both = r#"{"module_name": "m", "kernel_name": "k"}, {"module_name": "n", "kernel_name": "k"}"#;
     check(&kernel(both), "kernels[1]", "an `alias` gives one");
     accept(&kernel(&both.replace(r#""k"}, "#, r#""k", "alias": "k2"}, "#)));
-    check(&json.replace(r#""k""#, "7"), "kernels[0]", "expected a name or an object");
+    check(&json.replace(r#""k""#, "7"), "kernels[0]", "expected a name in double quotes, or an object");
     let many: Vec<String> = (0..=limits::KERNELS).map(|k| format!("\"k{k}\"")).collect();
-    check(&json.replace(r#""k""#, &many.join(",")), "kernels", "expected at most 1024");
+    check(&json.replace(r#""k""#, &many.join(",")), "kernels", "one more entry, expected at most 1024");
     let many: Vec<_> = (0..=limits::MODULES).map(|_| r#"{"module_name": "m", "path": "m"}"#).collect();
     check(
         &json.replace(module, &format!(r#""modules": [{}]"#, many.join(","))),
@@ -145,7 +296,7 @@ fn names_are_known_and_come_once() {
     let json = with_steps("");
     check(&json.replace(r#""cfg""#, r#""A""#), "blueprint.inputs[1]", "a second time");
     check(&json.replace(r#""W""#, r#""A""#), "blueprint.weights[0]", "a second time");
-    check(&json.replace(r#""A"]"#, r#""B"]"#), "blueprint.buffers.B", "a second time");
+    check(&with(r#""B": 1"#, "").replace(r#""A"]"#, r#""B"]"#), "blueprint.buffers.B", "a second time");
     check(&json.replace(r#""cfg""#, r#""""#), "blueprint.inputs[0]", "1 to 255 bytes");
     check(&json.replace(r#""cfg""#, r#""a\n""#), "blueprint.inputs[0]", "control characters");
     let long = format!("\"{}\"", "x".repeat(limits::NAME_BYTES + 1));
@@ -156,9 +307,12 @@ fn names_are_known_and_come_once() {
     check(&json.replace(r#"["B"]"#, r#"["A", "A"]"#), "blueprint.outputs[1]", "a second time");
     check(&json.replace(r#"["B"]"#, r#"["W"]"#), "blueprint.outputs[0]", "is a weight");
     let many: Vec<String> = (0..=limits::INPUTS).map(|i| format!("\"i{i}\"")).collect();
-    check(&json.replace(r#""cfg", "A""#, &many.join(",")), "blueprint.inputs", "expected at most 1024");
-    let many = vec![r#""B""#; limits::OUTPUTS + 1].join(",");
-    check(&json.replace(r#"["B"]"#, &format!("[{many}]")), "blueprint.outputs", "expected at most 1024");
+    let inputs = with(r#""B": 1"#, "").replace(r#""cfg", "A""#, &many.join(","));
+    check(&inputs, "blueprint.inputs", "one more entry, expected at most 1024");
+    let buffers: Vec<String> = (0..=limits::OUTPUTS).map(|i| format!("\"b{i}\": 1")).collect();
+    let many: Vec<String> = (0..=limits::OUTPUTS).map(|i| format!("\"b{i}\"")).collect();
+    let outputs = with(&buffers.join(","), "").replace(r#"["B"]"#, &format!("[{}]", many.join(",")));
+    check(&outputs, "blueprint.outputs", "one more entry, expected at most 1024");
     let many: Vec<String> = (0..limits::BUFFERS - 2).map(|i| format!("\"i{i}\"")).collect();
     check(&json.replace(r#""W""#, &many.join(",")), "blueprint", "4097 inputs, weights and buffers");
 }
@@ -166,9 +320,12 @@ fn names_are_known_and_come_once() {
 #[test]
 fn what_a_tenant_wrote_is_cut_and_cleaned() {
     let key = "x\\n".repeat(100_000);
-    let error = parse(format!(r#"{{"{key}": 1}}"#).as_bytes()).unwrap_err();
-    assert!(error.path.len() < 1100 && error.message.len() < 1100);
-    assert!(!error.to_string().contains(char::is_control));
+    let found = mistakes(&format!(r#"{{"{key}": 1}}"#));
+    assert_eq!(found.iter().count(), 4);
+    for error in found.iter() {
+        assert!(error.path.len() < 1100 && error.message.len() < 1100);
+        assert!(!error.to_string().contains(char::is_control));
+    }
 }
 
 #[test]
@@ -183,10 +340,14 @@ fn weight_files_and_types_name_known_buffers() {
     let types = |types: &str| json.replace(r#""weights""#, &format!(r#""types": {{{types}}}, "weights""#));
     accept(&types(r#""A": {"dtype": "bf16"}, "W": {"dtype": "bool", "shape": [{"Sizeof": "W"}]}"#));
     check(&types(r#""X": {"dtype": "f32"}"#), "blueprint.types.X", "unknown buffer");
-    check(&types(r#""A": {"dtype": "float"}"#), "blueprint.types.A.dtype", "unknown variant");
-    check(&types(r#""A": {"shape": []}"#), "blueprint.types.A", "missing field `dtype`");
+    check(&types(r#""A": {"dtype": "float"}"#), "blueprint.types.A.dtype", "unknown type of an element");
+    check(&types(r#""A": {"shape": []}"#), "blueprint.types.A", "the key \"dtype\" is missing in a type");
     check(&types(r#""A": {"dtype": "f32"}, "A": {"dtype": "f32"}"#), "blueprint.types.A", "a second time");
-    check(&types(r#""A": {"dtype": "f32", "shape": [5]}"#), "blueprint.types.A.shape[0]", "expected");
+    check(
+        &types(r#""A": {"dtype": "f32", "shape": ["n"]}"#),
+        "blueprint.types.A.shape[0]",
+        "expected a size such as",
+    );
     let dims = vec![r#"{"Absolute": 1}"#; limits::RANK + 1].join(",");
     let shape = format!(r#""A": {{"dtype": "f32", "shape": [{dims}]}}"#);
     check(&types(&shape), "blueprint.types.A.shape", "expected at most 32");
@@ -204,7 +365,7 @@ fn a_malformed_size_is_refused_with_its_place() {
     b(r#"{"FromInput": {"bufname": "W", "idx": 0}}"#, ".FromInput.bufname", "is not an input");
     b(r#"{"FromInput": {"bufname": "B", "idx": 0}}"#, ".FromInput.bufname", "is not an input");
     b(r#"{"FromInput": {"bufname": "A", "idx": 137438953472}}"#, ".FromInput.idx", "at most 137438953471");
-    b(r#"{"FromInput": {"bufname": "A", "index": 1}}"#, ".FromInput.index", "unknown field");
+    b(r#"{"FromInput": {"bufname": "A", "idx": 1, "index": 1}}"#, ".FromInput.index", "unknown key");
     b(r#"{"CeilDiv": [{"Absolute": 1}, {"Absolute": 0}]}"#, ".CeilDiv", "divided by zero");
     b(
         r#"{"CeilDiv": [{"Sizeof": "A"}, {"Absolute": 0}]}"#,
@@ -217,7 +378,7 @@ fn a_malformed_size_is_refused_with_its_place() {
         b(&by_zero(r#"{"Sizeof": "A"}"#), &format!(".{division}"), "the divisor is 0");
     }
     b(r#"{"Sub": [{"Absolute": 3}, {"Absolute": 5}]}"#, ".Sub", "3 − 5 is negative, expected at least 0");
-    b(r#"{"Sub": [{"Absolute": 3}]}"#, ".Sub", "length 1");
+    b(r#"{"Sub": [{"Absolute": 3}]}"#, ".Sub", "a list of 1");
     b(r#"{"Mod": [{"Absolute": 3}, {"Sizeof": "X"}]}"#, ".Mod[1].Sizeof", "unknown buffer");
     b(r#"{"Max": []}"#, ".Max", "at least one");
     b(
@@ -269,9 +430,13 @@ fn a_malformed_step_is_refused_with_its_place() {
         &format!("{flow}.ExecKernel[0]"),
         "unknown kernel",
     );
-    check(&with_steps(r#"{"ExecKernel": ["k", []]}"#), &format!("{flow}.ExecKernel"), "length 2");
-    check(&with_steps(r#"{"Exec": []}"#), flow, "unknown variant `Exec`");
-    check(&with_steps(r#""Repeat""#), &format!("{flow}.Repeat"), "unit variant");
+    check(&with_steps(r#"{"ExecKernel": ["k", []]}"#), &format!("{flow}.ExecKernel"), "a list of 2");
+    check(
+        &with_steps(r#"{"Exec": []}"#),
+        &format!("{flow}.Exec"),
+        "unknown step \"Exec\"; known: \"ExecKernel\"",
+    );
+    check(&with_steps(r#""Repeat""#), flow, "found the text \"Repeat\", expected a step");
     let dim = |key: &str, value: u64, words: &str| {
         let (before, after) =
             (format!("\"{key}\": {{\"Absolute\": "), if key == "shared_mem_bytes" { 0 } else { 1 });
@@ -346,7 +511,7 @@ fn malformed_copies_and_fills_are_refused_with_their_place() {
     check(
         &with_steps(r#"{"Fill": {"buffer": "B", "byte": 256}}"#),
         &format!("{flow}.Fill.byte"),
-        "expected u8",
+        "expected 0 to 255",
     );
     let fill = |key: &str| format!(r#"{{"Fill": {{"buffer": "B", "byte": 0, "{key}": {{"Sizeof": "X"}}}}}}"#);
     for key in ["offset", "bytes"] {
@@ -406,14 +571,18 @@ fn scalar_arguments_fit_their_type() {
     check_argument(r#"{"U16": -1}"#, "[0].U16", "expected 0 to 65535");
     check_argument(r#"{"F16": 65520}"#, "[0].F16", "6.552e4 is too large, expected at most 6.5504e4");
     check_argument(r#"{"BF16": 3.4e38}"#, "[0].BF16", "too large");
-    check_argument(r#"{"F16": "1"}"#, "[0].F16", "expected f64");
-    check_argument(r#"{"Bool": 1}"#, "[0].Bool", "expected a boolean");
-    check_argument(r#"{"I32": 1.0}"#, "[0].I32", "expected an integer or a size");
+    check_argument(r#"{"F16": "1"}"#, "[0].F16", "expected a number");
+    check_argument(r#"{"Bool": 1}"#, "[0].Bool", "found the number 1, expected `true` or `false`");
+    check_argument(r#"{"I32": 1.0}"#, "[0].I32", "the value is 1.0, expected a whole number");
     check_argument(r#"{"I32": {"Sizeof": "X"}}"#, "[0].I32.Sizeof", "unknown buffer");
-    check_argument(r#"{"Constant": 9223372036854775808}"#, "[0].Constant", "expected i64");
+    check_argument(
+        r#"{"Constant": 9223372036854775808}"#,
+        "[0].Constant",
+        "expected -9223372036854775808 to 9223372036854775807",
+    );
     check_argument(r#"{"F32": 1e39}"#, "[0].F32", "too large");
-    check_argument(r#"{"F64": 1e999}"#, "[0].F64", "number out of range");
-    check_argument(r#"{"F64": "1"}"#, "[0].F64", "expected f64");
+    check_argument(r#"{"F64": 1e999}"#, "[0].F64", "1e999 is too large");
+    check_argument(r#"{"F64": "1"}"#, "[0].F64", "expected a number");
     check_argument(r#"{"Sizeof": "X"}"#, "[0].Sizeof", "unknown buffer");
     check_argument(
         r#"{"Ptr": {"buffer": "X", "offset": {"Absolute": 0}}}"#,
@@ -425,7 +594,7 @@ fn scalar_arguments_fit_their_type() {
         "[0].Ptr.offset.Sizeof",
         "unknown",
     );
-    check_argument(r#"{"Ptr": 5}"#, "[0].Ptr", "expected a name or an object");
+    check_argument(r#"{"Ptr": 5}"#, "[0].Ptr", "expected a name in double quotes, or an object");
     let many = vec![r#"{"Constant": 1}"#; limits::PARAMS].join(",");
     accept(&with_steps(&launch(&many)));
     check_argument(&format!(r#"{many}, {{"I32": 1}}"#), "", "one more entry, expected at most 512");

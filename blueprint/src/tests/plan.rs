@@ -122,7 +122,7 @@ fn differences_quotients_and_remainders_are_checked() {
         &with(&format!(r#""B": {nested}"#), ""),
         9,
         "blueprint.buffers.B.Product[0].Sub",
-        "9 − 100 is negative",
+        "cfg[1] − sizeof(A) has no value: 9 − 100 is negative",
     );
     let grid = of("Sub", WORD, r#"{"Absolute": 1}"#);
     let unused = with_steps(&repeat(WORD, &launch_as("", &grid)));
@@ -137,8 +137,13 @@ fn launch_dimensions_are_checked() {
     let step = launch_as("", WORD);
     let nested = repeat(one, &format!("{}, {}", launch(""), repeat(one, &step)));
     let json = with_steps(&format!("{}, {nested}", repeat(one, &launch(""))));
-    check_word(&json, 0, &format!("{place}.grid_dim_x"), "the value is 0, expected 1 to 2147483647");
-    check_word(&json, 1 << 32, &format!("{place}.grid_dim_x"), "the value is 4294967296");
+    check_word(&json, 0, &format!("{place}.grid_dim_x"), "word 1 of \"cfg\" is 0, expected 1 to 2147483647");
+    check_word(
+        &json,
+        1 << 32,
+        &format!("{place}.grid_dim_x"),
+        "word 1 of \"cfg\" is 4294967296, expected 1 to",
+    );
     let plan = plan(&json, &[9]).unwrap();
     assert_eq!(plan.launches, 3);
     assert!(matches!(plan.expanded().last(), Some(Step::Launch { grid: [9, 1, 1], .. })));
@@ -149,11 +154,50 @@ fn launch_dimensions_are_checked() {
 }
 
 #[test]
+fn a_size_that_cannot_be_names_what_makes_it_so() {
+    let json = |grid: &str| {
+        with_steps(&launch_as("", grid)).replace(
+            r#""weights""#,
+            r#""types": {"A": {"dtype": "u8", "shape": [{"Free": "n"}]}}, "weights""#,
+        )
+    };
+    let why = |grid: &str, n: u64, words: &[u64]| {
+        let blueprint = parse(json(grid).as_bytes()).unwrap();
+        let sizes = Sizes { inputs: &[32, n], weights: &[10], words, free: &[n] };
+        blueprint.plan(&sizes).unwrap_err().message
+    };
+    let n = r#"{"Free": "n"}"#;
+    let told = |message: String| message.split(", expected ").next().unwrap().to_owned();
+    assert_eq!(told(why(n, 0, &[])), "the dimension n is 0");
+    let ceil = format!(r#"{{"CeilDiv": [{n}, 256]}}"#);
+    assert_eq!(told(why(&ceil, 0, &[])), "the dimension n is 0: ceil(n / 256) is 0");
+    let product =
+        format!(r#"{{"Product": [{{"Sum": [{n}, 1]}}, {{"Min": [4, {{"FloorDiv": [{WORD}, 2]}}]}}]}}"#);
+    let formula = "(n + 1) × min(4, floor(cfg[1] / 2))";
+    assert_eq!(told(why(&product, 3, &[0])), format!("word 1 of \"cfg\" is 0: {formula} is 0"));
+    // Nothing is 0 that the call brings.
+    assert_eq!(told(why(&product, 3, &[1])), format!("{formula} is 0"));
+    assert_eq!(
+        told(why(r#"{"Product": [{"Sizeof": "A"}, 4294967296]}"#, 3, &[])),
+        "sizeof(A) × 4294967296 is 12884901888"
+    );
+    assert_eq!(
+        why(r#"{"Sub": [{"Free": "n"}, {"Sizeof": "W"}]}"#, 3, &[]),
+        "n − sizeof(W) has no value: 3 − 10 is negative, expected at least 0"
+    );
+}
+
+#[test]
 fn whole_clusters_make_up_a_grid() {
     let step = launch_as("", WORD)
         .replace(r#""shared_mem_bytes""#, r#""cluster_dim_x": {"Sizeof": "W"}, "shared_mem_bytes""#);
     let place = "blueprint.control_flow[0].ExecKernel[2]";
-    check_word(&with_steps(&step), 4, &format!("{place}.cluster_dim_x"), "the value is 10, expected 1 to 8");
+    check_word(
+        &with_steps(&step),
+        4,
+        &format!("{place}.cluster_dim_x"),
+        "weights \"W\" have 10 bytes, expected 1 to 8",
+    );
     let step = step.replace(r#"{"Sizeof": "W"}"#, r#"{"Absolute": 4}"#);
     check_word(&with_steps(&step), 6, place, "a grid of 6 blocks in clusters of 4, expected a multiple");
     let made = plan(&with_steps(&step), &[8]).unwrap();
@@ -230,7 +274,7 @@ fn small_parameters_take_the_first_bytes_of_a_slot() {
     let by_value = 200 << 48 | 0x3f80 << 16 | 1 << 8 | 0xfe;
     assert_eq!(plan.params.slots, [0xff, 200, 0x8000, 0xffff, 0xbe00, 0x3fc0, 0, 1, by_value]);
     let place = "blueprint.control_flow[0].ExecKernel[1]";
-    check_word(&json, 256, &format!("{place}[1].U8"), "the value is 256, expected at most 255");
+    check_word(&json, 256, &format!("{place}[1].U8"), "word 1 of \"cfg\" is 256, expected at most 255");
 }
 
 #[test]

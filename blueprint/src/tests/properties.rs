@@ -272,7 +272,11 @@ proptest! {
         }
         let json = serde_json::to_vec(&function).unwrap();
         match parse(&json) {
-            Err(error) => prop_assert!(!error.message.is_empty()),
+            Err(found) => {
+                for error in found.iter() {
+                    prop_assert!(!error.message.is_empty() && error.position.is_some(), "{}", error);
+                }
+            }
             Ok(blueprint) => {
                 let inputs = vec![64; blueprint.inputs().len()];
                 let weights = vec![9; blueprint.weights().len()];

@@ -1,6 +1,6 @@
 //! Tensor maps: what of them is checked when, and what a plan says of them.
 
-use super::{launch, plan, with_steps};
+use super::{launch, mistake, plan, with_steps};
 use crate::{BoxFill, DType, Location, ParamKind, Space, Swizzle, parse};
 
 /// Of `A`, which has 100 bytes, from byte 16 on: two rows of 16 f16 that are 48 bytes apart.
@@ -16,7 +16,7 @@ const PLACE: &str = "blueprint.control_flow[0].ExecKernel[1][1].TensorMap";
 /// The blueprint is refused at a key of the map, changed so.
 fn refused(from: &str, to: &str, key: &str, words: &str) {
     assert!(MAP.contains(from));
-    let error = parse(passing(&MAP.replace(from, to)).as_bytes()).unwrap_err();
+    let error = mistake(&passing(&MAP.replace(from, to)));
     assert_eq!(error.path, format!("{PLACE}.{key}"), "{error}");
     assert!(error.message.contains(words), "{error}");
 }
@@ -75,12 +75,17 @@ fn what_needs_no_sizes_is_refused_when_it_is_read() {
         "box",
         "48 bytes along the last dimension, expected at most the 32",
     );
-    refused("[2, 8]", r#"[2, 8], "swizzle": "16B""#, "swizzle", "unknown variant");
+    refused(
+        "[2, 8]",
+        r#"[2, 8], "swizzle": "16B""#,
+        "swizzle",
+        "unknown swizzle \"16B\"; known: \"none\", \"32B\", \"64B\", \"128B\"",
+    );
     refused(r#""f16""#, r#""u16", "fill": "nan""#, "fill", "u16 has no NaN");
     let inside = format!(
         r#"{{"Struct": {{"size": 128, "fields": [{{"offset": 0, "value": {{"TensorMap": {MAP}}}}}]}}}}"#
     );
-    let error = parse(with_steps(&launch(&inside)).as_bytes()).unwrap_err();
+    let error = mistake(&with_steps(&launch(&inside)));
     assert!(error.message.contains("a tensor map within a struct"), "{error}");
 }
 

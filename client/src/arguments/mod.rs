@@ -289,6 +289,9 @@ pub(crate) struct CheckArguments {
     /// The file of a weights buffer, if not the one that the configuration names
     #[arg(long = "weight", value_name = "W=FILE", value_parser = assignment::<PathBuf>("NAME=FILE", "--weight W="))]
     pub(crate) weights: Vec<Assignment<PathBuf>>,
+    /// Refuse a configuration with parts that nothing uses
+    #[arg(long)]
+    pub(crate) strict: bool,
     #[command(flatten)]
     pub(crate) json: Json,
 }

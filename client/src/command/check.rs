@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use pappus_blueprint::{Amount, Blueprint, BufferDescription, Description, Known, Role, describe};
+use pappus_blueprint::{
+    Amount, Blueprint, BufferDescription, Description, Known, Mistakes, Role, describe, hints,
+};
 use pappus_client::functions::Package;
 use pappus_client::kernels as module_kernels;
 use pappus_client::variants;
@@ -26,11 +28,46 @@ pub(crate) fn run(arguments: CheckArguments, out: &mut dyn Write) -> Result<()> 
         return check_folder(&arguments, out);
     }
     let weights = arguments.weights.into_iter().map(|weight| (weight.name, weight.value));
-    let found = examine(&arguments.config, &weights.collect::<Vec<_>>(), &arguments.inputs)?;
-    match arguments.json.json {
-        true => Ok(writeln!(out, "{}", found.to_json())?),
-        false => found.print(&arguments.config, out),
+    let examined = examine(&arguments.config, &weights.collect::<Vec<_>>(), &arguments.inputs);
+    if arguments.json.json {
+        writeln!(out, "{}", as_json(&examined, arguments.strict))?;
+    } else if let Ok(found) = &examined {
+        found.print(&arguments.config, out)?;
     }
+    let warned = examined?.warned();
+    match warned > 0 && arguments.strict {
+        true => Err(Failure::Refused(format!("{warned} warnings, none is allowed by --strict"))),
+        false => Ok(()),
+    }
+}
+
+/// What is found, or why nothing is.
+fn as_json(examined: &Result<Findings>, strict: bool) -> Value {
+    match examined {
+        Ok(found) => {
+            let mut value = found.to_json();
+            value["valid"] = (!strict || found.warned() == 0).into();
+            value
+        }
+        Err(Failure::Library(Error::Config { source, .. })) => {
+            json!({"valid": false, "errors": places(source), "more_errors": source.more()})
+        }
+        Err(why) => json!({"valid": false, "errors": [{"message": why.to_string()}], "more_errors": 0}),
+    }
+}
+
+/// Mistakes or warnings, each with its place.
+fn places(all: &Mistakes) -> Value {
+    let place = |one: &pappus_blueprint::Error| {
+        let position = one.position;
+        json!({
+            "place": one.path,
+            "line": position.map(|at| at.line),
+            "column": position.map(|at| at.column),
+            "message": one.message,
+        })
+    };
+    all.iter().map(place).collect()
 }
 
 /// Checks every `.json` file of a folder; fails at the end if any is wrong.
@@ -52,12 +89,10 @@ fn check_folder(arguments: &CheckArguments, out: &mut dyn Write) -> Result<()> {
     let mut all = Vec::new();
     for config in &configs {
         let examined = examine(config, &[], &[]);
-        wrong += usize::from(examined.is_err());
+        let strictly = |found: &Findings| !arguments.strict || found.warned() == 0;
+        wrong += usize::from(!examined.as_ref().is_ok_and(strictly));
         if arguments.json.json {
-            let mut value = match &examined {
-                Ok(found) => found.to_json(),
-                Err(why) => json!({"valid": false, "error": why.to_string()}),
-            };
+            let mut value = as_json(&examined, arguments.strict);
             value["config"] = json!(config);
             all.push(value);
             continue;
@@ -65,9 +100,10 @@ fn check_folder(arguments: &CheckArguments, out: &mut dyn Write) -> Result<()> {
         match examined {
             Ok(found) => {
                 writeln!(out, "{}: a valid function", config.display())?;
+                found.print_warnings(config, out)?;
                 found.missing.print(out)?;
             }
-            Err(why) => writeln!(out, "{}: not valid: {why}", config.display())?,
+            Err(why) => writeln!(out, "{}: not valid:\n{why}", config.display())?,
         }
     }
     if arguments.json.json {
@@ -89,18 +125,23 @@ fn examine(
     inputs: &[Assignment<SizeOrSpec>],
 ) -> Result<Findings> {
     let package = Package::read(config, weights)?;
+    let opened = open_modules(&package)?;
     let known = known(&package, inputs)?;
     let description = describe(package.blueprint(), &known)?;
     // Errors that only some sizes have show in a plan.
-    input::plan(package.blueprint(), &known)?;
+    match input::plan(package.blueprint(), &known) {
+        Err(Failure::Blueprint(error)) => package.refuse([error])?,
+        other => drop(other?),
+    }
     let free = package.blueprint().free_dimensions().iter();
     let unknown = free.filter(|name| !inputs.is_empty() && !known.free.contains_key(&***name));
     Ok(Findings {
         unknown: unknown.map(ToString::to_string).collect(),
         description,
-        opened: open_modules(&package)?,
+        opened,
         kernels: kernels(package.blueprint()),
         missing: Missing::of(&package),
+        warnings: package.warnings(),
     })
 }
 
@@ -112,6 +153,8 @@ struct Findings {
     opened: Vec<Opened>,
     kernels: Vec<(String, Vec<String>)>,
     missing: Missing,
+    /// What is declared and nothing uses.
+    warnings: Option<Mistakes>,
 }
 
 /// A module file that was opened and fits.
@@ -139,9 +182,10 @@ impl Tells {
     }
 }
 
-/// Opens every module file that is there. One that does not fit the blueprint is an error.
+/// Opens every module file that is there. That some do not fit the blueprint is an error, which names all places.
 fn open_modules(package: &Package) -> Result<Vec<Opened>> {
     let mut opened = Vec::new();
+    let mut misfits: Vec<pappus_blueprint::Error> = Vec::new();
     for (at, module) in package.modules().iter().enumerate() {
         // What is wrong is told of the file that the configuration names, if that is one.
         let mut files: Vec<_> = module.files.iter().collect();
@@ -150,13 +194,19 @@ fn open_modules(package: &Package) -> Result<Vec<Opened>> {
             let mut tells = Tells::Nothing;
             for part in module_kernels::of_file(file)? {
                 let Some(kernels) = part.kernels else { continue };
-                module_kernels::check(package.blueprint(), at, file.path(), &kernels)?;
+                // What does not fit one file does not fit its other forms either: each place is told once.
+                for misfit in module_kernels::check(package.blueprint(), at, file.path(), &kernels) {
+                    if misfits.iter().all(|other| other.path != misfit.path) {
+                        misfits.push(misfit);
+                    }
+                }
                 let told = kernels.iter().any(|kernel| kernel.params.is_some());
                 tells = if told { Tells::Parameters } else { Tells::Names };
             }
             opened.push(Opened { module: module.name.clone(), path: file.path().to_owned(), tells });
         }
     }
+    package.refuse(misfits)?;
     opened.sort_by(|one, other| (&one.module, &one.path).cmp(&(&other.module, &other.path)));
     Ok(opened)
 }
@@ -185,7 +235,9 @@ fn known(package: &Package, inputs: &[Assignment<SizeOrSpec>]) -> Result<Known> 
     let names: Vec<&str> = names.collect();
     for Assignment { name, value } in inputs {
         if !names.contains(&name.as_str()) {
-            return Err(Failure::Refused(format!("there is no input {name:?}, expected {names:?}")));
+            let known = || names.iter().copied();
+            let (near, known) = (hints::nearest(name, known()), hints::listed(known()));
+            return Err(Failure::Refused(format!("there is no input {name:?}{near}; inputs: {known}")));
         }
         match value {
             SizeOrSpec::Size(bytes) => {
@@ -234,8 +286,19 @@ impl Missing {
 }
 
 impl Findings {
+    /// How many warnings there are.
+    fn warned(&self) -> usize {
+        self.warnings.as_ref().map_or(0, |all| all.iter().count() + all.more())
+    }
+
+    fn print_warnings(&self, config: &Path, out: &mut dyn Write) -> Result<()> {
+        let Some(all) = &self.warnings else { return Ok(()) };
+        let lines = all.lines(format_args!("{}:", config.display()));
+        Ok(lines.lines().try_for_each(|line| writeln!(out, "warning: {line}"))?)
+    }
+
     fn to_json(&self) -> Value {
-        let Self { unknown, description, opened, kernels, missing } = self;
+        let Self { unknown, description, opened, kernels, missing, warnings } = self;
         let kernels = kernels.iter().map(|(name, params)| json!({"name": name, "arguments": params}));
         let opened = opened
             .iter()
@@ -245,6 +308,7 @@ impl Findings {
         let weights = missing.weights.iter().map(|(name, path)| json!({"name": name, "looked_for": path}));
         json!({
             "valid": true,
+            "warnings": warnings.as_ref().map_or_else(|| json!([]), places),
             "unknown_dimensions": unknown,
             "buffers": description.buffers,
             "pool_bytes": description.pool_bytes,
@@ -259,7 +323,7 @@ impl Findings {
     }
 
     fn print(&self, config: &Path, out: &mut dyn Write) -> Result<()> {
-        let Self { unknown, description, opened, kernels, missing } = self;
+        let Self { unknown, description, opened, kernels, missing, .. } = self;
         writeln!(out, "{}: a valid function\n", config.display())?;
         let mut table = Table::new(&[
             ("BUFFER", Align::Left),
@@ -292,7 +356,8 @@ impl Findings {
                 tells => writeln!(out, "module: {}: {} fit", path.display(), tells.name())?,
             }
         }
-        missing.print(out)
+        missing.print(out)?;
+        self.print_warnings(config, out)
     }
 }
 
@@ -341,211 +406,5 @@ fn size(amount: &Amount) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Writes matmul's configuration, checks it with these inputs, and returns what is printed.
-    fn check(inputs: &[&str], json: bool) -> Result<String> {
-        check_of("matmul", inputs, json)
-    }
-
-    /// The same of another function.
-    fn check_of(function: &str, inputs: &[&str], json: bool) -> Result<String> {
-        let dir = tempfile::tempdir().unwrap();
-        let config = dir.path().join(format!("{function}.json"));
-        std::fs::write(&config, pappus_kernels::config(function).unwrap()).unwrap();
-        let matrix: Vec<u8> = [2i64, 1, 2, 3, 4].into_iter().flat_map(i64::to_le_bytes).collect();
-        std::fs::write(dir.path().join("a.bin"), matrix).unwrap();
-        let inputs = inputs.iter().map(|input| input.replace("DIR", dir.path().to_str().unwrap()));
-        let arguments = CheckArguments {
-            config,
-            inputs: inputs.map(|input| input.parse().unwrap()).collect(),
-            weights: Vec::new(),
-            json: crate::arguments::Json { json },
-        };
-        let mut out = anstream::StripStream::new(Vec::new());
-        run(arguments, &mut out)?;
-        Ok(String::from_utf8(out.into_inner()).unwrap())
-    }
-
-    #[test]
-    fn module_files_that_are_there_are_opened() {
-        let dir = tempfile::tempdir().unwrap();
-        let write = |name: &str, content: &[u8]| {
-            let path = dir.path().join(name);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(&path, content).unwrap();
-            path
-        };
-        let config = write("configs/matmul.json", pappus_kernels::config("matmul").unwrap().as_bytes());
-        write("built/mlops.wasm", pappus_kernels::artefact("mlops.wasm").unwrap());
-        write("built/mlops.ptx", pappus_kernels::artefact("mlops.ptx").unwrap());
-        let check = || {
-            let arguments = CheckArguments {
-                config: config.clone(),
-                inputs: Vec::new(),
-                weights: Vec::new(),
-                json: crate::arguments::Json { json: false },
-            };
-            let mut out = anstream::StripStream::new(Vec::new());
-            run(arguments, &mut out).map(|()| String::from_utf8(out.into_inner()).unwrap())
-        };
-        let text = check().unwrap();
-        assert!(text.contains("mlops.wasm: kernels and parameters fit"), "{text}");
-        assert!(text.contains("mlops.ptx: kernels and parameters fit"), "{text}");
-        assert!(!text.contains("missing"), "{text}");
-        // Another module under the name, and a kernel that takes something else.
-        write("built/mlops.wasm", pappus_kernels::artefact("vision.wasm").unwrap());
-        let why = check().unwrap_err().to_string();
-        assert!(why.contains("mlops.wasm: module") && why.contains("no kernel \"matmul_para\""), "{why}");
-        write("built/mlops.wasm", pappus_kernels::artefact("mlops.wasm").unwrap());
-        write("built/mlops.ptx", b".entry matmul_para(.param .u64 a, .param .u64 b) {}");
-        let why = check().unwrap_err().to_string();
-        assert!(why.contains("mlops.ptx: kernel \"matmul_para\" takes 2 arguments"), "{why}");
-    }
-
-    #[test]
-    fn a_folder_is_checked_file_by_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let write = |name: &str, content: &str| std::fs::write(dir.path().join(name), content).unwrap();
-        let check = |json| {
-            let arguments = CheckArguments {
-                config: dir.path().to_owned(),
-                inputs: Vec::new(),
-                weights: Vec::new(),
-                json: crate::arguments::Json { json },
-            };
-            let mut out = anstream::StripStream::new(Vec::new());
-            let outcome = run(arguments, &mut out);
-            (String::from_utf8(out.into_inner()).unwrap(), outcome.map_err(|why| why.to_string()))
-        };
-        assert!(check(false).1.unwrap_err().contains("no .json file"));
-        write("matmul.json", pappus_kernels::config("matmul").unwrap());
-        write("notes.txt", "no configuration");
-        assert_eq!(check(false).1, Ok(()));
-        write("broken.json", "{}");
-        let (text, outcome) = check(false);
-        assert!(
-            text.contains("matmul.json: a valid function") && text.contains("broken.json: not valid"),
-            "{text}"
-        );
-        assert!(outcome.unwrap_err().starts_with("1 of 2 configurations in "));
-        let value: Value = serde_json::from_str(&check(true).0).unwrap();
-        assert_eq!((&value["valid"], &value["functions"][1]["valid"]), (&false.into(), &true.into()));
-    }
-
-    #[test]
-    fn unknown_sizes_are_expressions() {
-        let text = check(&[], false).unwrap();
-        for line in [
-            "B       output  i64[A[0] × A[0] + 1]  sizeof(A)",
-            "launches: 1",
-            "kernel: matmul_para(",
-            "missing: module mlops.wasm",
-        ] {
-            assert!(text.contains(line), "{text}");
-        }
-    }
-
-    #[test]
-    fn known_sizes_are_numbers() {
-        let text = check(&["A=128KiB"], false).unwrap();
-        for line in ["131072 (128.0 KiB)", "memory: 262144 bytes (256.0 KiB)"] {
-            assert!(text.contains(line), "{text}");
-        }
-    }
-
-    #[test]
-    fn json_is_one_object() {
-        let value: Value = serde_json::from_str(&check(&["A=DIR/a.bin"], true).unwrap()).unwrap();
-        assert_eq!(value["launches"], 1);
-        assert_eq!((&value["pool_bytes"], &value["unshared_pool_bytes"]), (&512.into(), &512.into()));
-        assert_eq!(value["buffers"][1]["bytes"], 40);
-        assert_eq!(value["missing_modules"][0]["name"], "mlops.wasm");
-    }
-
-    #[test]
-    fn memory_is_told_with_and_without_sharing() {
-        let text = check(&["A=4MiB"], false).unwrap();
-        assert!(text.contains("memory: 8388608 bytes (8.0 MiB)\n"), "one launch uses both: {text}");
-        let text = check(&[], false).unwrap();
-        assert!(text.contains("memory: at most 512 × ceil(sizeof(A) / 256) bytes"), "{text}");
-        // Three of 4 MiB, of which the first and the last are not live together.
-        let dir = tempfile::tempdir().unwrap();
-        let config = dir.path().join("chain.json");
-        let launch = |from: &str, to: &str| {
-            let key = |key: &str| format!(r#""{key}_dim_x": 1, "{key}_dim_y": 1, "{key}_dim_z": 1"#);
-            let dims = format!(r#"{}, {}, "shared_mem_bytes": 1"#, key("grid"), key("block"));
-            let dims = dims.replace(": 1", r#": {"Absolute": 1}"#);
-            format!(r#"{{"ExecKernel": ["k", [{{"Ptr": "{from}"}}, {{"Ptr": "{to}"}}], {{{dims}}}]}}"#)
-        };
-        let buffers = ["b", "c", "d"].map(|name| format!(r#""{name}": {{"Absolute": 4194304}}"#)).join(",");
-        let flow = [launch("b", "c"), launch("c", "d")].join(",");
-        let text = format!(
-            r#"{{"module_path": "m.ptx", "kernels": ["k"], "blueprint": {{"inputs": [], "buffers": {{{buffers}}},
-                "outputs": ["d"], "control_flow": [{flow}]}}}}"#
-        );
-        std::fs::write(&config, text).unwrap();
-        let print = |json| {
-            let json = crate::arguments::Json { json };
-            let arguments =
-                CheckArguments { config: config.clone(), inputs: Vec::new(), weights: Vec::new(), json };
-            let mut out = anstream::StripStream::new(Vec::new());
-            run(arguments, &mut out).unwrap();
-            String::from_utf8(out.into_inner()).unwrap()
-        };
-        let line = "memory: 8388608 bytes (8.0 MiB); without sharing 12582912 bytes (12.0 MiB)\n";
-        assert!(print(false).contains(line), "{}", print(false));
-        let value: Value = serde_json::from_str(&print(true)).unwrap();
-        assert_eq!(
-            (&value["pool_bytes"], &value["unshared_pool_bytes"]),
-            (&(8 << 20).into(), &(12 << 20).into())
-        );
-    }
-
-    #[test]
-    fn sizes_that_cannot_be_are_refused_with_their_place() {
-        let why = check(&["nobody=8"], false).unwrap_err().to_string();
-        assert!(why.contains("nobody"), "{why}");
-        // Numbers that are not as many as the first of them says.
-        let why = check(&["A=DIR/a.bin,DIR/a.bin"], false).unwrap_err().to_string();
-        assert!(
-            why.contains(
-                "\"A\" has 80 bytes, expected 40 (i64[5]) with these inputs, computed from A[0] = 2"
-            ),
-            "{why}"
-        );
-        let why = check(&["A=i64:0"], false).unwrap_err().to_string();
-        assert!(why.contains("grid_dim_x"), "{why}");
-    }
-
-    #[test]
-    fn a_shape_is_enough_to_check_everything() {
-        let by_size = check_of("softmax", &["A=24"], false).unwrap();
-        assert!(by_size.contains("not checked: what follows from rows, cols: shapes say that"), "{by_size}");
-        let by_shape = check_of("softmax", &["A=f32[2,3]"], false).unwrap();
-        assert!(by_shape.contains("f32[2, 3]") && !by_shape.contains("not checked"), "{by_shape}");
-        let too_few = check_of("softmax", &["A=f32[2]"], false).unwrap_err().to_string();
-        assert!(too_few.contains("input \"A\""), "{too_few}");
-        // Words that sizes are computed from are not known then, and not asked for.
-        let words = check(&["A=i64[5]"], false).unwrap();
-        assert!(words.contains("i64[A[0] × A[0] + 1]"), "{words}");
-        // Nothing is asked of who says nothing.
-        assert!(!check_of("softmax", &[], false).unwrap().contains("not checked"));
-    }
-
-    #[test]
-    fn what_does_not_fit_is_told_of_the_file_that_is_named() {
-        let dir = tempfile::tempdir().unwrap();
-        for name in ["linalg.gfx942.hsaco", "linalg.wasm"] {
-            std::fs::write(dir.path().join(name), pappus_kernels::artefact(name).unwrap()).unwrap();
-        }
-        let config = pappus_kernels::config("vec_add").unwrap().replace("vec_add_f", "no_such_kernel");
-        for named in ["linalg.gfx942.hsaco", "linalg.wasm"] {
-            let path = dir.path().join("config.json");
-            std::fs::write(&path, config.replace("../built/linalg.wasm", named)).unwrap();
-            let why = examine(&path, &[], &[]).err().unwrap().to_string();
-            assert!(why.contains(&format!("{named}: ")), "{why}");
-        }
-    }
-}
+#[path = "check_tests.rs"]
+mod tests;

@@ -37,8 +37,7 @@ pub(super) fn explain(blueprint: &Blueprint, known: &Known, error: pappus_bluepr
     let computed = computed_from(blueprint, known, &error.path);
     match unfit_input(blueprint, known) {
         Some(why) => Failure::Refused(why + &computed),
-        None if computed.is_empty() => error.into(),
-        None => Failure::Refused(format!("{error}{computed}")),
+        None => pappus_blueprint::Error { message: error.message + &computed, ..error }.into(),
     }
 }
 

@@ -87,7 +87,7 @@ impl Expected {
             Some((name, dims)) => (name, Some(dims.strip_suffix(']')?)),
             None => (text, None),
         };
-        let dtype = serde_json::from_value(name.into()).ok()?;
+        let dtype = DType::named(name)?;
         let read =
             |dim: &str| dim.trim().parse().map_err(|_| SpecError::Shape(text[name.len()..].to_owned()));
         let shape = match dims {

@@ -23,6 +23,7 @@ from pappus.errors import Error, InvalidArgument, Unsupported
 # Formats of modules, and what names of their architectures begin with.
 _FORMATS = {"wasm": None, "ptx": "sm_", "cubin": "sm_", "fatbin": "sm_", "hsaco": "gfx"}
 _NAME = re.compile(r"(?P<stem>.+?)(\.(?P<arch>(sm_|gfx)[0-9A-Za-z]+))?\.(?P<format>wasm|ptx|cubin|fatbin|hsaco)")
+_POSITION = re.compile(r"\d+:\d+")
 _CONFIG_BYTES = 4 << 20
 _PIECE = 1 << 20
 
@@ -56,6 +57,7 @@ class Package:
     config: bytes
     modules: tuple[Module, ...]
     weights: Mapping[str, Source]
+    path: Path | None = None
 
 
 def read(path: str | os.PathLike[str], weights: Mapping[str, Any], archive: Archive | None = None) -> Package:
@@ -79,14 +81,25 @@ def read(path: str | os.PathLike[str], weights: Mapping[str, Any], archive: Arch
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as why:
         if isinstance(why, Error):
             raise
-        raise _wrong(where, f"it is no configuration such as kernels/configs/vec_add.json: {why!r}") from None
+        # The supervisor judges it, and names every mistake.
+        return Package(text, (), {}, where)
     unknown = weights.keys() - set(names)
     if unknown:
         raise InvalidArgument(f"{sorted(unknown)[0]!r} is no weights buffer of {where}, expected one of {names}")
     blueprint = Blueprint(text)
     found = {name: _weight(name, weights.get(name, declared.get(name)), blueprint, where) for name in names}
     _check_weights(blueprint, found)
-    return Package(text, modules, found)
+    return Package(text, modules, found, where)
+
+
+def refused(path: Path, why: InvalidArgument) -> InvalidArgument:
+    """A refusal with the configuration's file in front of each line and column that it names."""
+    position, _, words = why.message.partition(": ")
+    if not _POSITION.fullmatch(position):
+        return why
+    where = f"at {why.place}: " if why.place else ""
+    lines = f"{position}: {where}{words}".split("\n")
+    return InvalidArgument("\n".join(f"{path}:{line}" if _POSITION.match(line) else line for line in lines))
 
 
 def module_files(paths: list[str | os.PathLike[str]]) -> tuple[ModuleFile, ...]:

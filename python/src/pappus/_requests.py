@@ -167,7 +167,10 @@ def add_package(name: str, package: _files.Package, replace: bool) -> Operation[
     for buffer, source in package.weights.items():
         sha256 = yield from put_blob(source)
         request.weights.append(v1.Weight(name=buffer, sha256=sha256))
-    added: v1.FunctionInfo = yield from ask("function", v1.Request(add_function=request))
+    try:
+        added: v1.FunctionInfo = yield from ask("function", v1.Request(add_function=request))
+    except InvalidArgument as why:
+        raise why if package.path is None else _files.refused(package.path, why) from None
     return added
 
 

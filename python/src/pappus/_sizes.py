@@ -44,7 +44,8 @@ class Blueprint:
         # (input, number of the word) for all that any buffer's size or shape is computed from.
         self.words: Sequence[tuple[str, int]] = ()
         try:
-            blueprint = json.loads(config)["blueprint"] if config else {}
+            # A byte order mark is none of the text, which json.loads takes away from bytes only.
+            blueprint = json.loads(config.encode())["blueprint"] if config else {}
             buffers, types = blueprint.get("buffers", {}), blueprint.get("types", {})
             inputs, outputs = _names(blueprint.get("inputs", [])), _names(blueprint.get("outputs", []))
             words: dict[tuple[str, int], None] = {}
@@ -75,8 +76,8 @@ class Blueprint:
         """A buffer's declared shape: sizes, names of free dimensions, and ``None`` for what is computed."""
 
         def dim(of: Any) -> int | str | None:
-            known = of.get("Free", of.get("Absolute")) if isinstance(of, dict) else None
-            return known if isinstance(known, str | int) else None
+            known = of.get("Free", of.get("Absolute")) if isinstance(of, dict) else of
+            return known if isinstance(known, str | int) and not isinstance(known, bool) else None
 
         dims = self._dims(name)
         return None if dims is None else [dim(of) for of in dims]
@@ -132,11 +133,13 @@ class Sizes:
         return _known(_ELEMENT_BYTES[dtype] * math.prod(self._size(dim, 0) for dim in dims))
 
     def _size(self, size: Any, depth: int) -> int:
+        if _is_number(size):
+            return _known(size)
         if not isinstance(size, dict) or len(size) != 1 or depth > _MAX_DEPTH:
             raise Unknown
         ((kind, of),) = size.items()
         match kind:
-            case "Absolute" if isinstance(of, int):
+            case "Absolute" if _is_number(of):
                 return _known(of)
             case "Sizeof":
                 return self._sizeof(of, depth)
@@ -150,6 +153,11 @@ class Sizes:
             case "CeilDiv" | "FloorDiv" | "Mod" | "Sub" if isinstance(of, list) and len(of) == 2:
                 return _binary(kind, self._size(of[0], depth + 1), self._size(of[1], depth + 1))
         raise Unknown
+
+
+def _is_number(size: Any) -> bool:
+    # To Python, True is a number.
+    return isinstance(size, int) and not isinstance(size, bool)
 
 
 def _binary(kind: str, left: int, right: int) -> int:

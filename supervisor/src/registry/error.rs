@@ -82,8 +82,8 @@ pub enum RegistryError {
     #[error("bytes that it needs were removed meanwhile: add it again")]
     Vanished,
     /// The configuration is no blueprint.
-    #[error("{}", .0.message)]
-    Blueprint(#[from] pappus_blueprint::Error),
+    #[error("{}", told(.0))]
+    Blueprint(#[from] pappus_blueprint::Mistakes),
     /// What was handed over does not do.
     #[error(transparent)]
     Admission(#[from] AdmissionError),
@@ -131,6 +131,15 @@ pub enum RegistryError {
     Failure(#[from] Failure),
 }
 
+/// All mistakes, each with its line and column; the place of the first is the refusal's.
+fn told(mistakes: &pappus_blueprint::Mistakes) -> String {
+    let all = mistakes.to_string();
+    match &*mistakes.first().path {
+        "" => all,
+        path => all.replacen(&format!("at {path}: "), "", 1),
+    }
+}
+
 impl RegistryError {
     /// There is no function of this name, or none that the tenant may know of.
     pub(super) fn unknown_function(name: &str) -> Self {
@@ -176,7 +185,7 @@ impl Refusable for RegistryError {
 
     fn place(&self) -> Cow<'_, str> {
         match self {
-            Self::Blueprint(error) => Cow::Borrowed(&error.path),
+            Self::Blueprint(mistakes) => Cow::Borrowed(&mistakes.first().path),
             _ => self.cause().map_or(Cow::Borrowed(""), Refusable::place),
         }
     }
@@ -220,8 +229,17 @@ mod tests {
         };
         assert_eq!(of(quota.into()), (Reason::ResourceExhausted, String::new(), Some(10)));
         let blueprint = pappus_blueprint::parse(b"{").unwrap_err();
-        let (words, path) = (blueprint.message.clone(), blueprint.path.clone());
+        let words = format!("1:2: {}", blueprint.first().message);
         let error = RegistryError::from(blueprint);
-        assert_eq!((error.to_string(), error.place().into_owned()), (words, path));
+        assert_eq!((error.to_string(), error.place().into_owned()), (words, String::new()));
+        let json = br#"{"module_path": "m", "kernels": 5,
+            "blueprint": {"inputs": [], "buffers": {"B": "x"}, "outputs": [], "control_flow": []}}"#;
+        let error = RegistryError::from(pappus_blueprint::parse(json).unwrap_err());
+        let told = error.to_string();
+        let lines: Vec<&str> = told.lines().collect();
+        assert_eq!(lines.len(), 2, "{told}");
+        assert!(lines[0].starts_with("1:33: found the number 5"), "{told}");
+        assert!(lines[1].starts_with("2:58: at blueprint.buffers.B: found the text"), "{told}");
+        assert_eq!(error.place(), "kernels");
     }
 }

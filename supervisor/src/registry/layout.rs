@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use bytesize::ByteSize;
-use pappus_blueprint::{Blueprint, Launch, ParamKind, PassedParam};
+use pappus_blueprint::{Blueprint, Launch, ParamKind, PassedParam, hints};
 use pappus_protocol::from_worker::{KernelInfo, ParamClass, ParamInfo};
 
 use crate::refusal::{Reason, Refusable};
@@ -24,7 +24,7 @@ pub struct DeviceLimits<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// A module lacks a kernel.
-    #[error("has no kernel `{symbol}`; it has {}", there.join(", "))]
+    #[error("has no kernel `{symbol}`{}; it has {}", hints::nearest(symbol, there.iter().map(String::as_str)), there.join(", "))]
     NoKernel {
         /// The module.
         module: String,
@@ -226,6 +226,7 @@ fn check_param(param: ParamInfo, passed: PassedParam, end: u64) -> Result<(), Ar
     let nothing = passed.is_zero && passed.kind.is_whole();
     let wrong_type = match param.class {
         ParamClass::Integer => passed.kind.is_float(),
+        ParamClass::Whole => passed.kind.is_float() || pointer,
         ParamClass::Float => passed.kind.is_whole(),
         ParamClass::Pointer => !pointer && !nothing,
         ParamClass::Value => pointer,
@@ -250,6 +251,7 @@ fn taken(class: ParamClass) -> &'static str {
     match class {
         ParamClass::Unknown => "",
         ParamClass::Integer => " (integer or address)",
+        ParamClass::Whole => " (integer)",
         ParamClass::Float => " (float)",
         ParamClass::Bytes => " (struct)",
         ParamClass::Pointer => " (pointer)",
@@ -375,7 +377,7 @@ mod tests {
 
     #[test]
     fn each_disagreement_names_kernel_and_argument() {
-        use ParamClass::{Bytes, Float, Integer, Pointer, Unknown, Value};
+        use ParamClass::{Bytes, Float, Integer, Pointer, Unknown, Value, Whole};
         let place = "blueprint.control_flow[0].Repeat[1][0].ExecKernel";
         let two = r#"{"I32": 1}, {"Ptr": "A"}"#;
         let padded = r#"{"I32": 1}, {"Struct": {"size": 16, "align": 4, "fields": []}}"#;
@@ -416,6 +418,12 @@ mod tests {
                 &[(0, 8, Value)],
                 "[1][0]",
                 "argument 1: the kernel takes 8 bytes by value, the blueprint passes a pointer of 8 bytes",
+            ),
+            (
+                r#"{"Ptr": "A"}"#,
+                &[(0, 8, Whole)],
+                "[1][0]",
+                "argument 1: the kernel takes 8 bytes (integer), the blueprint passes a pointer of 8 bytes",
             ),
             (
                 r#"{"I16": 1}"#,

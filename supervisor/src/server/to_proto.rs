@@ -182,7 +182,7 @@ fn kernel(kernel: KernelInfo) -> v1::Kernel {
     let param = |param: ParamInfo| {
         let class = match param.class {
             ParamClass::Unknown => "",
-            ParamClass::Integer => "integer",
+            ParamClass::Integer | ParamClass::Whole => "integer",
             ParamClass::Float => "float",
             ParamClass::Bytes => "struct",
             ParamClass::Pointer => "pointer",

@@ -4,13 +4,13 @@ use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use pappus_client::Error;
-use pappus_kernels::authoring::{TEMPLATES, Template};
+use pappus_kernels::authoring::{SCHEMA, TEMPLATES, Template};
 use serde_json::json;
 
 use crate::arguments::KernelNewArguments;
 use crate::failure::{Failure, Result};
 
-/// Writes both files, or none, and prints the commands that follow.
+/// Writes both files, or none, with the schema for editors beside them, and prints the commands that follow.
 pub(super) fn run(arguments: &KernelNewArguments, out: &mut dyn Write) -> Result<()> {
     let KernelNewArguments { name, template, output, force, json } = arguments;
     check(name)?;
@@ -27,6 +27,9 @@ pub(super) fn run(arguments: &KernelNewArguments, out: &mut dyn Write) -> Result
     for (path, text) in &files {
         write(path, text, *force)?;
     }
+    // Configurations of one folder have one schema, which is the newest program's.
+    let (schema, text) = SCHEMA;
+    write(&folder.join(schema), text, true)?;
     let shown = |path: &Path| quoted(&path.display().to_string());
     let commands = [
         format!("pappus kernel build {}", shown(&source)),
@@ -102,6 +105,9 @@ mod tests {
             let blueprint = pappus_blueprint::parse(config.as_bytes());
             let blueprint = blueprint.unwrap_or_else(|why| panic!("{}: {why}", template.name));
             assert_eq!(blueprint.modules()[0].name, "mine.wasm", "{}", template.name);
+            assert_eq!(blueprint.warnings(), [], "{}", template.name);
+            let written: serde_json::Value = serde_json::from_str(&config).unwrap();
+            assert_eq!(written["$schema"], SCHEMA.0, "{}", template.name);
             for kernel in blueprint.kernels() {
                 assert!(template.source.contains(&format!("KERNEL({},", kernel.symbol)), "{}", kernel.symbol);
             }

@@ -39,7 +39,7 @@ pub fn judge(module: &[u8]) -> Result<(Vec<u8>, Vec<KernelInfo>), CodeError> {
 fn info(param: &Param) -> ParamInfo {
     let class = match param.class {
         Class::Bits => ParamClass::Unknown,
-        Class::Integer => ParamClass::Integer,
+        Class::Integer => ParamClass::Whole,
         Class::Float => ParamClass::Float,
         Class::Struct => ParamClass::Bytes,
         Class::Pointer => ParamClass::Pointer,
