@@ -131,6 +131,8 @@ pub struct Blueprint {
     pub(crate) lists: Vec<Range<u32>>,
     /// Every distinct tensor map.
     pub(crate) tensor_maps: Vec<TensorMap>,
+    /// Unused bytes behind every buffer; more than none for checked calls only, whose buffers share no memory.
+    pub(crate) guard_bytes: u64,
 }
 
 impl Blueprint {
@@ -242,7 +244,7 @@ impl Blueprint {
     pub fn weight_layout(&self, weight_bytes: &[u64]) -> Result<WeightLayout, Error> {
         check_count("blueprint.weights", weight_bytes, self.weights.len())?;
         let mut offsets = Vec::with_capacity(weight_bytes.len());
-        let mut block = Bump::default();
+        let mut block = Bump::with_guards(self.guard_bytes);
         for (at, &bytes) in weight_bytes.iter().enumerate() {
             let offset = block.place(bytes);
             offsets.push(offset.map_err(|message| Error::new(self.place_of(self.weights[at]), message))?);
@@ -373,13 +375,19 @@ pub(crate) struct NoRoom {
 pub(crate) struct Bump {
     /// The end of what has been placed, aligned.
     pub(crate) used: u64,
+    /// Bytes that are left behind each range.
+    guard_bytes: u64,
 }
 
 impl Bump {
+    pub(crate) fn with_guards(guard_bytes: u64) -> Self {
+        Self { used: 0, guard_bytes }
+    }
+
     pub(crate) fn place(&mut self, bytes: u64) -> Result<u64, NoRoom> {
         let end = bytes
             .checked_next_multiple_of(limits::BUFFER_ALIGN)
-            .and_then(|bytes| self.used.checked_add(bytes))
+            .and_then(|bytes| self.used.checked_add(bytes)?.checked_add(self.guard_bytes))
             .filter(|&end| end <= limits::MEMORY_BYTES);
         let end = end.ok_or(NoRoom { bytes, used: self.used })?;
         Ok(std::mem::replace(&mut self.used, end))

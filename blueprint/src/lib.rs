@@ -27,6 +27,7 @@
 //! - `planner`: blueprint + sizes → plan, with every check that needs them
 //! - `binding`: the arrays of a call against the inputs: the free dimensions
 //! - `weights`: what the bytes of the weights alone decide, before any call
+//! - `checked`: the blueprint of checked calls
 //! - `cache`: plans by what they depend on, bounded
 //! - `expression`: symbolic sums of products, for people
 //! - [`ptx`]: what PTX declares of its kernels, to compare it with a blueprint
@@ -40,6 +41,7 @@ mod arrays;
 mod binding;
 mod blueprint;
 mod cache;
+mod checked;
 mod cursor;
 mod describe;
 mod error;
@@ -71,6 +73,7 @@ mod tests;
 pub use arrays::{Array, Declared, Dimension, Misfit};
 pub use blueprint::{Blueprint, Buffer, BufferId, Kernel, Module, Role, WeightFile, WeightLayout, WordRef};
 pub use cache::{CacheBounds, PlanCache};
+pub use checked::{GUARD_BYTES, PRINTED, PRINTED_BYTES};
 pub use describe::{BufferDescription, Description, Known, describe};
 pub use error::{Error, Mistakes};
 pub use expression::Amount;

@@ -45,6 +45,9 @@ impl Blueprint {
     /// Plans an invocation. Pure: the same sizes give the same plan everywhere.
     pub fn plan(&self, sizes: &Sizes<'_>) -> Result<Plan, Error> {
         self.plan_with(sizes, |own_bytes, values| {
+            if self.is_checked() {
+                return None;
+            }
             // Where a size has no value, the pass below says so.
             layout::share(self, &layout::RULE, own_bytes, |id| values.known(id)).unwrap_or(None)
         })
@@ -100,7 +103,8 @@ impl Blueprint {
 }
 
 fn place_buffers(blueprint: &Blueprint, values: &Values<'_>) -> Result<(Vec<Placement>, u64), Error> {
-    let (mut pool, mut weights) = (Bump::default(), Bump::default());
+    let bump = || Bump::with_guards(blueprint.guard_bytes);
+    let (mut pool, mut weights) = (bump(), bump());
     let mut placements = Vec::with_capacity(blueprint.buffers.len());
     for (at, buffer) in blueprint.buffers.iter().enumerate() {
         let bytes = value_of(blueprint, values, buffer.size)?;

@@ -94,6 +94,12 @@ pub(crate) struct SizeTable {
 }
 
 impl SizeTable {
+    /// One more size, behind all others.
+    pub(crate) fn add(&mut self, node: Node) -> SizeId {
+        self.nodes.push(node);
+        SizeId(self.nodes.len() as u32 - 1)
+    }
+
     pub(crate) fn nodes(&self) -> &[Node] {
         &self.nodes
     }
@@ -202,10 +208,7 @@ pub(crate) struct SizeBuilder {
 impl SizeBuilder {
     pub(crate) fn leaf(&mut self, node: Node) -> SizeId {
         let table = &mut self.table;
-        *self.known.entry(node).or_insert_with(|| {
-            table.nodes.push(node);
-            SizeId(table.nodes.len() as u32 - 1)
-        })
+        *self.known.entry(node).or_insert_with(|| table.add(node))
     }
 
     /// An operation on two sizes; an error is why it has no result whatever the sizes of a call are.

@@ -59,7 +59,7 @@ const ORDER: [(&str, &[Level]); 4] = [
             &["error"],
             &["read", "size"],
             &["blueprint", "format"],
-            &["layout", "terms"],
+            &["checked", "layout", "terms"],
             &["describe", "launches", "planner", "resolve", "weights"],
             &["warnings"],
             &["binding", "cache"],

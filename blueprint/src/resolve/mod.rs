@@ -410,6 +410,7 @@ impl<'a> Resolver<'a> {
             items: self.items,
             lists: self.lists,
             tensor_maps: self.tensor_maps,
+            guard_bytes: 0,
         };
         let types = blueprint.inputs.iter().map(|&id| blueprint.declared(id));
         blueprint.input_types = types.collect();

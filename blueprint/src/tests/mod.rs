@@ -1,5 +1,6 @@
 //! Tests of the crate as a whole; what they share.
 
+mod checked;
 mod describe;
 mod docs;
 mod free;
