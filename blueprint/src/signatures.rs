@@ -120,8 +120,8 @@ pub fn write(all: &[Signature]) -> Vec<u8> {
     out
 }
 
-/// A module with that section as its first, in place of any that it has, and without any other custom section. Nothing if the
-/// bytes are no module.
+/// A module with that section as its first, in place of any that it has, and without any other custom section but debug
+/// information. Nothing if the bytes are no module.
 pub fn put(module: &[u8], all: &[Signature]) -> Option<Vec<u8>> {
     const HEAD: usize = 8;
     let mut rest = module.strip_prefix(b"\0asm\x01\0\0\0")?;
@@ -137,7 +137,9 @@ pub fn put(module: &[u8], all: &[Signature]) -> Option<Vec<u8>> {
         let mut reader = Reader { rest: behind };
         let bytes = reader.number(u32::MAX, "").ok()?;
         let (content, behind) = reader.rest.split_at_checked(bytes as usize)?;
-        if id != 0 {
+        // The length of a name that short is one byte.
+        let is_debug_information = content.get(1..).is_some_and(|name| name.starts_with(b".debug_"));
+        if id != 0 || is_debug_information {
             out.push(id);
             leb(bytes, &mut out);
             out.extend(content);
@@ -254,6 +256,8 @@ mod tests {
         assert_eq!((usize::from(section[2]), &section[3..17]), (SECTION.len(), SECTION.as_bytes()));
         assert_eq!(read(&section[17..]).unwrap(), example());
         assert_eq!(put(&with, &example()).unwrap(), with, "once is enough");
+        let debug = b"\0asm\x01\0\0\0\x00\x09\x07.debug_z\x00\x02\x01z";
+        assert!(put(debug, &[]).unwrap().ends_with(b"\x00\x09\x07.debug_z"), "lines are found by it");
         for short in [&module[..9], &module[..10], &b"\0asm"[..]] {
             assert_eq!(put(short, &[]), None);
         }

@@ -59,6 +59,8 @@ pub enum Tag {
     Scrub = 11,
     /// Supervisor → compiling worker: tell what a module declares.
     Describe = 12,
+    /// Supervisor → compiling worker: compile a module with checks.
+    CompileChecked = 13,
     /// Supervisor → worker: lanes without calls give their memory back.
     GiveBack = 16,
     /// Supervisor → worker: look at the turn page.
@@ -116,6 +118,7 @@ impl Tag {
             Soon,
             Scrub,
             Describe,
+            CompileChecked,
             GiveBack,
             Order,
             Load,

@@ -49,6 +49,13 @@ id!(
     LaneId(u32)
 );
 
+impl FunctionId {
+    /// The name of its checked version: the highest bit is for that alone.
+    pub const fn checked(self) -> Self {
+        Self(self.0 | 1 << 63)
+    }
+}
+
 impl LaneId {
     /// The lanes of a worker that has `count`.
     pub fn first(count: usize) -> impl ExactSizeIterator<Item = Self> {

@@ -82,6 +82,12 @@ pub enum ToWorker<'a> {
         /// Names the job.
         job: u64,
     },
+    /// As `Compile`, with checks of every access to memory: for functions that are installed as
+    /// [`Install::checked`].
+    CompileChecked {
+        /// Names the job.
+        job: u64,
+    },
     /// Tell what the module on the control socket declares, for a device that is not here (compiling workers only).
     /// Answered like `Compile`, with the module itself in place of machine code.
     Describe {
@@ -133,6 +139,8 @@ pub struct Install {
     pub modules: u32,
     /// Bytes of every weights buffer, in the blueprint's order.
     pub weight_bytes: Vec<u64>,
+    /// True if its calls are checked: they run the configuration's checked blueprint, with modules that have checks.
+    pub checked: bool,
 }
 
 impl Install {
@@ -290,6 +298,7 @@ impl<'a> ToWorker<'a> {
             Self::Order => (Tag::Order, 0),
             Self::Compile { job } => (Tag::Compile, job),
             Self::Describe { job } => (Tag::Describe, job),
+            Self::CompileChecked { job } => (Tag::CompileChecked, job),
             Self::Soon => (Tag::Soon, 0),
             Self::Scrub { handover } => (Tag::Scrub, handover),
             Self::GiveBack { lanes } => (Tag::GiveBack, lanes),
@@ -312,6 +321,7 @@ impl<'a> ToWorker<'a> {
             | Self::Scrub { .. }
             | Self::GiveBack { .. }
             | Self::Compile { .. }
+            | Self::CompileChecked { .. }
             | Self::Describe { .. } => {}
         }
     }
@@ -340,6 +350,7 @@ impl<'a> ToWorker<'a> {
             Tag::Order => Self::Order,
             Tag::Compile => Self::Compile { job: id },
             Tag::Describe => Self::Describe { job: id },
+            Tag::CompileChecked => Self::CompileChecked { job: id },
             Tag::Soon => Self::Soon,
             Tag::Scrub => Self::Scrub { handover: id },
             Tag::GiveBack => Self::GiveBack { lanes: id },
@@ -393,7 +404,7 @@ mod tests {
 
     #[test]
     fn cold_messages_survive_the_wire() {
-        let install = Install { modules: 2, weight_bytes: vec![4, 8] };
+        let install = Install { modules: 2, weight_bytes: vec![4, 8], checked: true };
         assert_eq!(install.descriptors(), 3);
         let id = FunctionId::new(7);
         round_trip(&ToWorker::Install { function: id, install: install.clone() }, |message| {

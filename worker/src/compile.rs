@@ -21,6 +21,9 @@ pub fn run(mut channels: Channels, compiler: &impl Compiler) -> Result<(), Error
         while let Some(frame) = channels.inbox.frame()? {
             match ToWorker::decode(frame)? {
                 ToWorker::Compile { job } => answer(&mut channels, job, |module| compiler.compile(module))?,
+                ToWorker::CompileChecked { job } => {
+                    answer(&mut channels, job, |module| compiler.compile_checked(module))?;
+                }
                 ToWorker::Describe { job } => answer(&mut channels, job, describe)?,
                 _ => return Err(Error::Unexpected("a compiling worker only compiles")),
             }

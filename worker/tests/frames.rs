@@ -93,7 +93,8 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
         Step::Install(function, modules, weight_bytes, count) => {
             let fds: [&dyn AsFd; 3] = [config, code, code];
             // Mostly the right number of descriptors; else the worker waits for more, or ends.
-            let install = Install { modules: *modules, weight_bytes: weight_bytes.clone() };
+            let checked = weight_bytes.len() == 1;
+            let install = Install { modules: *modules, weight_bytes: weight_bytes.clone(), checked };
             let count = if *count == 8 { 2 } else { install.descriptors() };
             let id = FunctionId::new(*function);
             send(worker, *function, &fds[..count], &ToWorker::Install { function: id, install })

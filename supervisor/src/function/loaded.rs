@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use pappus_blueprint::Blueprint;
 use pappus_protocol::Kind;
@@ -47,6 +47,10 @@ pub struct Loaded {
     weights: Option<Arc<PackedWeights>>,
     /// Kinds and architectures of devices that have its machine code.
     runs_on: Vec<RunsOn>,
+    /// Machine code that is in memory only, for each module: a checked version's.
+    pub(super) code: Option<Vec<ValidatedMemfd>>,
+    /// Its checked version, once one was made: it goes with this one.
+    pub(super) checked: OnceLock<Arc<Loaded>>,
     /// What its owner is charged for it.
     _taken: Charges,
 }
@@ -89,6 +93,8 @@ impl Loaded {
             config: parsed.config,
             weights: parsed.weights,
             runs_on: parsed.runs_on,
+            code: None,
+            checked: OnceLock::new(),
             record,
             _taken: taken,
         }
@@ -110,6 +116,11 @@ impl Loaded {
     /// From now on exactly these may call it besides its owner.
     pub fn grant(&self, callers: Callers) {
         *self.callers.write() = callers;
+    }
+
+    /// Its checked version, if one was made.
+    pub fn checked(&self) -> Option<Arc<Loaded>> {
+        self.checked.get().cloned()
     }
 
     /// Whether devices of this kind and architecture can run it.
@@ -140,6 +151,24 @@ impl Loaded {
     pub fn install(&self, state: &StateDir, target: &CodeTarget) -> Result<(Install, Parts), Failure> {
         let config = memfd::sealed("pappus-config", &self.config)
             .map_err(|e| failed("cannot pass the configuration", &e))?;
+        let modules = match &self.code {
+            Some(code) => code
+                .iter()
+                .map(|code| code.as_fd().try_clone_to_owned().map(File::from))
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(|e| failed("cannot pass the machine code", &e))?,
+            None => self.stored_code(state, target)?,
+        };
+        let install = Install {
+            modules: modules.len() as u32,
+            weight_bytes: self.weight_bytes.clone(),
+            checked: self.blueprint.is_checked(),
+        };
+        Ok((install, Parts { config, modules }))
+    }
+
+    /// The machine code of its modules, as it is stored for a target.
+    fn stored_code(&self, state: &StateDir, target: &CodeTarget) -> Result<Vec<File>, Failure> {
         let modules = self.record.modules.iter().map(|module| {
             // Registration made sure that there is a variant.
             let variant = choose(&module.variants, target.kind, &target.arch);
@@ -148,9 +177,7 @@ impl Loaded {
                 .open_code(self.owner, variant.sha256, &target.fingerprint)
                 .map_err(|e| failed("the machine code is missing; add the function again", &e))
         });
-        let modules = modules.collect::<Result<Vec<_>, _>>()?;
-        let install = Install { modules: modules.len() as u32, weight_bytes: self.weight_bytes.clone() };
-        Ok((install, Parts { config, modules }))
+        modules.collect()
     }
 }
 

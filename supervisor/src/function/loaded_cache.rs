@@ -13,6 +13,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use pappus_shmem::ValidatedMemfd;
+
 use super::loaded::{Callers, Charges, Loaded, Parsed};
 use crate::defences::Defence;
 use crate::ids::{FunctionId, TenantId};
@@ -88,7 +90,8 @@ impl LoadedCache {
     pub fn owner_of(&self, id: FunctionId) -> Option<(TenantId, String)> {
         let slots = self.slots.read();
         let mut all = slots.values().flat_map(HashMap::values).map(|slot| &slot.function);
-        all.find(|function| function.id == id).map(|function| (function.owner, function.record.name.clone()))
+        let is_it = |function: &&Arc<Loaded>| function.id == id || function.id.checked() == id;
+        all.find(is_it).map(|function| (function.owner, function.record.name.clone()))
     }
 
     /// Puts a function into memory; if it got there meanwhile, that one stays. `current` says who may call it besides
@@ -113,6 +116,25 @@ impl LoadedCache {
         let bytes = self.make_room(&account, Limit::PlanBytes, parsed.bytes())?;
         let mut all = self.slots.write();
         Ok(self.put(&mut all, account, record, parsed, current, [place, bytes]).cloned())
+    }
+
+    /// Gives a function its checked version, with machine code for each of its modules. It is charged for by itself and goes
+    /// with the function. If one got there meanwhile, that one stays.
+    pub fn insert_checked(
+        &self,
+        function: &Loaded,
+        parsed: Parsed,
+        code: Vec<ValidatedMemfd>,
+    ) -> Result<Arc<Loaded>, QuotaError> {
+        let account = &function.account;
+        let bytes = parsed.bytes() + code.iter().map(ValidatedMemfd::bytes).sum::<u64>();
+        let place = self.make_room(account, Limit::LoadedFunctions, 1)?;
+        let bytes = self.make_room(account, Limit::PlanBytes, bytes)?;
+        let (id, record) = (function.id.checked(), function.record.clone());
+        let taken = [place, bytes];
+        let mut checked = Loaded::new(id, account.clone(), record, parsed, Callers::default(), taken);
+        checked.code = Some(code);
+        Ok(function.checked.get_or_init(|| Arc::new(checked)).clone())
     }
 
     /// Whether a function leaves half of what its owner may have in memory, and half of what all may have.

@@ -298,4 +298,10 @@ pub trait Compiler {
 
     /// Judges a module and turns it into what [`Device::load`] takes.
     fn compile(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault>;
+
+    /// As [`Compiler::compile`], with checks of every access to memory, for calls of a
+    /// [checked](pappus_blueprint::Blueprint::checked) blueprint.
+    fn compile_checked(&self, _module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
+        Err(Fault::new(FaultCode::BadModule, "kernels for this device have no checks"))
+    }
 }

@@ -110,7 +110,11 @@ fn load<D: Device>(
     let json = read_whole(next()?, limits::JSON_BYTES as u64);
     let json =
         json.map_err(|e| Fault::new(FaultCode::Exhausted, format!("reading the configuration: {e}")))?;
-    let blueprint = pappus_blueprint::parse(&json).map_err(|e| refused(e.to_string()))?;
+    let blueprint = pappus_blueprint::parse(&json).and_then(|plain| match install.checked {
+        true => plain.checked(),
+        false => Ok(plain),
+    });
+    let blueprint = blueprint.map_err(|e| refused(e.to_string()))?;
     let layout = blueprint.weight_layout(&install.weight_bytes);
     let layout = layout.map_err(|e| refused(e.to_string()))?;
     let image = FunctionImage {

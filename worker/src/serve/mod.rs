@@ -174,7 +174,7 @@ impl<D: Device> Server<D> {
                 self.turn.soon();
                 Ok(())
             }
-            ToWorker::Compile { .. } | ToWorker::Describe { .. } => {
+            ToWorker::Compile { .. } | ToWorker::CompileChecked { .. } | ToWorker::Describe { .. } => {
                 Err(Error::Unexpected("a serving worker does not compile"))
             }
         };

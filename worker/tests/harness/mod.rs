@@ -56,6 +56,8 @@ pub struct Worker {
     unloaded: u32,
     /// What the lane of a call is lent, unless the call says otherwise.
     pub lane_bytes: u64,
+    /// True if calls of functions that are installed from now on are checked.
+    pub checked: bool,
     /// Its last message, if its device failed.
     pub broken: Option<Fault>,
     settings: Configure,
@@ -121,6 +123,7 @@ impl Worker {
             leased: None,
             unloaded: 0,
             lane_bytes: LANE_BYTES,
+            checked: false,
             broken: None,
             settings: Configure { poll_us: 50, turns: false, scrub_calls: false, scrub_switch: false },
             runs,
@@ -235,7 +238,8 @@ impl Worker {
         let mut packed = Vec::new();
         for weight in weights {
             packed.extend_from_slice(weight);
-            packed.resize(packed.len().next_multiple_of(256), 0);
+            let guard = if self.checked { pappus_blueprint::GUARD_BYTES as usize } else { 0 };
+            packed.resize(packed.len().next_multiple_of(256) + guard, 0);
         }
         let packed = memfd::sealed("weights", &packed).unwrap();
         let weight_bytes = weights.iter().map(|w| w.len() as u64).collect();
@@ -259,7 +263,7 @@ impl Worker {
         fds.extend(codes.iter().map(AsFd::as_fd));
         control::send(self.control.as_fd(), function, &fds).unwrap();
         let modules = codes.len() as u32;
-        let install = Install { modules, weight_bytes };
+        let install = Install { modules, weight_bytes, checked: self.checked };
         self.send(&ToWorker::Install { function: FunctionId::new(function), install });
         if has_weights {
             self.load(function, Load { weights, instead_of: None }, packed);
@@ -276,7 +280,7 @@ impl Worker {
     ) {
         let [json, code] = [json.as_bytes(), code].map(|part| memfd::sealed("part", part).unwrap());
         control::send(self.control.as_fd(), function, &[json.as_fd(), code.as_fd()]).unwrap();
-        let install = Install { modules: 1, weight_bytes };
+        let install = Install { modules: 1, weight_bytes, checked: self.checked };
         self.send(&ToWorker::Install { function: FunctionId::new(function), install });
     }
 
@@ -479,4 +483,10 @@ fn turn_page() -> (Arc<SharedWords>, ValidatedMemfd) {
 pub fn compile_cpu(module: &[u8]) -> Vec<u8> {
     use pappus_worker::device::Compiler;
     CpuCompiler::new().unwrap().compile(module).unwrap().0
+}
+
+/// The same with checks.
+pub fn compile_cpu_checked(module: &[u8]) -> Vec<u8> {
+    use pappus_worker::device::Compiler;
+    CpuCompiler::new().unwrap().compile_checked(module).unwrap().0
 }

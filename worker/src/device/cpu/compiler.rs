@@ -7,6 +7,8 @@ use pappus_protocol::from_worker::{CompiledModule, Hello, KernelInfo, ParamClass
 use pappus_protocol::{Fault, FaultCode};
 use wasmtime::Engine;
 
+use super::lines::Lines;
+use super::rewrite::Checks;
 use super::{check, engine, rewrite};
 use crate::device::{CodeError, Compiler};
 
@@ -24,8 +26,13 @@ impl CpuCompiler {
 
 /// Judges a module and rewrites it into what the compiler takes; its kernels, with what they take where it tells.
 pub fn judge(module: &[u8]) -> Result<(Vec<u8>, Vec<KernelInfo>), CodeError> {
+    judge_for(module, Checks::None)
+}
+
+fn judge_for(module: &[u8], checks: Checks) -> Result<(Vec<u8>, Vec<KernelInfo>), CodeError> {
     let judged = check::check(module)?;
-    let rewritten = rewrite::rewrite(module, &judged).map_err(|e| CodeError(format!("malformed: {e}")))?;
+    let rewritten = rewrite::rewrite(module, &judged, checks);
+    let rewritten = rewritten.map_err(|e| CodeError(format!("malformed: {e}")))?;
     let told: HashMap<&str, &Signature> =
         judged.signatures.iter().map(|signature| (signature.kernel.as_str(), signature)).collect();
     let kernels = judged.kernels.iter().map(|name| KernelInfo {
@@ -47,16 +54,30 @@ fn info(param: &Param) -> ParamInfo {
     ParamInfo { offset: param.offset, bytes: param.bytes, class }
 }
 
+impl CpuCompiler {
+    fn compile_for(&self, module: &[u8], checks: Checks) -> Result<(Vec<u8>, CompiledModule), Fault> {
+        let refused = |why: CodeError| Fault::new(FaultCode::BadModule, why.0);
+        let (rewritten, kernels) = judge_for(module, checks).map_err(refused)?;
+        let code = self.engine.precompile_module(&rewritten);
+        let mut code = code.map_err(|e| refused(CodeError(format!("the compiler refuses it: {e:#}"))))?;
+        if checks == Checks::All {
+            let lines = Lines::find(module).map_err(|e| refused(CodeError(format!("malformed: {e}"))))?;
+            lines.append_to(&mut code);
+        }
+        Ok((code, CompiledModule { kernels, ..CompiledModule::default() }))
+    }
+}
+
 impl Compiler for CpuCompiler {
     fn hello(&self) -> Hello {
         engine::hello(&self.engine)
     }
 
     fn compile(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
-        let refused = |why: CodeError| Fault::new(FaultCode::BadModule, why.0);
-        let (rewritten, kernels) = judge(module).map_err(refused)?;
-        let code = self.engine.precompile_module(&rewritten);
-        let code = code.map_err(|e| refused(CodeError(format!("the compiler refuses it: {e:#}"))))?;
-        Ok((code, CompiledModule { kernels, ..CompiledModule::default() }))
+        self.compile_for(module, Checks::None)
+    }
+
+    fn compile_checked(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
+        self.compile_for(module, Checks::All)
     }
 }

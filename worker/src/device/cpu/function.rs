@@ -6,9 +6,11 @@ use pappus_protocol::{Fault, FaultCode};
 use pappus_shmem::Mapping;
 use wasmtime::{Engine, Store, Val};
 
+use super::bounds::Buffers;
 use super::layout::{POOL_AT, WEIGHTS_END};
 use super::memory::{Handover, Pool, weights_at};
 use super::module::{KernelFn, LoadedModule, mapping};
+use super::rewrite::Checks;
 use crate::device::{self, FunctionImage, LoadedWeights};
 
 /// A function ready to run on the CPU.
@@ -16,10 +18,12 @@ pub struct Function {
     pub(super) store: Store<()>,
     pub(super) modules: Vec<LoadedModule>,
     pub(super) kernels: Vec<Kernel>,
+    /// Its buffers, where its calls are checked.
+    pub(super) checked: Option<Buffers>,
     /// Its weights, while they are there.
     pub(super) weights: Option<Weights>,
     /// Where they lie, if it has any.
-    weights_at: u64,
+    pub(super) weights_at: u64,
     /// What the last load of weights came to, until that is asked for.
     pub(super) loaded: Option<Result<LoadedWeights, Fault>>,
     /// The pool its memories are mapped on; none before its first call.
@@ -63,14 +67,16 @@ impl Function {
             store: Store::new(engine, ()),
             modules: Vec::with_capacity(image.modules.len()),
             kernels: Vec::with_capacity(blueprint.kernels().len()),
+            checked: Buffers::of(blueprint),
             weights: None,
             weights_at: weights_at(image.weight_bytes),
             loaded: None,
             pool: None,
         };
+        let checks = if blueprint.is_checked() { Checks::All } else { Checks::None };
         for (file, module) in image.modules.into_iter().zip(blueprint.modules()) {
             let store = &mut function.store;
-            let loaded = LoadedModule::load(engine, store, handover, file);
+            let loaded = LoadedModule::load(engine, store, handover, file, checks);
             let loaded = loaded.map_err(|fault| Fault {
                 message: format!("module `{}`: {}", module.name, fault.message),
                 ..fault

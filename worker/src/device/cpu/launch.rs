@@ -2,17 +2,22 @@
 //! copies and fills within the pool.
 
 use pappus_blueprint::limits::PARAM_BYTES;
-use pappus_blueprint::{Plan, Space, Step};
+use pappus_blueprint::{Placement, Plan, Space, Step};
 use pappus_protocol::{Fault, FaultCode, now_ns};
 
+use super::bounds::{Bounds, Stray};
 use super::function::Function;
 use super::layout::{ARGS_AT, LAUNCH_AT, LaunchRecord, POOL_AT, SCRATCH_AT};
 use super::memory::Pool;
 use super::module::mapping;
+use super::prints;
 use crate::device::broken;
 
 /// How long one range of blocks should take: short beside a deadline, long beside a call (20 ns).
 const RANGE_NS: u64 = 750_000;
+
+/// What was printed before a fault, in its message: a message has [`pappus_protocol::limits::MAX_FAULT_BYTES`].
+const FAULT_PRINTS_BYTES: usize = 1024;
 
 /// Slots of the longest parameter list.
 const MAX_SLOTS: usize = PARAM_BYTES as usize / 8;
@@ -26,10 +31,34 @@ pub(super) struct Execution<'a> {
 }
 
 impl Execution<'_> {
-    /// Executes all steps.
-    pub(super) fn run(&mut self) -> Result<(), Fault> {
+    /// Executes all steps. What kernels of a checked call print becomes text in the buffer for it, or a part of the fault.
+    pub(super) fn run_and_print(&mut self) -> Result<(), Fault> {
         let plan = self.plan;
-        self.steps(&plan.steps)
+        let ran = self.steps(&plan.steps);
+        let Some(buffer) = self.printed() else { return ran };
+        let mut records = vec![0; buffer.bytes as usize];
+        self.pool.mapping.read(buffer.offset, &mut records).map_err(|_| broken())?;
+        match ran {
+            Ok(()) => {
+                let text = prints::text(&records, records.len());
+                records.fill(0);
+                records[..text.len()].copy_from_slice(text.as_bytes());
+                self.pool.mapping.write(buffer.offset, &records).map_err(|_| broken())
+            }
+            Err(mut fault) => {
+                let text = prints::text(&records, FAULT_PRINTS_BYTES);
+                if !text.is_empty() {
+                    fault.message += &format!("\nbefore that it printed:\n{}", text.trim_end());
+                }
+                Err(fault)
+            }
+        }
+    }
+
+    /// Where what kernels print goes; none if nothing takes it.
+    fn printed(&self) -> Option<Placement> {
+        let nth = self.function.checked.as_ref()?.printed()?;
+        self.plan.buffers.get(nth).copied()
     }
 
     /// Executes steps; repeats nest, no deeper than the blueprint's limit.
@@ -69,6 +98,7 @@ impl Execution<'_> {
             return Err(broken());
         };
         let mut slots = [0; MAX_SLOTS];
+        let prints = self.printed().map_or((0, 0), |at| ((POOL_AT + at.offset) as u32, at.bytes as u32));
         let slots = self.write_params(params.start as usize..params.end as usize, &mut slots)?;
         let function = &mut *self.function;
         let entry = function.kernels.get(kernel as usize).ok_or_else(broken)?;
@@ -76,8 +106,15 @@ impl Execution<'_> {
         module.used = true;
         module.memory.expose_pool(self.plan.pool_bytes).map_err(mapping)?;
         module.memory.provide_scratch(shared_bytes).map_err(mapping)?;
-        let record = LaunchRecord { grid, block, shared_bytes, shared_at: SCRATCH_AT };
+        let (prints_at, prints_bytes) = prints;
+        let record =
+            LaunchRecord { grid, block, shared_bytes, shared_at: SCRATCH_AT, prints_at, prints_bytes };
         module.memory.write_call(&record, slots);
+        if let Some(buffers) = &function.checked {
+            let bounds = Bounds::new(buffers, self.plan, function.weights_at, &module.low, shared_bytes);
+            let (count, entries) = bounds.to_bytes();
+            module.memory.write_bounds(count, &entries).map_err(mapping)?;
+        }
 
         let blocks: u64 = grid.iter().copied().map(u64::from).product();
         // The kernel's speed on these sizes is not known: start with one block and increase the range.
@@ -89,8 +126,7 @@ impl Execution<'_> {
             let entry = &function.kernels[kernel as usize];
             let ran = entry.code.call(&mut function.store, (ARGS_AT, LAUNCH_AT, first, count));
             if let Err(error) = ran {
-                let memory = &function.modules[entry.module].memory;
-                return Err(trap(kernel, &entry.name, &error, || memory.reason()));
+                return Err(self.trap(kernel, shared_bytes, &error));
             }
             first += count;
             let now = self.check_deadline(Some(kernel))?;
@@ -98,6 +134,41 @@ impl Execution<'_> {
             before = now;
         }
         Ok(())
+    }
+
+    /// A kernel's trap in words: the reason that is known, or the trap's own text (wasmtime adds host addresses to some).
+    #[cold]
+    fn trap(&self, kernel: u32, shared_bytes: u32, error: &wasmtime::Error) -> Fault {
+        let entry = &self.function.kernels[kernel as usize];
+        let trap = error.downcast_ref::<wasmtime::Trap>();
+        let left = trap.filter(|trap| **trap == wasmtime::Trap::UnreachableCodeReached);
+        let left = left.and_then(|_| self.reason(entry.module, shared_bytes));
+        let why = match (left, trap) {
+            (Some(reason), _) => reason,
+            (None, Some(trap)) => {
+                let cause = trap.to_string();
+                format!("trapped: {}", cause.strip_prefix("wasm trap: ").unwrap_or(&cause))
+            }
+            (None, None) => "trapped: it cannot be called".to_owned(),
+        };
+        let message = format!("kernel `{}` {why}", entry.name);
+        Fault { code: FaultCode::KernelTrap, kernel: Some(kernel), message }
+    }
+
+    /// Why a kernel of a module gave up, where that is known: a check of it failed, or it says so itself.
+    fn reason(&self, module: usize, shared_bytes: u32) -> Option<String> {
+        let function = &*self.function;
+        let module = &function.modules[module];
+        let stray = module.memory.stray().and_then(|written| Stray::read(&written));
+        let Some((stray, buffers)) = stray.zip(function.checked.as_ref()) else {
+            return module.memory.reason().map(|reason| format!("at {reason}"));
+        };
+        let bounds = Bounds::new(buffers, self.plan, function.weights_at, &module.low, shared_bytes);
+        let place = module.lines.of(stray.place);
+        let place = place.unwrap_or_else(|| {
+            format!("byte {} of the code (its line is known once it is built with --debug)", stray.place)
+        });
+        Some(format!("{}, at {place}", bounds.describe(&stray)))
     }
 
     /// Collects the slots of a parameter list, with addresses filled in.
@@ -145,24 +216,6 @@ impl Execution<'_> {
 fn next_range(count: u64, took_ns: u64) -> u64 {
     let fitting = u128::from(count) * u128::from(RANGE_NS) / u128::from(took_ns.max(1));
     u64::try_from(fitting).unwrap_or(u64::MAX).clamp(1, count.saturating_mul(8))
-}
-
-/// The text of a kernel's trap: the reason that it left itself, or the trap's own text (wasmtime adds host addresses to
-/// some).
-#[cold]
-fn trap(kernel: u32, name: &str, error: &wasmtime::Error, reason: impl Fn() -> Option<String>) -> Fault {
-    let trap = error.downcast_ref::<wasmtime::Trap>();
-    let left = trap.filter(|trap| **trap == wasmtime::Trap::UnreachableCodeReached).and_then(|_| reason());
-    let message = match (left, trap) {
-        (Some(reason), _) => format!("kernel `{name}` at {reason}"),
-        (None, Some(trap)) => {
-            let cause = trap.to_string();
-            let cause = cause.strip_prefix("wasm trap: ").unwrap_or(&cause);
-            format!("kernel `{name}` trapped: {cause}")
-        }
-        (None, None) => format!("kernel `{name}` trapped: it cannot be called"),
-    };
-    Fault { code: FaultCode::KernelTrap, kernel: Some(kernel), message }
 }
 
 #[cfg(test)]

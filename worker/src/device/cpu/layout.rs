@@ -5,7 +5,8 @@
 //! | stack, data |           | call | scratch | pool …              weights, read-only |    |
 //!   private, per module       private          the worker's, shared   the function's
 //! ```
-//! Everything between is unreachable, and so is the last page: a stray access traps.
+//! Everything between is unreachable, and so is the last page: a stray access traps. Where calls are checked, behind
+//! `scratch` lies what kernels may reach ([`bounds`](super::bounds)); they themselves do not reach that.
 //!
 //! A kernel is an export of type `(args: i32, launch: i32, first: i64, count: i64) -> ()`. It runs the
 //! blocks `first .. first + count` of the linearised grid, x fastest. `args` is the address of the
@@ -32,6 +33,8 @@ pub const CALL_BYTES: u64 = 2 * HOST_PAGE;
 pub const SCRATCH_AT: u32 = LAUNCH_AT + (64 << 10);
 /// The most shared memory of a launch.
 pub const MAX_SCRATCH_BYTES: u64 = 256 << 10;
+/// What kernels of checked calls may reach.
+pub const CHECKS_AT: u32 = LAUNCH_AT + (1 << 20);
 /// The pool, at the same place in every module.
 pub const POOL_AT: u64 = 64 << 20;
 /// Weights end here.
@@ -68,15 +71,23 @@ pub struct LaunchRecord {
     pub shared_bytes: u32,
     /// Its address.
     pub shared_at: u32,
+    /// Where a checked call takes what kernels print, and how many bytes of it; none in other calls.
+    pub prints_at: u32,
+    /// See [`LaunchRecord::prints_at`].
+    pub prints_bytes: u32,
 }
+
+/// Bytes of a [`LaunchRecord`].
+pub const LAUNCH_BYTES: usize = 40;
 
 impl LaunchRecord {
     /// The record as it lies in memory.
-    pub fn to_bytes(self) -> [u8; 32] {
+    pub fn to_bytes(self) -> [u8; LAUNCH_BYTES] {
         let [gx, gy, gz] = self.grid;
         let [bx, by, bz] = self.block;
-        let mut bytes = [0; 32];
-        let words = [gx, gy, gz, bx, by, bz, self.shared_bytes, self.shared_at];
+        let mut bytes = [0; LAUNCH_BYTES];
+        let (prints_at, prints_bytes) = (self.prints_at, self.prints_bytes);
+        let words = [gx, gy, gz, bx, by, bz, self.shared_bytes, self.shared_at, prints_at, prints_bytes];
         for (slot, word) in bytes.chunks_exact_mut(4).zip(words) {
             slot.copy_from_slice(&word.to_le_bytes());
         }
@@ -86,9 +97,10 @@ impl LaunchRecord {
 
 const _: () = {
     use pappus_blueprint::limits;
+    assert!(LAUNCH_BYTES <= (ARGS_AT - LAUNCH_AT) as usize);
     assert!(limits::PARAM_BYTES <= CALL_BYTES - (ARGS_AT - LAUNCH_AT) as u64);
     assert!(limits::SHARED_BYTES <= MAX_SCRATCH_BYTES);
     assert!(CALL_BYTES <= (SCRATCH_AT - LAUNCH_AT) as u64);
-    assert!(SCRATCH_AT as u64 + MAX_SCRATCH_BYTES <= POOL_AT);
+    assert!(SCRATCH_AT as u64 + MAX_SCRATCH_BYTES <= CHECKS_AT as u64);
     assert!(MAX_LOW_BYTES <= LAUNCH_AT as u64);
 };

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pappus_shmem::{Mapping, Protection, Reservation, ValidatedMemfd, memfd};
 
+use super::bounds::{ENTRIES_AT, STRAY_AT, STRAY_BYTES};
 use super::layout::*;
 
 /// The largest low part that is cleared by writing zeros, which takes microseconds; a larger one is
@@ -112,6 +113,8 @@ pub(super) struct LinearMemory {
     pool_reachable: usize,
     /// Mapped bytes of weights, at the end of what kernels can address.
     weights_mapped: usize,
+    /// Mapped bytes of what checked kernels may reach.
+    checks_mapped: usize,
 }
 
 impl LinearMemory {
@@ -132,6 +135,7 @@ impl LinearMemory {
             pool_mapped: 0,
             pool_reachable: 0,
             weights_mapped: 0,
+            checks_mapped: 0,
         })
     }
 
@@ -199,12 +203,47 @@ impl LinearMemory {
         let launch = launch.to_bytes();
         let bytes = (slots.len() * 8).min((CALL_BYTES - u64::from(ARGS_AT - LAUNCH_AT)) as usize);
         // SAFETY: the call's pages are mapped, `bytes` was cut to what is left of them behind the launch,
-        // and `slots` holds at least as many. The parts do not overlap: 32 bytes end before ARGS_AT.
+        // and `slots` holds at least as many. The parts do not overlap: the launch ends before ARGS_AT.
         unsafe {
             let base = self.range.base();
             ptr::copy_nonoverlapping(launch.as_ptr(), base.add(LAUNCH_AT as usize), launch.len());
             ptr::copy_nonoverlapping(slots.as_ptr().cast(), base.add(ARGS_AT as usize), bytes);
         }
+    }
+
+    /// Writes what the next launch may reach, where its checks look for it.
+    pub(super) fn write_bounds(&mut self, count: [u8; 4], entries: &[u8]) -> std::io::Result<()> {
+        let header = (ENTRIES_AT - u64::from(CHECKS_AT)) as usize;
+        let needed = (header + entries.len()).next_multiple_of(HOST_PAGE as usize);
+        if needed > (POOL_AT - u64::from(CHECKS_AT)) as usize {
+            return Err(std::io::ErrorKind::OutOfMemory.into());
+        }
+        if needed > self.checks_mapped {
+            self.range.map_private(CHECKS_AT as usize, needed)?;
+            self.checks_mapped = needed;
+        }
+        // SAFETY: `checks_mapped` bytes are mapped there, no fewer than the header and the entries have.
+        unsafe {
+            let checks = self.range.base().add(CHECKS_AT as usize);
+            ptr::write_bytes(checks, 0, header);
+            ptr::copy_nonoverlapping(count.as_ptr(), checks, count.len());
+            ptr::copy_nonoverlapping(entries.as_ptr(), checks.add(header), entries.len());
+        }
+        Ok(())
+    }
+
+    /// What a check wrote down before it trapped, if checks have a place for it.
+    pub(super) fn stray(&self) -> Option<[u8; STRAY_BYTES]> {
+        let mut written = [0; STRAY_BYTES];
+        if self.checks_mapped == 0 {
+            return None;
+        }
+        // SAFETY: the first page there is mapped, and holds what strayed.
+        unsafe {
+            let from = self.range.base().add(STRAY_AT as usize);
+            ptr::copy_nonoverlapping(from, written.as_mut_ptr(), written.len());
+        }
+        Some(written)
     }
 
     /// Provides `bytes` of zeroed shared memory.

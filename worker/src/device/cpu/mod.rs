@@ -2,20 +2,25 @@
 //!
 //! In reading order:
 //! - [`layout`]: the ABI of wasm modules.
-//! - `check`, `rewrite`, `bulk`, [`compiler`]: from a module to machine code (the compiling role).
+//! - `check`, `rewrite`, `bulk`, `instrument`, `lines`, [`compiler`]: from a module to machine code (the compiling role).
 //! - `engine`: the settings that both roles share.
 //! - `memory`, `module`, `function`: from machine code to something that runs (the serving role).
+//! - `bounds`, `prints`: what the kernels of a checked call may reach, and what they print.
 //! - `launch`: running it.
 
+mod bounds;
 mod bulk;
 mod check;
 pub mod compiler;
 mod engine;
 mod function;
+mod instrument;
 mod launch;
 pub mod layout;
+mod lines;
 mod memory;
 mod module;
+mod prints;
 mod rewrite;
 
 use std::sync::Arc;
@@ -78,7 +83,7 @@ impl Cpu {
         let copied_in = Instant::now();
         let mut execution =
             launch::Execution { function, pool: &self.pool, plan: call.plan, deadline_ns: call.deadline_ns };
-        execution.run()?;
+        execution.run_and_print()?;
         let executed = Instant::now();
         for output in call.outputs {
             let arena = call.arenas.range(output.arena, output.offset, output.bytes)?;

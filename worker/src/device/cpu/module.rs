@@ -6,8 +6,10 @@ use pappus_protocol::{Fault, FaultCode};
 use rustix::io::Errno;
 use wasmtime::{Engine, ExternType, Global, Instance, Module, Store, TypedFunc};
 
+use super::layout::LowPart;
+use super::lines::Lines;
 use super::memory::{Handover, LinearMemory, Pool};
-use super::rewrite::low_part_of;
+use super::rewrite::{Checks, low_part_of};
 
 /// A kernel's parameters: `args`, `launch`, `first`, `count`.
 pub(super) type KernelFn = TypedFunc<(u32, u32, u64, u64), ()>;
@@ -15,6 +17,9 @@ pub(super) type KernelFn = TypedFunc<(u32, u32, u64, u64), ()>;
 /// A module, ready to run.
 pub(super) struct LoadedModule {
     pub(super) memory: LinearMemory,
+    pub(super) low: LowPart,
+    /// Where in its source its checked accesses are.
+    pub(super) lines: Lines,
     instance: Instance,
     /// Its one mutable global and what it begins with.
     pub(super) stack_pointer: Option<(Global, i32)>,
@@ -23,32 +28,40 @@ pub(super) struct LoadedModule {
 }
 
 impl LoadedModule {
-    /// Maps machine code and instantiates it over a memory of its own.
+    /// Maps machine code, which must have these checks, and instantiates it over a memory of its own.
     pub(super) fn load(
         engine: &Engine,
         store: &mut Store<()>,
         handover: &Handover,
         file: File,
+        checks: Checks,
     ) -> Result<Self, Fault> {
+        let lines = match checks {
+            Checks::None => Lines::default(),
+            Checks::All => Lines::read(&file).unwrap_or_default(),
+        };
         // SAFETY: the descriptor comes from the supervisor and holds what this build's compiling role
         // made of a checked module; the file is sealed or private to the supervisor, so its bytes do not change.
         // Machine code of a tenant runs in this process in any case, and the sandbox confines the process.
         #[allow(unsafe_code)]
         let module = unsafe { Module::deserialize_open_file(engine, file) }.map_err(|e| refused(&e))?;
-        let low = module
+        let (low, has) = module
             .exports()
             .find_map(|export| match export.ty() {
                 ExternType::Memory(_) => low_part_of(export.name()),
                 _ => None,
             })
             .ok_or_else(|| Fault::new(FaultCode::Load, "machine code: it says nothing about its memory"))?;
+        if has != checks {
+            return Err(Fault::new(FaultCode::Load, "machine code with checks is for checked calls"));
+        }
         let mut memory = LinearMemory::new(&low).map_err(mapping)?;
         memory.offer(handover);
         let instance = Instance::new(&mut *store, &module, &[]).map_err(|e| refused(&e))?;
         memory.remember(&low);
         let stack_pointer = instance.get_global(&mut *store, "__stack_pointer");
         let stack_pointer = stack_pointer.and_then(|global| Some((global, global.get(&mut *store).i32()?)));
-        Ok(Self { memory, instance, stack_pointer, used: false })
+        Ok(Self { memory, low, lines, instance, stack_pointer, used: false })
     }
 
     /// The kernel of that name.

@@ -3,38 +3,66 @@
 //! memory was the only import and added functions come last in their index space.
 //!
 //! `memory.copy` and `memory.fill` become calls of functions added to the module ([`bulk`]): wasmtime
-//! runs them in host code, where a fault would take the worker down instead of naming the kernel.
+//! runs them in host code, where a fault would take the worker down instead of naming the kernel. For checked calls,
+//! every access to memory is checked before ([`instrument`]).
 
 use wasm_encoder::{CodeSection, Encode, ExportKind, MemorySection, MemoryType, RawSection};
 use wasmparser::{BinaryReader, BinaryReaderError, FunctionBody, Operator, Parser, Payload};
 
 use super::bulk;
 use super::check::ValidatedMemfd;
+use super::instrument;
 use super::layout::{LowPart, MAX_LOW_BYTES, MEMORY_BYTES, WASM_PAGE};
 
 /// The memory's export is named by this and the numbers of its low part: the name survives compilation
 /// and can be read before there is an instance. (The module itself exports no memory: `check`.)
 const MEMORY_NAME: &str = "pappus-low";
+/// The same for a module with checks.
+const CHECKED_NAME: &str = "pappus-checked";
 
-fn memory_name(low: &LowPart) -> String {
-    format!("{MEMORY_NAME}:{}:{}:{}", low.bytes, low.data.start, low.data.end)
+fn memory_name(low: &LowPart, checks: Checks) -> String {
+    let name = if checks == Checks::All { CHECKED_NAME } else { MEMORY_NAME };
+    format!("{name}:{}:{}:{}", low.bytes, low.data.start, low.data.end)
 }
 
-/// What a rewritten module's export says about its memory.
-pub(super) fn low_part_of(export: &str) -> Option<LowPart> {
-    let mut numbers = export.strip_prefix(MEMORY_NAME)?.strip_prefix(':')?.split(':');
+/// What a rewritten module's export says about its memory, and about its accesses to it.
+pub(super) fn low_part_of(export: &str) -> Option<(LowPart, Checks)> {
+    let (name, numbers) = export.split_once(':')?;
+    let checks = match name {
+        MEMORY_NAME => Checks::None,
+        CHECKED_NAME => Checks::All,
+        _ => return None,
+    };
+    let mut numbers = numbers.split(':');
     let mut next = || numbers.next()?.parse().ok();
     let low = LowPart { bytes: next()?, data: next()?..next()? };
     let ordered = low.data.start <= low.data.end && low.data.end <= low.bytes;
-    (ordered && low.bytes <= MAX_LOW_BYTES).then_some(low)
+    (ordered && low.bytes <= MAX_LOW_BYTES).then_some((low, checks))
+}
+
+/// Which accesses to memory are checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Checks {
+    /// None: what is not mapped traps.
+    None,
+    /// All of them, for checked calls.
+    All,
 }
 
 /// Rewrites a module that was judged.
-pub(super) fn rewrite(module: &[u8], judged: &ValidatedMemfd) -> Result<Vec<u8>, BinaryReaderError> {
+pub(super) fn rewrite(
+    module: &[u8],
+    judged: &ValidatedMemfd,
+    checks: Checks,
+) -> Result<Vec<u8>, BinaryReaderError> {
     let mut out = wasm_encoder::Module::new();
     let mut code = CodeSection::new();
     let mut helper_type = 0;
     let mut memory = Some(whole_memory());
+    // For checks: how many parameters each type has, the type of each function, where its code begins.
+    let mut params: Vec<u32> = Vec::new();
+    let mut function_types: Vec<u32> = Vec::new();
+    let mut code_at = 0;
     for payload in Parser::new(0).parse_all(module) {
         let payload = payload?;
         let section = payload.as_section();
@@ -42,31 +70,56 @@ pub(super) fn rewrite(module: &[u8], judged: &ValidatedMemfd) -> Result<Vec<u8>,
         match payload {
             Payload::TypeSection(types) => {
                 helper_type = types.count();
-                let data = appended(raw, 1, &bulk::TYPE)?;
+                let mut added = (1, bulk::TYPE.to_vec());
+                if checks == Checks::All {
+                    added.0 += instrument::TYPE_COUNT;
+                    added.1.extend(instrument::TYPES);
+                    for ty in types.into_iter_err_on_gc_types() {
+                        params.push(ty?.params().len() as u32);
+                    }
+                }
+                let data = appended(raw, added.0, &added.1)?;
                 out.section(&RawSection { id: 1, data: &data });
             }
-            Payload::FunctionSection(_) => {
-                let mut two = Vec::new();
-                helper_type.encode(&mut two);
-                helper_type.encode(&mut two);
-                let data = appended(raw, bulk::FUNCTIONS, &two)?;
+            Payload::FunctionSection(functions) => {
+                let mut added = vec![helper_type; bulk::FUNCTIONS as usize];
+                if checks == Checks::All {
+                    added.extend(instrument::FUNCTION_TYPES.map(|ty| helper_type + 1 + ty));
+                    function_types = functions.into_iter().collect::<Result<_, _>>()?;
+                }
+                let mut entries = Vec::new();
+                added.iter().for_each(|ty| ty.encode(&mut entries));
+                let data = appended(raw, added.len() as u32, &entries)?;
                 out.section(&RawSection { id: 3, data: &data });
             }
             Payload::ExportSection(_) => {
                 memory.take().map(|memory| out.section(&memory));
                 let mut entry = Vec::new();
-                memory_name(&judged.low).as_str().encode(&mut entry);
+                memory_name(&judged.low, checks).as_str().encode(&mut entry);
                 ExportKind::Memory.encode(&mut entry);
                 0u32.encode(&mut entry);
                 let data = appended(raw, 1, &entry)?;
                 out.section(&RawSection { id: 7, data: &data });
             }
-            Payload::CodeSectionStart { .. } => {}
+            Payload::CodeSectionStart { range, .. } => code_at = range.start,
             Payload::CodeSectionEntry(body) => {
-                code.raw(&without_bulk_operators(module, &body, judged.functions)?);
+                let functions = judged.functions;
+                code.raw(&match checks {
+                    Checks::None => without_bulk_operators(module, &body, functions)?,
+                    Checks::All => {
+                        let ty = function_types.get(code.len() as usize).map_or(0, |ty| *ty as usize);
+                        let params = params.get(ty).copied().unwrap_or(0);
+                        instrument::body(module, &body, params, functions, code_at)?
+                    }
+                });
                 // Data follows the code, so the code section is complete with its last body.
-                if code.len() == judged.functions {
+                if code.len() == functions {
                     code.function(&bulk::fill()).function(&bulk::copy());
+                    if checks == Checks::All {
+                        instrument::functions(functions).iter().for_each(|added| {
+                            code.function(added);
+                        });
+                    }
                     out.section(&code);
                 }
             }
@@ -141,7 +194,9 @@ mod tests {
     #[test]
     fn the_low_part_travels_in_a_name() {
         let low = LowPart { bytes: 131_072, data: 65_536..70_000 };
-        assert_eq!(low_part_of(&memory_name(&low)), Some(low));
+        for checks in [Checks::None, Checks::All] {
+            assert_eq!(low_part_of(&memory_name(&low, checks)), Some((low.clone(), checks)));
+        }
         for lie in [
             "memory",
             "pappus-low:1",
