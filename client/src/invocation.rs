@@ -117,6 +117,13 @@ impl Invocation {
         self
     }
 
+    /// Runs it on a cpu device with checks of every access to memory; only the function's owner may. All inputs and buffers
+    /// are outputs then, and so is [`PRINTED`](crate::PRINTED).
+    pub fn checked(mut self) -> Self {
+        self.message.checked = true;
+        self
+    }
+
     /// Says for which [`version`](v1::FunctionInfo::version) of the function the call is made: it is refused, with the place
     /// `function_version`, where the function takes or gives something else by now.
     pub fn made_for(mut self, version: u64) -> Self {

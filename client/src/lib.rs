@@ -54,5 +54,6 @@ pub use blobs::Blob;
 pub use client::Client;
 pub use error::{Error, Result};
 pub use invocation::{Invocation, Item};
+pub use pappus_blueprint::{PRINTED, PRINTED_BYTES};
 pub use pappus_proto::{Code, v1};
 pub use pappus_shmem::memfd;

@@ -209,6 +209,7 @@ mod tests {
             outputs: vec![output; outputs],
             deadline_ns: 5,
             function_version: 6,
+            checked: true,
         }))
     }
 

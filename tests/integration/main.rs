@@ -37,6 +37,7 @@
 //! - [`surveys`]: which devices a supervisor takes.
 //! - [`amd`]: the HIP device on a library that looks like HIP's.
 //! - [`kernel_author`]: kernels of others, from `pappus kernel new` to a failed requirement.
+//! - [`checked`]: calls that find what strays, show buffers and let kernels print.
 //! - [`cli`], [`inputs`], [`metrics`]: the command and the endpoint that operators use.
 //! - [`health`]: what an orchestrator is told. [`monitoring`]: dashboard, alerts and run book name what there is.
 //! - [`arrows`]: imports point one way.
@@ -64,6 +65,7 @@ mod ancestors;
 mod arrows;
 mod calls;
 mod chaos;
+mod checked;
 mod cli;
 mod code_objects;
 mod command_line;

@@ -53,13 +53,24 @@ impl CheckArguments {
 }
 
 impl InvokeArguments {
+    /// True if the call is to be checked.
+    pub(crate) fn is_checked(&self) -> bool {
+        self.checked || !self.dumps.is_empty()
+    }
+
+    /// What is written, and where to: outputs, and buffers.
+    pub(crate) fn written(&self) -> impl Iterator<Item = &Assignment<Destination>> {
+        self.outputs.iter().chain(&self.dumps)
+    }
+
     /// Refuses names that come twice.
     pub(crate) fn check(&self) -> Result<(), Conflict> {
         check_inputs(&self.inputs, Some)?;
-        if let Some(name) = repeated(&self.outputs) {
+        let written: Vec<_> = self.written().cloned().collect();
+        if let Some(name) = repeated(&written) {
             return Err(Conflict::Output(name.to_owned()));
         }
-        let stdout = self.outputs.iter().filter(|output| output.value == Destination::Stdout);
+        let stdout = written.iter().filter(|output| output.value == Destination::Stdout);
         if stdout.count() > 1 { Err(Conflict::Stdout) } else { Ok(()) }
     }
 }

@@ -58,6 +58,9 @@ pub(crate) struct KernelBuildArguments {
     /// Let no warning pass
     #[arg(long)]
     pub(crate) strict: bool,
+    /// Keep debug information in modules for the CPU device: `pappus invoke --checked` tells lines then
+    #[arg(long)]
+    pub(crate) debug: bool,
     #[command(flatten)]
     pub(crate) json: Json,
 }

@@ -311,6 +311,12 @@ pub(crate) struct InvokeArguments {
     /// Where to write an output: a file, or `-` for stdout
     #[arg(short = 'o', long = "output", value_name = "B=FILE", value_parser = assignment::<Destination>("NAME=FILE", "--output B="))]
     pub(crate) outputs: Vec<Assignment<Destination>>,
+    /// Run it on the CPU device with checks: an access outside of all buffers is named with its line, kernels may print
+    #[arg(long)]
+    pub(crate) checked: bool,
+    /// Where to write any buffer as the call leaves it, as with --output; the call is checked
+    #[arg(long = "dump", value_name = "BUFFER=FILE", value_parser = assignment::<Destination>("NAME=FILE", "--dump B="))]
+    pub(crate) dumps: Vec<Assignment<Destination>>,
     /// End each call after this time, such as 500ms; a supervisor that has not answered 2s later counts as silent
     #[arg(long, value_parser = values::some_time)]
     pub(crate) deadline: Option<Duration>,

@@ -240,7 +240,7 @@ impl Completer {
         let (function, owner, caller) = call.names();
         tracing::debug!(
             function, owner, caller, worker = worker.get(), code = ?fault.code,
-            "a call failed: {}", fault.message
+            "a call failed: {}", fault.message.lines().next().unwrap_or_default()
         );
     }
 

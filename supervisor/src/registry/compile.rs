@@ -186,6 +186,11 @@ impl Compiler {
         self.ask(module, |job| ToWorker::Compile { job })
     }
 
+    /// As [`Compiler::compile`], with checks of every access to memory.
+    pub fn compile_checked(&self, module: &[u8]) -> Result<Compiled, CompileError> {
+        self.ask(module, |job| ToWorker::CompileChecked { job })
+    }
+
     fn ask(&self, module: &[u8], ask: Ask) -> Result<Compiled, CompileError> {
         let module =
             memfd::sealed("pappus-module", module).map_err(|e| failed("cannot hold the module", &e))?;

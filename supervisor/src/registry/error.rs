@@ -96,6 +96,14 @@ pub enum RegistryError {
     /// Only the owner may do that.
     #[error("{0} is another tenant's: you may call it, not read or change it")]
     NotOwner(String),
+    /// Only the owner may call it checked.
+    #[error("{0} is another tenant's: only its owner may call it checked, which tells what its kernels do")]
+    CheckedByOthers(String),
+    /// No device here checks its calls.
+    #[error(
+        "checked calls run on a cpu device, and {0} cannot run on one here: that takes a cpu device, and a .wasm of every module"
+    )]
+    CheckedNowhere(String),
     /// A function that another tenant granted does not load.
     #[error("{reference} cannot be loaded here: its owner can see why")]
     GrantedDoesNotLoad {
@@ -173,7 +181,8 @@ impl Refusable for RegistryError {
             Self::Unknown { .. } | Self::Vanished | Self::NotGranted { .. } => Reason::NotFound,
             Self::Exists { .. } => Reason::AlreadyExists,
             Self::TooManyModules | Self::TooManyGrants(_) => Reason::ResourceExhausted,
-            Self::NotOwner(_) => Reason::PermissionDenied,
+            Self::NotOwner(_) | Self::CheckedByOthers(_) => Reason::PermissionDenied,
+            Self::CheckedNowhere(_) => Reason::Unsupported,
             Self::GrantedDoesNotLoad { reason, .. } => *reason,
             Self::Admission(error) => error.reason(),
             Self::Code(error) => error.reason(),

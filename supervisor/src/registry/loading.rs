@@ -139,7 +139,7 @@ impl Registry {
         Some(parsed)
     }
 
-    fn pack_weights(
+    pub(super) fn pack_weights(
         &self,
         account: &Arc<Account>,
         record: &FunctionRecord,

@@ -11,6 +11,7 @@
 //! - [`layout`]: kernels and parameters against what a blueprint does with them.
 //! - [`code`]: machine code for the devices here; [`admission`]: what a registration must fulfil.
 //! - Lookups: `access`: which function a tenant means; `lookups`: what is shown; `loading`: functions ready to invoke.
+//! - `checked`: checked versions of functions.
 //! - `tries`: requests that may need machine code, tried until it is there.
 //! - Changes: `blobs`, `modules`, `functions` (`signature`: what is kept of inputs and outputs), `grants`; `release`: what nothing needs any more.
 
@@ -18,6 +19,7 @@ mod access;
 pub mod admission;
 mod blob_table;
 mod blobs;
+mod checked;
 pub mod code;
 mod compilations;
 pub mod compile;

@@ -37,6 +37,7 @@ impl Registry {
     fn forget_plans(&self, function: &Loaded) {
         let callers = function.callers();
         self.tenants.forget_plans(function.id, function.owner, callers.iter().map(|name| &**name));
+        self.tenants.forget_plans(function.id.checked(), function.owner, std::iter::empty());
     }
 
     /// What is kept of functions under the name that they have in memory goes with them: plans here, and everything else
@@ -46,6 +47,9 @@ impl Registry {
         self.loaded.on_eviction(move |function| {
             registry.upgrade().inspect(|registry| registry.forget_plans(function));
             told(function.id);
+            if function.checked().is_some() {
+                told(function.id.checked());
+            }
         });
     }
 

@@ -347,7 +347,12 @@ impl Connection {
                 return None;
             }
         };
-        if let Some(function) = self.ctx.server.registry.find(&self.ctx.account, &arrived.message.function)
+        let (registry, name) = (&self.ctx.server.registry, &arrived.message.function);
+        let found = match arrived.message.checked {
+            false => registry.find(&self.ctx.account, name),
+            true => registry.find_checked(&self.ctx.account, name),
+        };
+        if let Some(function) = found
             && self.submit(id, &handle, &mut arrived, &function, Thread::Socket, burst)
         {
             return None;
@@ -386,8 +391,11 @@ impl Connection {
         if handle.is_over() {
             return;
         }
-        let name = &arrived.message.function;
-        let loaded = self.ctx.server.registry.load(self.ctx.whose(), &self.ctx.account, name).await;
+        let (registry, name) = (&self.ctx.server.registry, &arrived.message.function);
+        let loaded = match arrived.message.checked {
+            false => registry.load(self.ctx.whose(), &self.ctx.account, name).await,
+            true => registry.load_checked(self.ctx.whose(), &self.ctx.account, name).await,
+        };
         drop(late);
         match loaded {
             // The deadline answered it meanwhile, or the client is gone.

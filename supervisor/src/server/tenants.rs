@@ -89,8 +89,10 @@ impl Server {
     /// A function that was in memory is not registered any more: workers forget it after the calls that they have.
     pub fn uninstall(&self, function: Option<FunctionId>) {
         let Some(function) = function else { return };
-        self.router.forget(function);
-        self.devices.iter().for_each(|device| device.uninstall(function));
+        for version in [function, function.checked()] {
+            self.router.forget(version);
+            self.devices.iter().for_each(|device| device.uninstall(version));
+        }
     }
 
     /// A function is revoked: what was kept for that pair of owner and caller goes.

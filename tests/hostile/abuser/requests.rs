@@ -142,6 +142,7 @@ fn invoke(call: &Call, last: Last) -> v1::Invoke {
         outputs,
         deadline_ns: nanoseconds(call.deadline),
         function_version: 0,
+        checked: false,
     }
 }
 

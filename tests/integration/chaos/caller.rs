@@ -166,6 +166,7 @@ impl<'r> Caller<'r> {
             outputs: takes.then(|| v1::Output { name: "out".into(), region: target }).into_iter().collect(),
             deadline_ns: wish.deadline.as_nanos() as u64,
             function_version: 0,
+            checked: false,
         };
         self.run.history.note(What::Sent { conn: self.conn, id, ask });
         self.open.insert(id, (sent, target));

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::Path;
 
-use pappus_blueprint::{Blueprint, DType, Known, Plan, Shape, parse};
+use pappus_blueprint::{Blueprint, DType, Known, PRINTED, Plan, Shape, parse};
 use pappus_client::arena::{Arena, aligned};
 use pappus_client::{Client, Code, Error, Invocation, npy, v1};
 use serde_json::{Value, json};
@@ -60,7 +60,11 @@ impl Data {
             }
             other => other?,
         };
-        let blueprint = parse(function.config.as_bytes())?;
+        let mut blueprint = parse(function.config.as_bytes())?;
+        let own_outputs = blueprint.outputs().len();
+        if arguments.is_checked() {
+            blueprint = blueprint.checked()?;
+        }
         let names = blueprint.inputs().iter().map(|id| blueprint.buffers()[id.index()].name.as_str());
         let declared = |name: &str| blueprint.input_type(name);
         let inputs = open_inputs(&names.collect::<Vec<_>>(), declared, arguments)?;
@@ -80,7 +84,7 @@ impl Data {
         let mut arena = client.open_arena(bytes.max(aligned(1)))?;
         Ok(Self {
             items: load(&mut arena, &inputs)?,
-            outputs: place_outputs(&mut arena, &blueprint, plan, arguments)?,
+            outputs: place_outputs(&mut arena, &blueprint, plan, own_outputs, arguments)?,
             inputs,
             types,
             version: function.version,
@@ -137,6 +141,17 @@ impl Data {
     /// True if the call waited for code or weights.
     pub(super) fn has_loaded(&self, answer: &v1::Invoked) -> bool {
         self.warm_on.as_ref().is_some_and(|warm_on| !warm_on.contains(&answer.device))
+    }
+
+    /// What kernels of a checked call printed: lines of text, whatever bytes there are.
+    pub(super) fn printed(&self, answer: &v1::Invoked) -> Result<String> {
+        let Some(output) = self.outputs.iter().find(|output| output.name == PRINTED) else {
+            return Ok(String::new());
+        };
+        let mut text = vec![0; output.bytes(answer) as usize];
+        self.arena.read(output.region, 0, &mut text)?;
+        let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+        Ok(String::from_utf8_lossy(text).replace(|c: char| c.is_control() && c != '\n', "?"))
     }
 
     /// The call.
@@ -327,7 +342,7 @@ fn known(
 fn check_outputs(blueprint: &Blueprint, plan: &Plan, arguments: &InvokeArguments) -> Result<()> {
     let names = blueprint.outputs().iter().map(|id| blueprint.buffers()[id.index()].name.as_str());
     let names: Vec<&str> = names.collect();
-    for Assignment { name, value: to } in &arguments.outputs {
+    for Assignment { name, value: to } in arguments.written() {
         let at = position(&names, name, arguments)?;
         let shape = plan.output_shapes[at].as_ref();
         let dtype = shape.map(|shape| shape.dtype);
@@ -402,7 +417,7 @@ fn npy_path(to: &Destination) -> Option<&Path> {
 
 /// Where an output goes, if anywhere.
 fn destination_of(arguments: &InvokeArguments, name: &str) -> Option<Destination> {
-    arguments.outputs.iter().find(|output| output.name == name).map(|output| output.value.clone())
+    arguments.written().find(|output| output.name == name).map(|output| output.value.clone())
 }
 
 /// NumPy's name of an output's element type.
@@ -442,19 +457,22 @@ fn load(arena: &mut Arena, inputs: &[Input]) -> Result<Vec<(String, v1::Region)>
     Ok(items)
 }
 
+/// Room for the function's own outputs, which come first, and for other buffers of a checked call that are wanted.
 fn place_outputs(
     arena: &mut Arena,
     blueprint: &Blueprint,
     plan: Plan,
+    own_outputs: usize,
     arguments: &InvokeArguments,
 ) -> Result<Vec<Output>> {
-    let outputs = blueprint.outputs().iter().map(|id| {
+    let mut outputs = Vec::new();
+    for (nth, id) in blueprint.outputs().iter().enumerate() {
         let name = &blueprint.buffers()[id.index()].name;
-        Ok(Output {
-            name: name.clone(),
-            region: arena.alloc(plan.buffers[id.index()].bytes)?,
-            to: destination_of(arguments, name),
-        })
-    });
-    outputs.collect()
+        let to = destination_of(arguments, name);
+        if nth < own_outputs || to.is_some() || name == PRINTED {
+            let region = arena.alloc(plan.buffers[id.index()].bytes)?;
+            outputs.push(Output { name: name.clone(), region, to });
+        }
+    }
+    Ok(outputs)
 }

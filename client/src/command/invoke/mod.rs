@@ -6,6 +6,7 @@ mod latency;
 
 use std::io::Write;
 
+use pappus_blueprint::PRINTED;
 use pappus_client::{Client, Invocation, v1};
 use serde_json::{Value, json};
 
@@ -32,7 +33,12 @@ pub(crate) fn run(
     if let Some(deadline) = arguments.deadline {
         call = call.deadline(deadline);
     }
+    if arguments.is_checked() {
+        call = call.checked();
+    }
     let (answer, latencies) = repeat(client, &call, arguments)?;
+    // A closed stderr hears nothing.
+    let _ = write!(anstream::stderr(), "{}", data.printed(&answer)?);
     let is_json = arguments.json.json;
     // What goes to stdout is part of the object there.
     let apart = |output: &&data::Output| !(is_json && output.to == Some(Destination::Stdout));
@@ -76,7 +82,8 @@ fn to_json(
     answer: &v1::Invoked,
     latencies: &Latencies,
 ) -> Result<Value> {
-    let outputs = data.outputs.iter().map(|output| output.to_json(&data.arena, answer));
+    let outputs = data.outputs.iter().filter(|output| output.name != PRINTED);
+    let outputs = outputs.map(|output| output.to_json(&data.arena, answer));
     let outputs: Vec<Value> = outputs.collect::<Result<_>>()?;
     Ok(json!({
         "function": arguments.name,

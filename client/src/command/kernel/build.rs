@@ -38,6 +38,7 @@ pub(super) fn run(arguments: &KernelBuildArguments, out: &mut dyn Write) -> Resu
         toolchain,
         scratch: &scratch,
         strict: arguments.strict,
+        debug: arguments.debug,
         coloured: std::io::stderr().is_terminal(),
         said: String::new(),
     };
@@ -123,6 +124,7 @@ struct Builder<'a> {
     toolchain: Toolchain,
     scratch: &'a Scratch,
     strict: bool,
+    debug: bool,
     coloured: bool,
     /// What the tools said so far, once: of five targets, each finds the same to say.
     said: String,
@@ -163,6 +165,12 @@ impl Builder<'_> {
         if self.strict {
             options.push("-Werror".into());
         }
+        let keeps_lines = self.debug && target.code == Code::Wasm;
+        if keeps_lines {
+            // Paths begin at the folder of the source, wherever that and the headers lie.
+            options.extend(["-g", "-fdebug-compilation-dir=."].map(str::to_owned));
+            options.push(format!("-ffile-prefix-map={}=include", self.headers().display()));
+        }
         if self.coloured {
             options.push("-fcolor-diagnostics".into());
         }
@@ -185,7 +193,8 @@ impl Builder<'_> {
             }
             Code::Wasm => {
                 let files = [first.as_os_str(), "-o".as_ref(), second.as_os_str()];
-                let arguments: Vec<_> = WASM_LINK.iter().map(AsRef::as_ref).chain(files).collect();
+                let link = WASM_LINK.iter().filter(|option| !(keeps_lines && **option == "--strip-all"));
+                let arguments: Vec<_> = link.map(AsRef::as_ref).chain(files).collect();
                 let linked = self.toolchain.run(self.scratch, WASM_LD, &arguments)?;
                 self.judge(WASM_LD, source, target, &linked)?;
                 with_signatures(source, &read(&first)?, &read(&second)?)

@@ -558,6 +558,7 @@ class Invoke(_message.Message):
     OUTPUTS_FIELD_NUMBER: _builtins.int
     DEADLINE_NS_FIELD_NUMBER: _builtins.int
     FUNCTION_VERSION_FIELD_NUMBER: _builtins.int
+    CHECKED_FIELD_NUMBER: _builtins.int
     function: _builtins.str
     """NAME, or OWNER/NAME for one that another tenant granted."""
     deadline_ns: _builtins.int
@@ -566,6 +567,10 @@ class Invoke(_message.Message):
     """The `version` of the FunctionInfo that the call was made for: where the function takes or gives something else by
     now, the call is refused with `place` "function_version", and the client asks for its FunctionInfo again. 0: the call
     is for whatever the function is.
+    """
+    checked: _builtins.bool
+    """Runs it on a cpu device with checks of every access to memory, for the function's owner only. All inputs and
+    buffers are outputs then, and so is "pappus.printed": text that ends at the first zero byte.
     """
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Input]: ...
@@ -579,10 +584,11 @@ class Invoke(_message.Message):
         outputs: _abc.Iterable[Global___Output] | None = ...,
         deadline_ns: _builtins.int = ...,
         function_version: _builtins.int = ...,
+        checked: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ns", b"deadline_ns", "function", b"function", "function_version", b"function_version", "inputs", b"inputs", "outputs", b"outputs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked", "deadline_ns", b"deadline_ns", "function", b"function", "function_version", b"function_version", "inputs", b"inputs", "outputs", b"outputs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
