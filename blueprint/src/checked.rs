@@ -31,6 +31,8 @@ impl Blueprint {
             role: Role::Buffer,
             output: false,
             reached: true,
+            named: false,
+            used: true,
             dtype: Some(DType::U8),
             size,
             shape: None,

@@ -189,6 +189,10 @@ pub struct Invoke {
     /// is for whatever the function is.
     #[prost(fixed64, tag = "5")]
     pub function_version: u64,
+    /// Runs it on a cpu device with checks of every access to memory, for the function's owner only. All inputs and
+    /// buffers are outputs then, and so is "pappus.printed": text that ends at the first zero byte.
+    #[prost(bool, tag = "6")]
+    pub checked: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Input {

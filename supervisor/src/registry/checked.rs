@@ -12,6 +12,7 @@ use crate::function::Loaded;
 use crate::function::loaded::{Parsed, RunsOn};
 use crate::refusal::failed;
 use crate::tenants::{Account, Limit};
+use pappus_blueprint::Mistakes;
 use pappus_protocol::Kind;
 
 impl Registry {
@@ -54,7 +55,7 @@ impl Registry {
         }
         let (class, record, account) = (&self.classes[class], &function.record, &function.account);
         let (config, blueprint) = self.parse_config(account, record.config)?;
-        let blueprint = blueprint.checked()?;
+        let blueprint = blueprint.checked().map_err(Mistakes::from)?;
         let mut code = Vec::with_capacity(record.modules.len());
         for module in &record.modules {
             let variant = class.choose(&module.variants);

@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use pappus_blueprint::Mistakes;
+
 use super::admission::{able, check_blob, check_module_bytes, check_modules, check_weights};
 use super::code::{Codes, Wish};
 use super::error::{RegistryError, Thing};
@@ -41,7 +43,10 @@ impl Registry {
             (modules, check_weights(&change.blobs, &blueprint, &new.weights)?)
         };
         let weight_bytes: Vec<u64> = weights.iter().map(|weight| weight.bytes).collect();
-        blueprint.check_weights(&weight_bytes)?;
+        blueprint
+            .check_weights(&weight_bytes)
+            .map_err(|why| why.found_in(&config))
+            .map_err(Mistakes::from)?;
         let classes = self.with_room(&weights, able(&blueprint, self.runnable(&modules)?)?)?;
         self.check_code(tenant, &blueprint, &modules, &classes, codes)?;
         self.check_declared(tenant, &blueprint, &modules, codes)?;

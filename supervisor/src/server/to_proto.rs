@@ -34,7 +34,7 @@ fn registration(done: Registration) -> v1::Registration {
 /// A module in a list.
 pub(super) fn listed_module(record: &ModuleRecord) -> v1::ModuleInfo {
     let variants = record.variants.iter().map(|one| variant_info(one, None)).collect();
-    v1::ModuleInfo { name: record.name.clone(), variants }
+    v1::ModuleInfo { name: record.name.clone(), variants, ..Default::default() }
 }
 
 /// A function as its owner is told of it.
@@ -155,7 +155,7 @@ pub(super) fn fitting(functions: &mut Vec<v1::FunctionInfo>) -> bool {
 /// A module and what is in its variants.
 fn found(name: &str, variants: &[Variant], code: Vec<Option<CodeInfo>>) -> v1::ModuleInfo {
     let variants = variants.iter().zip(code).map(|(variant, code)| variant_info(variant, code)).collect();
-    v1::ModuleInfo { name: name.to_owned(), variants }
+    v1::ModuleInfo { name: name.to_owned(), variants, ..Default::default() }
 }
 
 fn variant(variant: &Variant) -> v1::Variant {

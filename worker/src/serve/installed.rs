@@ -111,7 +111,7 @@ fn load<D: Device>(
     let json =
         json.map_err(|e| Fault::new(FaultCode::Exhausted, format!("reading the configuration: {e}")))?;
     let blueprint = pappus_blueprint::parse(&json).and_then(|plain| match install.checked {
-        true => plain.checked(),
+        true => plain.checked().map_err(Into::into),
         false => Ok(plain),
     });
     let blueprint = blueprint.map_err(|e| refused(e.to_string()))?;
