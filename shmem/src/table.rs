@@ -5,16 +5,21 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 
 /// Descriptors that every process has: input, output, errors.
 const FIRST_OWN: RawFd = 3;
 
 /// Starts a thread whose table has the three standard descriptors and this one, and returns when that is so. It takes no
 /// signals. The thread must not use descriptors of other threads: their numbers mean nothing to it, or something else.
-pub fn spawn_apart(name: &str, kept: OwnedFd, body: impl FnOnce(OwnedFd) + Send + 'static) -> io::Result<()> {
+pub fn spawn_apart(
+    name: &str,
+    kept: OwnedFd,
+    body: impl FnOnce(OwnedFd) + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
     let (say, said) = mpsc::sync_channel(1);
     let number = kept.as_raw_fd();
-    std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
         let apart = part(number);
         let is_apart = apart.is_ok();
         if say.send(apart).is_ok() && is_apart {
@@ -25,7 +30,7 @@ pub fn spawn_apart(name: &str, kept: OwnedFd, body: impl FnOnce(OwnedFd) + Send 
     let apart = said.recv().map_err(io::Error::other)?;
     // The thread has a copy.
     drop(kept);
-    apart
+    apart.map(|()| thread)
 }
 
 /// Gives the calling thread a table of its own, with this descriptor and the standard ones.
@@ -77,7 +82,7 @@ mod tests {
         let kept = theirs.as_raw_fd();
         let (say, said) = mpsc::channel();
         let (go, goes) = mpsc::channel::<()>();
-        spawn_apart("apart", theirs.into(), move |socket| {
+        let thread = spawn_apart("apart", theirs.into(), move |socket| {
             goes.recv().unwrap();
             // The folder itself is open while it is listed.
             let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
@@ -87,6 +92,7 @@ mod tests {
         .unwrap();
         let after = std::fs::File::open("/dev/null").unwrap();
         go.send(()).unwrap();
+        thread.join().unwrap();
         let (table, socket, blocked) = said.recv().unwrap();
         let terminate = 1 << (libc::SIGTERM - 1);
         assert!(u64::from_str_radix(&blocked, 16).unwrap() & terminate != 0, "{blocked}");

@@ -89,9 +89,9 @@ pub async fn run(
     // Before any worker starts: a path that cannot be had ends the start at once.
     let clients = match manager.take_clients(&config.socket)? {
         Some(given) => Listener::kept(given, &config.socket)?,
-        None => Listener::own(&config.socket, 0o666)?,
+        None => Listener::own(&config.socket, 0o666, &state)?,
     };
-    let admins = Listener::own(&config.admin_socket, 0o600)?;
+    let admins = Listener::own(&config.admin_socket, 0o600, &state)?;
     let sockets = vec![clients.file(), admins.file()];
     let mut devices = Vec::new();
     for device in found {
@@ -139,7 +139,9 @@ pub async fn run(
     };
     accepting.iter().for_each(|task| task.abort());
     reloading.abort();
-    // The last answers are on their way to the sockets already; no further client can connect.
+    // The last answers are on their way to the sockets already; no further client can connect. Clients see the end also where
+    // a thread that hangs keeps this process, and the sockets with it.
+    server.disconnect();
     sockets.iter().for_each(|socket| socket.remove());
     server.devices.iter().for_each(|device| device.close());
     let threads = server.devices.iter().flat_map(|device| device.take_threads()).collect();

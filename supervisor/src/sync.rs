@@ -108,6 +108,8 @@ pub mod rank {
     pub const CONNECTIONS: u8 = 97;
     /// Whose connection one is.
     pub const CONNECTION_PLACE: u8 = 98;
+    /// Socket files of this supervisor.
+    pub const BOUND: u8 = 99;
     /// Work on clients' descriptors: a thread that drops one may hold any other lock.
     pub const CLIENT_IO: u8 = 100;
     /// What one client has not read yet.

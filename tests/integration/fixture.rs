@@ -282,6 +282,18 @@ impl Supervisor {
         self.answers();
     }
 
+    /// Starts it again on the same paths, though the process before, which was told to end, is not gone; that process.
+    pub(crate) fn restart_over(&mut self) -> Child {
+        let bound = || std::fs::symlink_metadata(self.admin_socket()).and_then(|found| found.modified()).ok();
+        let old = bound();
+        let again = spawn(&self.program, self.dir.path(), &self.flags);
+        // What the process before listened on still takes connections, which nobody serves.
+        until("it has sockets of its own", || bound().is_some_and(|time| Some(time) != old));
+        let before = std::mem::replace(&mut self.child, again);
+        self.answers();
+        before
+    }
+
     /// What a second supervisor on the same state directory says.
     pub(crate) fn second(&self, socket: &str) -> Ran {
         let device = ["--device", "cpu:workers=1,memory=1MiB"].map(str::to_owned);

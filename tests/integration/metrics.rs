@@ -11,11 +11,14 @@ use crate::fixture::{self, Supervisor, until};
 use crate::kit::{self, refused};
 use crate::programs::workspace;
 
-/// Descriptors of a process that listen on a TCP port of the loopback interface or any other.
+/// Descriptors of a process that listen on a TCP port of the loopback interface or any other. Some threads have a table of
+/// their own.
 fn listens_on_tcp(pid: u32) -> bool {
-    let sockets: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
-        .unwrap()
-        .filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok())
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let sockets: Vec<String> = threads
+        .filter_map(|thread| std::fs::read_dir(thread.unwrap().path().join("fd")).ok())
+        .flatten()
+        .filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok())
         .map(|target| target.to_string_lossy().into_owned())
         .collect();
     let tables = ["tcp", "tcp6"]

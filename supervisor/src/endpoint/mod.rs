@@ -3,8 +3,10 @@
 //! other from an answer. Where all places are taken, the connection that has been there longest makes way for a new one: a
 //! peer chooses its addresses, so none has places by its name. It answers from before devices are looked for.
 //!
+//! - [`acceptor`]: the listening socket.
 //! - [`process`]: what the process itself takes.
 
+mod acceptor;
 mod process;
 
 use std::collections::VecDeque;
@@ -20,10 +22,11 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use metrics_exporter_prometheus::{BuildError, PrometheusBuilder, PrometheusHandle};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
+use self::acceptor::Acceptor;
 use crate::metrics;
 use crate::server::Server;
 use crate::server::health::NotReady;
@@ -31,8 +34,6 @@ use crate::sync::{OrderedMutex, rank};
 
 /// Connections that are served at the same time.
 const MAX_CONNECTIONS: usize = 128;
-/// Connections that may wait to be accepted.
-const BACKLOG: u32 = 1024;
 /// From a connection's beginning to the end of its request; to its own end, also where the peer reads slowly.
 const MAX_REQUEST_TIME: Duration = Duration::from_secs(1);
 const MAX_TIME: Duration = Duration::from_secs(10);
@@ -107,7 +108,7 @@ impl Last {
 
 /// Answers; must run inside the runtime and before any handle of a metric is made.
 pub fn serve(address: SocketAddr) -> Result<Endpoint, EndpointError> {
-    let listener = listen(address).map_err(|source| EndpointError::Listen { address, source })?;
+    let listener = Acceptor::listen(address).map_err(|source| EndpointError::Listen { address, source })?;
     let recorder = PrometheusBuilder::new().set_buckets(&metrics::BUCKETS)?.install_recorder()?;
     metrics::describe();
     process::describe();
@@ -115,13 +116,6 @@ pub fn serve(address: SocketAddr) -> Result<Endpoint, EndpointError> {
     let endpoint = Endpoint { recorder, written: Arc::default(), server: Arc::default() };
     tokio::spawn(accept(listener, endpoint.clone()));
     Ok(endpoint)
-}
-
-fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
 }
 
 async fn keep_up(handle: PrometheusHandle) {
@@ -132,7 +126,7 @@ async fn keep_up(handle: PrometheusHandle) {
     }
 }
 
-async fn accept(listener: TcpListener, endpoint: Endpoint) {
+async fn accept(listener: Acceptor, endpoint: Endpoint) {
     let mut places = Places::default();
     loop {
         match listener.accept().await {
@@ -296,16 +290,16 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn connections_that_stall_keep_no_probe_from_an_answer() {
-        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
-        let to = listener.local_addr().unwrap();
+        let listener = Acceptor::listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let to = listener.address();
         tokio::spawn(accept(listener, endpoint()));
         for stalled in [64, MAX_CONNECTIONS, 3 * MAX_CONNECTIONS] {
             let answers = tokio::task::spawn_blocking(move || probed_beside(stalled, to)).await.unwrap();
             assert!(answers.iter().all(|answer| answer.starts_with("HTTP/1.1 ")), "{stalled}: {answers:?}");
         }
         // The control: where who came first keeps its place, the same connections keep probes out.
-        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
-        let to = listener.local_addr().unwrap();
+        let listener = Acceptor::listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let to = listener.address();
         tokio::spawn(async move {
             let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
             loop {

@@ -17,6 +17,7 @@ use crate::client_fd::ClientSocket;
 use crate::defences::Defence;
 use crate::ids::TenantId;
 use crate::quota::Limit;
+use crate::store::StateDir;
 use crate::tenants::Account;
 
 /// How often it is looked whether a socket's file is still there.
@@ -41,8 +42,8 @@ pub struct Listener {
 
 impl Listener {
     /// Bound by this process, and gone with it.
-    pub fn own(path: &Path, mode: u32) -> std::io::Result<Self> {
-        let (socket, file) = SocketFile::bind(path, mode)?;
+    pub fn own(path: &Path, mode: u32, state: &Arc<StateDir>) -> std::io::Result<Self> {
+        let (socket, file) = SocketFile::bind(path, mode, state.clone())?;
         Ok(Self::new(socket, file))
     }
 

@@ -5,12 +5,14 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener as Listening;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::UnixListener;
 
+use crate::store::StateDir;
 use crate::sync::{OrderedMutex, rank};
 
 /// Bytes that the kernel takes as a socket's path, without the zero at its end.
@@ -25,23 +27,32 @@ type Identity = (u64, u64);
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// The file's mode where this supervisor makes it; none where the service manager keeps the socket for the next one.
-    mode: Option<u32>,
+    /// None where the service manager keeps the socket for the next supervisor.
+    made: Option<Made>,
     identity: OrderedMutex<Option<Identity>, { rank::SOCKET_FILE }>,
 }
 
+/// How this supervisor makes a file.
+#[derive(Debug)]
+struct Made {
+    mode: u32,
+    /// Remembers the file for the next supervisor, which may replace it even if this process hangs and listens on.
+    state: Arc<StateDir>,
+}
+
 impl SocketFile {
-    /// Binds a path. A stale socket is replaced; a file of another kind, or a socket that another process listens on, is not
-    /// touched.
-    pub fn bind(path: &Path, mode: u32) -> std::io::Result<(UnixListener, Self)> {
-        let file = Self { path: path.to_owned(), mode: Some(mode), identity: OrderedMutex::default() };
-        Ok((file.make(mode)?, file))
+    /// Binds a path. A stale socket is replaced, and one of those that a supervisor of this state directory bound before; a file
+    /// of another kind, or a socket that another process listens on, is not touched.
+    pub fn bind(path: &Path, mode: u32, state: Arc<StateDir>) -> std::io::Result<(UnixListener, Self)> {
+        let made = Some(Made { mode, state });
+        let file = Self { path: path.to_owned(), made, identity: OrderedMutex::default() };
+        Ok((file.make()?, file))
     }
 
     /// The file of a socket that the service manager keeps.
     pub fn kept(path: &Path) -> Self {
         let identity = OrderedMutex::new(identity(path));
-        Self { path: path.to_owned(), mode: None, identity }
+        Self { path: path.to_owned(), made: None, identity }
     }
 
     /// Where it is.
@@ -51,7 +62,7 @@ impl SocketFile {
 
     /// Whether this supervisor made it.
     pub fn is_own(&self) -> bool {
-        self.mode.is_some()
+        self.made.is_some()
     }
 
     /// Whether who connects to its path reaches this supervisor.
@@ -80,8 +91,7 @@ impl SocketFile {
     /// Binds the path anew, if its file is gone and this supervisor made it.
     pub(super) fn bind_again(&self) -> Option<std::io::Result<UnixListener>> {
         let was_made = self.identity.lock().is_some();
-        let mode = self.mode.filter(|_| was_made && !self.is_there())?;
-        Some(self.make(mode))
+        (self.is_own() && was_made && !self.is_there()).then(|| self.make())
     }
 
     /// Removes the file, if it is still this supervisor's.
@@ -92,8 +102,12 @@ impl SocketFile {
         }
     }
 
-    fn make(&self, mode: u32) -> std::io::Result<UnixListener> {
+    fn make(&self) -> std::io::Result<UnixListener> {
         let path = &self.path;
+        let Some(Made { mode, state }) = &self.made else {
+            return Err(std::io::ErrorKind::Unsupported.into());
+        };
+        let bound = state.bound();
         let taken = |why: &str| {
             std::io::Error::new(std::io::ErrorKind::AddrInUse, format!("{}: {why}", path.display()))
         };
@@ -101,17 +115,23 @@ impl SocketFile {
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(taken("is a file, not a socket: give --socket another path"));
             }
+            Ok(found) if bound.was_ours(&found) => std::fs::remove_file(path)?,
             Ok(_) if is_listened_on(path) => {
                 return Err(taken("another process listens there: stop it, or give this one another path"));
             }
             Ok(_) => std::fs::remove_file(path)?,
             Err(_) => {}
         }
-        let (listening, identity) = listen_on(path, mode).map_err(|error| {
+        let (listening, identity) = listen_on(path, *mode).map_err(|error| {
             let kind = std::io::Error::from(error).kind();
             std::io::Error::new(kind, format!("cannot listen on {}: {}", path.display(), why_not(error)))
         })?;
         *self.identity.lock() = Some(identity);
+        if let Err(error) = bound.add(path) {
+            tracing::warn!(
+                "should this process be killed and hang, the next one cannot replace its socket: {error}"
+            );
+        }
         UnixListener::from_std(listening)
     }
 }
@@ -167,10 +187,17 @@ fn listen_on(path: &Path, mode: u32) -> rustix::io::Result<(Listening, Identity)
 mod tests {
     use super::*;
 
+    fn state(dir: &tempfile::TempDir) -> Arc<StateDir> {
+        Arc::new(StateDir::open(&dir.path().join("state")).unwrap())
+    }
+
     #[tokio::test]
     async fn a_path_that_cannot_be_bound_is_refused_with_what_to_do() {
         let dir = tempfile::tempdir().unwrap();
-        let why = |name: &str| SocketFile::bind(&dir.path().join(name), 0o600).unwrap_err().to_string();
+        let state = state(&dir);
+        let why = |name: &str| {
+            SocketFile::bind(&dir.path().join(name), 0o600, state.clone()).unwrap_err().to_string()
+        };
         std::fs::write(dir.path().join("file"), "kept").unwrap();
         for (name, words) in [
             ("file", "is a file, not a socket: give --socket another path"),
@@ -186,7 +213,7 @@ mod tests {
     async fn a_file_that_is_gone_is_noticed_and_bound_anew() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
-        let (listening, file) = SocketFile::bind(&path, 0o600).unwrap();
+        let (listening, file) = SocketFile::bind(&path, 0o600, state(&dir)).unwrap();
         assert!(file.why_not().is_none() && file.bind_again().is_none());
         std::fs::remove_file(&path).unwrap();
         assert!(file.why_not().is_some_and(|why| why.contains("is gone")));
@@ -233,7 +260,7 @@ mod tests {
     async fn a_start_that_fails_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
-        drop(SocketFile::bind(&path, 0o666).unwrap());
+        drop(SocketFile::bind(&path, 0o666, state(&dir)).unwrap());
         assert!(!path.exists());
     }
 }

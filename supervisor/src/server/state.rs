@@ -286,6 +286,12 @@ impl Server {
         }
     }
 
+    /// Ends all connections.
+    pub fn disconnect(&self) {
+        let all = self.connection_slots.all();
+        all.iter().filter_map(|entry| entry.replies.upgrade()).for_each(|replies| replies.close());
+    }
+
     /// Lets the supervisor end; called when it is drained.
     pub fn end(&self) {
         self.drained.notify_one();

@@ -1,16 +1,21 @@
 //! What is on disk: the state directory and the records in it.
 //!
 //! - [`state_dir`]: content-addressed blobs, records, atomic writes.
+//! - `keeper`: the lock on it.
+//! - `sockets`: which socket files supervisors of the directory bound.
 //! - `state_root`: which directory may be the state directory.
 //! - [`staged`]: files on their way into it, and what files take on disk.
 //! - [`records`]: what a record holds.
 //! - `error`: why the state directory cannot be used.
 
 mod error;
+mod keeper;
 pub mod records;
+mod sockets;
 pub mod staged;
 pub mod state_dir;
 mod state_root;
 
 pub use error::{StateError, Unfit};
+pub use sockets::Bound;
 pub use state_dir::StateDir;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::{StateError, failed};
+use super::keeper::Keeper;
 
 const COPY_BYTES: usize = 128 << 10;
 /// What file systems give space in.
@@ -49,9 +50,10 @@ impl Staged {
     }
 
     /// Renames it into place and syncs the directory.
-    pub(super) fn publish(mut self, path: &Path) -> Result<(), StateError> {
-        if let Some(temporary) = &self.temporary {
-            fs::rename(temporary, path).map_err(failed("rename", path))?;
+    pub(super) fn publish(mut self, keeper: &Keeper, path: &Path) -> Result<(), StateError> {
+        if let Some(temporary) = self.temporary.clone() {
+            let to = path.to_owned();
+            keeper.change(move || fs::rename(temporary, to)).map_err(failed("rename", path))?;
         }
         self.temporary = None;
         match path.parent() {
@@ -120,6 +122,7 @@ mod tests {
     #[test]
     fn what_is_not_published_goes() {
         let dir = tempfile::tempdir().unwrap();
+        let keeper = Keeper::lock(tempfile::tempfile().unwrap()).unwrap().unwrap();
         let files = || fs::read_dir(dir.path()).unwrap().count();
         let staged = Staged::write(&dir.path().join("f"), &b"abc"[..], |_| {}).unwrap();
         assert_eq!(files(), 1);
@@ -127,7 +130,7 @@ mod tests {
         assert_eq!(files(), 0);
         Staged::write(&dir.path().join("f"), &b"abc"[..], |_| {})
             .unwrap()
-            .publish(&dir.path().join("f"))
+            .publish(&keeper, &dir.path().join("f"))
             .unwrap();
         assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"abc");
         assert_eq!(files(), 1);

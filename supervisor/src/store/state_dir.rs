@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! VERSION                         "pappus-state 1"
-//! lock                            held while a supervisor runs
+//! lock                            held while a supervisor runs (`keeper`); what it listens on (`sockets`)
 //! tenants/NAME/blobs/SHA256       modules, configurations, weights, as they came
 //! tenants/NAME/code/SHA256.PRINT  machine code of a module, and SHA256.PRINT.json about it
 //! tenants/NAME/modules/NAME.json  records
@@ -23,7 +23,9 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use super::error::{StateError, VERSION, failed};
+use super::keeper::Keeper;
 use super::records::{CodeInfo, FunctionRecord, GrantRecord, Hash, ModuleRecord};
+use super::sockets::Bound;
 use super::staged::{BLOCK_BYTES, Staged, disk_bytes_of};
 use super::state_root;
 use crate::ids::TenantId;
@@ -37,8 +39,8 @@ const CORRUPT: &str = ".corrupt";
 pub struct StateDir {
     root: PathBuf,
     names: Arc<Names>,
-    /// Held open for its lock.
-    _lock: File,
+    keeper: Keeper,
+    bound: Bound,
 }
 
 /// Which kind of record.
@@ -67,19 +69,18 @@ impl StateDir {
     pub fn open(root: &Path) -> Result<Self, StateError> {
         let root = &state_root::claim(root)?;
         let lock_path = root.join("lock");
-        let lock = File::create(&lock_path).map_err(failed("create", &lock_path))?;
-        match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(StateError::Locked(root.to_owned())),
-            Err(e) => return Err(failed("lock", &lock_path)(e.into())),
-        }
+        let lock = File::options().create(true).truncate(false).write(true).open(&lock_path);
+        let lock = lock.map_err(failed("create", &lock_path))?;
+        let keeper = Keeper::lock(lock).map_err(failed("lock", &lock_path))?;
+        let keeper = keeper.ok_or_else(|| StateError::Locked(root.to_owned()))?;
         // Left by a start that never finished; the lock says that no process writes them now.
         for (name, path) in list(root).map_err(failed("list", root))? {
             if name.ends_with(".tmp") {
                 let _ = fs::remove_file(path);
             }
         }
-        let state = Self { root: root.to_owned(), names: Arc::default(), _lock: lock };
+        let bound = Bound::read(lock_path);
+        let state = Self { root: root.to_owned(), names: Arc::default(), keeper, bound };
         let version = root.join("VERSION");
         match fs::read_to_string(&version) {
             Ok(found) if found == VERSION => {}
@@ -92,6 +93,11 @@ impl StateDir {
             Err(e) => return Err(failed("read", &version)(e)),
         }
         Ok(state)
+    }
+
+    /// Sockets of supervisors of this directory.
+    pub fn bound(&self) -> &Bound {
+        &self.bound
     }
 
     /// What its tenants are called.
@@ -135,7 +141,7 @@ impl StateDir {
     fn write(&self, path: &Path, content: &[u8]) -> Result<u64, StateError> {
         let staged = Staged::write(path, content, |_| {})?;
         let disk_bytes = staged.disk_bytes;
-        staged.publish(path)?;
+        staged.publish(&self.keeper, path)?;
         Ok(disk_bytes)
     }
 
@@ -149,7 +155,7 @@ impl StateDir {
 
     /// From now on the blob is found.
     pub fn publish_blob(&self, tenant: TenantId, hash: Hash, staged: Staged) -> Result<(), StateError> {
-        staged.publish(&self.blob_path(tenant, hash))
+        staged.publish(&self.keeper, &self.blob_path(tenant, hash))
     }
 
     /// Opens a blob.
@@ -166,13 +172,13 @@ impl StateDir {
 
     /// Removes a blob, and the machine code that was made from it for devices with these fingerprints.
     pub fn remove_blob<'f>(&self, tenant: TenantId, hash: Hash, code: impl Iterator<Item = &'f str>) {
-        let _ = fs::remove_file(self.blob_path(tenant, hash));
+        let mut files = vec![self.blob_path(tenant, hash)];
         for fingerprint in code {
             let path = self.code_path(tenant, hash, fingerprint);
             // First what says that both are there.
-            let _ = fs::remove_file(with_json(&path));
-            let _ = fs::remove_file(path);
+            files.extend([with_json(&path), path]);
         }
+        self.keeper.remove(files);
     }
 
     /// Writes machine code and what is known about it; nothing finds them before they are published.
@@ -202,8 +208,8 @@ impl StateDir {
         staged: StagedCode,
     ) -> Result<(), StateError> {
         let path = self.code_path(tenant, hash, fingerprint);
-        staged.code.publish(&path)?;
-        staged.about.publish(&with_json(&path))
+        staged.code.publish(&self.keeper, &path)?;
+        staged.about.publish(&self.keeper, &with_json(&path))
     }
 
     /// What is known about machine code, if it is there.
@@ -241,7 +247,8 @@ impl StateDir {
     /// Removes a record for good.
     pub fn remove_record(&self, tenant: TenantId, kind: Kind, name: &str) -> Result<(), StateError> {
         let path = self.record_path(tenant, kind, name);
-        fs::remove_file(&path).map_err(failed("remove", &path))?;
+        let file = path.clone();
+        self.keeper.change(move || fs::remove_file(file)).map_err(failed("remove", &path))?;
         let folder = self.tenant(tenant).join(kind.folder());
         File::open(&folder).and_then(|dir| dir.sync_all()).map_err(failed("sync", &folder))
     }

@@ -6,6 +6,7 @@
 //! - [`clients_files`]: descriptors that a tenant owns: how many, and how long a system call on one takes.
 //! - [`turns`]: processor time: the device, the compiler, plans.
 //! - [`ending`]: a second signal ends the process, whatever is stuck.
+//! - [`restart`]: a supervisor that ended is started again, whatever it still hangs on.
 //! - [`log`]: lines of the log.
 //! - [`doors`]: the state directory, the sockets, the first frame.
 //! - [`groups`]: control groups.
@@ -18,6 +19,7 @@ mod groups;
 mod log;
 mod memory;
 mod randomised;
+mod restart;
 mod storage;
 mod turns;
 
