@@ -35,6 +35,8 @@ pub const MAX_CALLS_PER_CONNECTION: usize = 4096;
 pub const CONNECTION_BYTES: u64 = 128 << 10;
 /// Arenas of one connection.
 pub const MAX_ARENAS_PER_CONNECTION: usize = 64;
+/// Bytes of a record in the state directory: more than any that is written, of 50 000 callers or of a function with a signature.
+pub const MAX_RECORD_BYTES: u64 = 64 << 20;
 /// Bytes of answers that a client has not read before it is dropped.
 pub const MAX_UNREAD_BYTES: usize = 16 << 20;
 /// How long a new connection may take for its greeting, in milliseconds.
@@ -88,6 +90,8 @@ pub const DEFAULT_DESCRIPTORS: u64 = 4096;
 pub const DEFAULT_LOADED: u64 = 512;
 /// Tenants that may call a function besides its owner.
 pub const MAX_GRANTS: usize = 1_000;
+/// Functions that one tenant may grant to one other: nobody asked that one, whose list they are in.
+pub const MAX_GRANTS_TO_ONE: usize = 1_000;
 /// Bytes of the configuration file.
 pub const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// Tenants that the configuration may name.

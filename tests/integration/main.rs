@@ -28,7 +28,7 @@
 //! - [`workers`], [`handover`], [`liars`], [`lifecycle`], [`draining`], [`limits`], [`state`], [`tenants`], [`load`]: the life of the system.
 //! - [`chaos`]: all of it at once, for as long as one likes, judged by what every client saw.
 //! - [`abuse`]: one tenant takes nothing from the others.
-//! - [`scarcity`]: a machine that lacks something.
+//! - [`scarcity`]: a machine that lacks something. [`damage`]: stored bytes that are damaged.
 //! - [`syscalls`]: every system call failing once.
 //! - [`prisoner`]: what can be done from inside the sandbox.
 //! - [`gateways`], [`grants`], [`quotas`]: tenants by configuration: who they are, what they share, what they may have.
@@ -69,6 +69,7 @@ mod checked;
 mod cli;
 mod code_objects;
 mod command_line;
+mod damage;
 mod deadlines;
 mod descriptors;
 mod devices;

@@ -37,6 +37,36 @@ fn a_full_disk_is_said_and_disturbs_no_call() {
     kit::works(&mut supervisor.client());
 }
 
+/// Its holder could have filled the disk to keep the right.
+#[test]
+fn a_right_is_taken_away_on_a_full_disk_for_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = TinyDisk::at(dir.path(), &program("pappus-supervisor")) else { return };
+    let flags = ["--device", "cpu:workers=1,memory=16MiB"].map(str::to_owned);
+    let mut supervisor = Supervisor::new(disk.start(), flags.to_vec(), dir);
+    let mut client = supervisor.client();
+    kit::add_copy(&mut client);
+    for tenant in ["acme", "evil", "zeta"] {
+        client.grant("copy", tenant).unwrap();
+    }
+    disk.fill();
+    // The control: there is no room for a new file.
+    refused(client.grant("copy", "more"), Code::ResourceExhausted, "no room left");
+    client.revoke("copy", "evil").unwrap();
+    assert_eq!(client.list_grants("copy").unwrap(), ["acme", "zeta"]);
+    supervisor.kill9();
+    supervisor.restart();
+    let mut client = supervisor.client();
+    assert_eq!(client.list_grants("copy").unwrap(), ["acme", "zeta"]);
+    for tenant in ["acme", "zeta"] {
+        client.revoke("copy", tenant).unwrap();
+    }
+    client.remove_function("copy").unwrap();
+    supervisor.kill9();
+    supervisor.restart();
+    assert_eq!(supervisor.client().list_functions().unwrap(), []);
+}
+
 #[test]
 fn an_arena_that_could_not_be_mapped_is_mapped_by_the_call_that_needs_it() {
     let supervisor = Supervisor::start();

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use pappus_blueprint::Blueprint;
@@ -14,7 +15,7 @@ use super::packed_weights::PackedWeights;
 use super::variants::choose;
 use super::version::Versions;
 use crate::ids::{FunctionId, TenantId};
-use crate::refusal::{Failure, failed, internal};
+use crate::refusal::{Reason, Refusable, Refusal, failed, internal};
 use crate::store::StateDir;
 use crate::store::records::FunctionRecord;
 use crate::sync::{OrderedRwLock, rank};
@@ -51,8 +52,29 @@ pub struct Loaded {
     pub(super) code: Option<Vec<ValidatedMemfd>>,
     /// Its checked version, once one was made: it goes with this one.
     pub(super) checked: OnceLock<Arc<Loaded>>,
+    /// True if machine code of it was missing or damaged: it has to be loaded anew, which makes that again.
+    lacks_code: AtomicBool,
     /// What its owner is charged for it.
     _taken: Charges,
+}
+
+/// Machine code is missing or damaged.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the machine code of module {module} is missing or damaged, and is made again by the next call: call again"
+)]
+struct NoCode {
+    module: Box<str>,
+}
+
+impl Refusable for NoCode {
+    fn reason(&self) -> Reason {
+        Reason::Unavailable
+    }
+
+    fn retry_after_ms(&self) -> Option<u64> {
+        Some(0)
+    }
 }
 
 /// What the owner is charged for a function in memory: a place, and its bytes.
@@ -96,6 +118,7 @@ impl Loaded {
             code: None,
             checked: OnceLock::new(),
             record,
+            lacks_code: AtomicBool::new(false),
             _taken: taken,
         }
     }
@@ -106,6 +129,11 @@ impl Loaded {
             let callers = self.callers.read();
             callers.binary_search_by(|name| (**name).cmp(&caller.name)).is_ok()
         }
+    }
+
+    /// Whether it has to be loaded anew before it is called.
+    pub fn lacks_code(&self) -> bool {
+        self.lacks_code.load(Ordering::Acquire)
     }
 
     /// Who may call it besides its owner.
@@ -148,7 +176,7 @@ impl Loaded {
     }
 
     /// What a worker with this target must be told to install the function.
-    pub fn install(&self, state: &StateDir, target: &CodeTarget) -> Result<(Install, Parts), Failure> {
+    pub fn install(&self, state: &StateDir, target: &CodeTarget) -> Result<(Install, Parts), Refusal> {
         let config = memfd::sealed("pappus-config", &self.config)
             .map_err(|e| failed("cannot pass the configuration", &e))?;
         let modules = match &self.code {
@@ -168,14 +196,16 @@ impl Loaded {
     }
 
     /// The machine code of its modules, as it is stored for a target.
-    fn stored_code(&self, state: &StateDir, target: &CodeTarget) -> Result<Vec<File>, Failure> {
+    fn stored_code(&self, state: &StateDir, target: &CodeTarget) -> Result<Vec<File>, Refusal> {
         let modules = self.record.modules.iter().map(|module| {
             // Registration made sure that there is a variant.
             let variant = choose(&module.variants, target.kind, &target.arch);
             let variant = variant.ok_or_else(|| internal("no variant for this device", &module.name))?;
-            state
-                .open_code(self.owner, variant.sha256, &target.fingerprint)
-                .map_err(|e| failed("the machine code is missing; add the function again", &e))
+            let code = state.open_code(self.owner, variant.sha256, &target.fingerprint);
+            code.ok_or_else(|| {
+                self.lacks_code.store(true, Ordering::Release);
+                Refusal::from(NoCode { module: module.name.clone() })
+            })
         });
         modules.collect()
     }

@@ -275,6 +275,13 @@ impl LoadedCache {
         }
     }
 
+    /// Evicts a function whose machine code is not what it was: it is loaded anew.
+    pub fn evict(&self, function: &Loaded) {
+        let name = &function.record.name;
+        let is_it = |slot: &Slot| slot.function.id == function.id;
+        self.evict_if(function.owner, |slots| slots.get(name).is_some_and(is_it).then(|| name.clone()));
+    }
+
     /// Evicts the one of an owner's functions that is chosen, if one is.
     fn evict_if(&self, owner: TenantId, choose: impl FnOnce(&Slots) -> Option<String>) -> bool {
         let evicted = {

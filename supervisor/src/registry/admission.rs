@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::io::Read;
 
 use pappus_blueprint::Blueprint;
 use pappus_proto::limits::is_valid_name;
@@ -13,9 +12,8 @@ use super::device_class::DeviceClass;
 use super::requests::{NewFunctionModule, NewVariant, NewWeight};
 use super::state::Registry;
 use super::tenant::Change;
-use crate::ids::TenantId;
 use crate::limits::{MAX_MODULE_BYTES, MAX_VARIANTS};
-use crate::refusal::{Failure, Reason, Refusable, failed};
+use crate::refusal::{Failure, Reason, Refusable};
 use crate::sha256::NoHash;
 use crate::store::records::{FunctionModule, Hash, Variant, Weight};
 use crate::tenants::{Limit, QuotaError};
@@ -305,17 +303,6 @@ fn by_name<'g, T>(given: &'g [T], name: impl Fn(&'g T) -> &'g str) -> HashMap<&'
 }
 
 impl Registry {
-    pub(super) fn read_config(&self, tenant: TenantId, hash: Hash) -> Result<Vec<u8>, Failure> {
-        let failed = |e: &(dyn std::error::Error + 'static)| failed("cannot read the configuration", e);
-        let blob = self.state.open_blob(tenant, hash).map_err(|e| failed(&e))?;
-        let known = blob.metadata().map_err(|e| failed(&e))?.len();
-        let mut config =
-            Vec::with_capacity(known.min(pappus_blueprint::limits::JSON_BYTES as u64) as usize + 1);
-        let limit = pappus_blueprint::limits::JSON_BYTES as u64 + 1;
-        blob.take(limit).read_to_end(&mut config).map_err(|e| failed(&e))?;
-        Ok(config)
-    }
-
     /// Those of the classes on which the weights have room, at least one.
     pub(super) fn with_room<'c>(
         &self,

@@ -1,9 +1,9 @@
 //! Which blobs a tenant has, how often each is needed, and what they take. Pure bookkeeping.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use crate::store::StagedCode;
 use crate::store::records::{FunctionRecord, Hash, ModuleRecord, Variant};
-use crate::store::state_dir::StagedCode;
 
 /// The blobs of one tenant.
 #[derive(Debug, Default)]
@@ -56,6 +56,11 @@ impl BlobTable {
 
     pub(super) fn has(&self, hash: Hash) -> bool {
         self.blobs.contains_key(&hash)
+    }
+
+    /// One that is needed and is none of these.
+    pub(super) fn first_that_is_not_in(&self, there: &HashSet<Hash>) -> Option<Hash> {
+        self.blobs.keys().find(|hash| !there.contains(hash)).copied()
     }
 
     pub(super) fn on_disk(&self) -> OnDisk {

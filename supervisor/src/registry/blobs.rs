@@ -74,10 +74,10 @@ impl Registry {
         let (bytes, disk_bytes) = (staged.bytes, staged.disk_bytes);
         let mine = self.registry_of(tenant);
         let mut change = mine.change(account.clone());
-        // Also where the file that is there was found damaged when the supervisor started.
+        // In the place of the file that is there, which may be damaged.
+        self.state.publish_blob(tenant, hash, staged).map_err(|e| failed(&e))?;
         let is_new = change.blobs.bytes_of(hash) != Some(bytes);
         if is_new {
-            self.state.publish_blob(tenant, hash, staged).map_err(|e| failed(&e))?;
             change.keep(taken, files);
         }
         change.blobs.need(hash);

@@ -25,7 +25,7 @@ use crate::ids::TenantId;
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::refusal::{Failure, Reason, Refusable, failed};
 use crate::store::records::{CodeInfo, FunctionModule, Variant};
-use crate::store::state_dir::StagedCode;
+use crate::store::{StagedCode, StateError};
 use crate::tenants::{Limit, QuotaError};
 
 /// Whether a compilation that failed before is tried again.
@@ -69,6 +69,7 @@ impl Codes {
 enum NotMade {
     Compile(CompileError),
     Vanished,
+    Damaged,
     Quota(QuotaError),
     Failure(Failure),
 }
@@ -87,6 +88,7 @@ impl NotMade {
                 CodeError::Compile { module: module.to_owned(), variant: variant.label(), why }
             }
             Self::Vanished => CodeError::Vanished,
+            Self::Damaged => CodeError::Damaged { module: module.to_owned(), variant: variant.label() },
             Self::Quota(error) => error.into(),
             Self::Failure(failure) => failure.into(),
         }
@@ -145,6 +147,17 @@ pub enum CodeError {
     /// The module was removed while it was compiled.
     #[error("bytes that it needs were removed meanwhile: add it again")]
     Vanished,
+    /// Its bytes are not those that were registered.
+    #[error(
+        "module {module} ({variant}): what is stored of it is damaged: register what needs it again (`pappus function add \
+         --replace`)"
+    )]
+    Damaged {
+        /// The module.
+        module: String,
+        /// Format and architecture.
+        variant: String,
+    },
     /// More than the tenant may have.
     #[error(transparent)]
     Quota(#[from] QuotaError),
@@ -161,7 +174,7 @@ impl Refusable for CodeError {
             Self::Compile { why, .. } => why.reason(),
             Self::Declared { why, .. } | Self::Layout(why) => why.reason(),
             Self::Vanished => Reason::NotFound,
-            Self::NotMade => Reason::Internal,
+            Self::NotMade | Self::Damaged { .. } => Reason::Internal,
             Self::Quota(error) => error.reason(),
             Self::Failure(failure) => failure.reason(),
         }
@@ -170,6 +183,7 @@ impl Refusable for CodeError {
     fn place(&self) -> Cow<'_, str> {
         match self {
             Self::NoVariant { module, .. } => format!("module {module}").into(),
+            Self::Damaged { module, .. } => format!("module {module}").into(),
             Self::Declared { why, .. } | Self::Layout(why) => why.place(),
             _ => "".into(),
         }
@@ -375,8 +389,12 @@ impl Registry {
             return Err(why);
         }
         let Job { tenant, module: hash, class } = *job;
-        let bytes = match self.state.read_blob(tenant, hash) {
+        let bytes = match self.state.read_blob(tenant, hash, u64::MAX) {
             Ok(bytes) => bytes,
+            Err(why @ StateError::Damaged(_)) => {
+                why.log_damage("cannot compile a module");
+                return Err(NotMade::Damaged);
+            }
             // The client may have gone while this one waited, and the module with it.
             Err(_) if !self.registry_of(tenant).change(self.tenants.account(tenant)).blobs.has(hash) => {
                 return Err(NotMade::Vanished);

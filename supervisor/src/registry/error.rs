@@ -8,8 +8,9 @@ use pappus_proto::limits::is_valid_name;
 use super::admission::AdmissionError;
 use super::code::CodeError;
 use crate::blocking::BrokenOff;
-use crate::limits::{MAX_GRANTS, MAX_MODULES};
-use crate::refusal::{Failure, Reason, Refusable};
+use crate::limits::{MAX_GRANTS, MAX_GRANTS_TO_ONE, MAX_MODULES};
+use crate::refusal::{Failure, Reason, Refusable, failed};
+use crate::store::StateError;
 use crate::tenants::{Limit, QuotaError};
 
 /// What has a name here.
@@ -84,6 +85,12 @@ pub enum RegistryError {
     /// The configuration is no blueprint.
     #[error("{}", told(.0))]
     Blueprint(#[from] pappus_blueprint::Mistakes),
+    /// Bytes of a function are not those that were registered, or cannot be read. The log says which file.
+    #[error("what is stored of it is damaged: register the function again (`pappus function add --replace`)")]
+    Damaged {
+        /// Which part of the function.
+        place: String,
+    },
     /// What was handed over does not do.
     #[error(transparent)]
     Admission(#[from] AdmissionError),
@@ -123,6 +130,11 @@ pub enum RegistryError {
     /// As many grants as there may be.
     #[error("{0} is granted to {MAX_GRANTS} tenants, the most that is allowed: revoke some")]
     TooManyGrants(String),
+    /// As many as one tenant may grant to one other.
+    #[error(
+        "{MAX_GRANTS_TO_ONE} functions are granted to {0}, the most that one tenant may grant to another: revoke some"
+    )]
+    TooManyGrantsTo(String),
     /// There is no such grant.
     #[error("{name} is not granted to {caller}: `pappus function grants {name}` shows to whom it is")]
     NotGranted {
@@ -159,6 +171,17 @@ impl RegistryError {
         Self::Unknown { thing: Thing::Module, name: name.to_owned() }
     }
 
+    /// Stored bytes do not read: those of this part of a function.
+    pub(super) fn unread(what: &'static str, place: impl Into<String>, error: &StateError) -> Self {
+        match error {
+            StateError::Damaged(_) => {
+                error.log_damage(what);
+                Self::Damaged { place: place.into() }
+            }
+            error => failed(what, error).into(),
+        }
+    }
+
     /// The error of another module that this one passes on.
     fn cause(&self) -> Option<&dyn Refusable> {
         match self {
@@ -180,9 +203,12 @@ impl Refusable for RegistryError {
             }
             Self::Unknown { .. } | Self::Vanished | Self::NotGranted { .. } => Reason::NotFound,
             Self::Exists { .. } => Reason::AlreadyExists,
-            Self::TooManyModules | Self::TooManyGrants(_) => Reason::ResourceExhausted,
+            Self::TooManyModules | Self::TooManyGrants(_) | Self::TooManyGrantsTo(_) => {
+                Reason::ResourceExhausted
+            }
             Self::NotOwner(_) | Self::CheckedByOthers(_) => Reason::PermissionDenied,
             Self::CheckedNowhere(_) => Reason::Unsupported,
+            Self::Damaged { .. } => Reason::Internal,
             Self::GrantedDoesNotLoad { reason, .. } => *reason,
             Self::Admission(error) => error.reason(),
             Self::Code(error) => error.reason(),
@@ -195,6 +221,7 @@ impl Refusable for RegistryError {
     fn place(&self) -> Cow<'_, str> {
         match self {
             Self::Blueprint(mistakes) => Cow::Borrowed(&mistakes.first().path),
+            Self::Damaged { place } => Cow::Borrowed(place),
             _ => self.cause().map_or(Cow::Borrowed(""), Refusable::place),
         }
     }

@@ -85,6 +85,11 @@ impl Registry {
                 change.check_disk(disk_bytes(0), 1)?;
             }
         }
+        // Those of the damaged function wait for its record, not for another function of its name.
+        if before.is_none() && change.grants_alone.remove(&record.name) {
+            let why = "its function was damaged, and another one was registered by that name";
+            self.state.set_aside(tenant, Kind::Grant, &record.name, why);
+        }
         // By rename: after a crash the record is the old one or the new one.
         let stored = self.state.put_function(tenant, &record);
         let disk_bytes = stored.map_err(|e| failed("cannot store the function", &e))?;

@@ -28,6 +28,18 @@ impl Granted {
         }
     }
 
+    /// How many functions an owner granted to a tenant.
+    pub(super) fn count(&self, caller: &str, owner: &str) -> usize {
+        // No name has a slash, behind which this one's functions are.
+        let first = format!("{owner}/");
+        let all = self
+            .0
+            .get(caller)
+            .into_iter()
+            .flat_map(|all| all.range::<str, _>((Bound::Included(&*first), Bound::Unbounded)));
+        all.take_while(|reference| reference.starts_with(&first)).count()
+    }
+
     /// At most so many of what was granted to a tenant, sorted, after `after`.
     pub(super) fn page(&self, caller: &str, after: &str, most: usize) -> Page<Box<str>> {
         let behind = (Bound::Excluded(after), Bound::Unbounded);
@@ -52,6 +64,9 @@ mod tests {
         assert_eq!(to(&granted, "b"), "acme/f acme/g");
         let one = granted.page("b", "", 1);
         assert_eq!((&*one.items[0], one.more), ("acme/f", true));
+        granted.change("acm", "f", &none, &callers(&["b"]));
+        assert_eq!(["acm", "acme", "acmex", "7"].map(|owner| granted.count("b", owner)), [1, 2, 0, 0]);
+        granted.change("acm", "f", &callers(&["b"]), &none);
         assert_eq!(granted.page("b", "acme/f", 1).items.join(" "), "acme/g");
         granted.change("acme", "f", &callers(&["7", "b"]), &callers(&["7"]));
         assert_eq!((to(&granted, "b"), to(&granted, "7")), ("acme/g".into(), "acme/f".into()));

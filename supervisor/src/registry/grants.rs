@@ -8,7 +8,7 @@ use super::state::Registry;
 use super::tenant::Change;
 use crate::function::loaded::Callers;
 use crate::ids::{FunctionId, TenantId};
-use crate::limits::MAX_GRANTS;
+use crate::limits::{MAX_GRANTS, MAX_GRANTS_TO_ONE};
 use crate::refusal::failed;
 use crate::store::records::GrantRecord;
 use crate::store::staged::disk_bytes;
@@ -42,6 +42,9 @@ impl Registry {
         let Err(at) = find(&entry.callers, caller) else { return Ok(()) };
         if entry.callers.len() >= MAX_GRANTS {
             return Err(RegistryError::TooManyGrants(name.to_owned()));
+        }
+        if self.granted.lock().count(caller, &account.name) >= MAX_GRANTS_TO_ONE {
+            return Err(RegistryError::TooManyGrantsTo(caller.to_owned()));
         }
         change.check_disk(disk_bytes(0), 1)?;
         let mut callers = entry.callers.to_vec();
@@ -82,9 +85,10 @@ impl Registry {
         let account = change.account.clone();
         let name = &entry.record.name;
         let record = GrantRecord { name: name.clone(), callers };
-        let stored = match record.callers.is_empty() {
-            true => self.state.remove_record(account.tenant, Kind::Grant, name).map(|()| 0),
-            false => self.state.put_grants(account.tenant, &record),
+        let stored = match record.callers.len() {
+            0 => self.state.remove_record(account.tenant, Kind::Grant, name).map(|()| 0),
+            fewer if fewer < entry.callers.len() => self.state.put_fewer_grants(account.tenant, &record),
+            _ => self.state.put_grants(account.tenant, &record),
         };
         let grant_disk_bytes = stored.map_err(|e| failed("cannot store the grant", &e))?;
         let callers: Callers = record.callers.into();

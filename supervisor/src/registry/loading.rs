@@ -14,7 +14,7 @@ use crate::function::PackedWeights;
 use crate::function::loaded::{Loaded, Parsed};
 use crate::ids::TenantId;
 use crate::refusal::{Reason, Refusable, failed};
-use crate::store::records::{FunctionRecord, Hash};
+use crate::store::records::{FunctionRecord, Hash, Weight};
 use crate::tenants::{Account, Limit, QuotaError, Taken};
 
 /// Weights of so many bytes are read when their function is registered: a memfd of them is made in a moment.
@@ -24,7 +24,7 @@ impl Registry {
     /// The function that a caller means, if it is in memory and the caller may call it.
     pub fn find(&self, caller: &Account, reference: &str) -> Option<Arc<Loaded>> {
         let (owner, name) = self.resolve(caller, reference)?;
-        self.loaded.get(owner, name).filter(|function| function.may_call(caller))
+        self.loaded.get(owner, name).filter(|function| function.may_call(caller) && !function.lacks_code())
     }
 
     /// As [`Registry::find`]; to ask does not count as a use.
@@ -72,8 +72,10 @@ impl Registry {
         codes: &mut Codes,
     ) -> Result<Arc<Loaded>, RegistryError> {
         loop {
-            if let Some(loaded) = self.loaded.get(tenant, name) {
-                return Ok(loaded);
+            match self.loaded.get(tenant, name) {
+                Some(loaded) if loaded.lacks_code() => self.loaded.evict(&loaded),
+                Some(loaded) => return Ok(loaded),
+                None => {}
             }
             let record = self.function(tenant, name).ok_or_else(|| RegistryError::unknown_function(name))?;
             let outcome = self.load_record(tenant, &record, codes);
@@ -151,16 +153,30 @@ impl Registry {
         let bytes: Vec<u64> = record.weights.iter().map(|w| w.bytes).collect();
         let layout = blueprint.weight_layout(&bytes).map_err(|e| failed(&e))?;
         let taken = take(layout.total)?;
+        let mut unread = None;
         let packed = memfd::sealed_from("pappus-weights", layout.total, |memfd| {
             for (weight, offset) in record.weights.iter().zip(&layout.offsets) {
-                let mut blob = self.state.open_blob(tenant, weight.sha256).map_err(std::io::Error::other)?;
                 std::io::Seek::seek(memfd, std::io::SeekFrom::Start(*offset))?;
-                std::io::copy(&mut blob, memfd)?;
+                let Weight { name, sha256, bytes } = weight;
+                if let Err(why) = self.state.copy_blob(tenant, *sha256, *bytes, memfd) {
+                    unread = Some((format!("weights {name}"), why));
+                    return Err(std::io::ErrorKind::InvalidData.into());
+                }
             }
             Ok(())
         });
+        if let Some((place, why)) = unread {
+            return Err(RegistryError::unread("cannot pack the weights", place, &why));
+        }
         let packed = packed.map_err(|e| failed(&e))?;
         Ok(PackedWeights::new(packed, taken, tenant, self.io.clone()))
+    }
+
+    /// A configuration as it is stored.
+    pub(super) fn read_config(&self, tenant: TenantId, hash: Hash) -> Result<Vec<u8>, RegistryError> {
+        let most = pappus_blueprint::limits::JSON_BYTES as u64;
+        let read = self.state.read_blob(tenant, hash, most);
+        read.map_err(|e| RegistryError::unread("cannot read the configuration", "the configuration", &e))
     }
 
     /// A configuration and what it says. The tenant is charged for the memory that reading it takes.

@@ -23,6 +23,8 @@ mod checked;
 pub mod code;
 mod compilations;
 pub mod compile;
+#[cfg(test)]
+mod damage_tests;
 pub mod device_class;
 pub mod error;
 mod failures;

@@ -20,7 +20,7 @@ use crate::ids::TenantId;
 use crate::limits::MAX_COMPILATIONS;
 use crate::store::StateError;
 use crate::store::records::{FunctionRecord, GrantRecord, ModuleRecord};
-use crate::store::state_dir::{Kept, Kind, StateDir};
+use crate::store::state_dir::{Kind, StateDir, Stored};
 use crate::sync::{OrderedMutex, OrderedRwLock, rank};
 use crate::tenants::Tenants;
 
@@ -84,33 +84,57 @@ impl Registry {
         Ok(registry)
     }
 
-    /// Reads a tenant's modules, functions and grants; bytes that they do not need go.
+    /// Reads a tenant's modules, functions and grants; bytes that they do not need go. While a record is damaged it is not known
+    /// what it needs, so everything that was there stays: its bytes, and the grants of functions that are not.
     fn read(&self, tenant: TenantId) -> Result<(), StateError> {
         let mine = self.registry_of(tenant);
         let mut change = mine.change(self.tenants.account(tenant));
         let mut read = Snapshot::default();
-        for (record, disk_bytes) in self.state.records::<ModuleRecord>(tenant, Kind::Module)? {
+        let modules = self.state.records::<ModuleRecord>(tenant, Kind::Module)?;
+        for (record, disk_bytes) in modules.fit {
             change.blobs.need_variants(&record);
             let entry = ModuleEntry { record: record.into(), disk_bytes };
             change.module_written(None, Some(&entry));
             read.put_module(entry);
         }
-        let mut grants = self.grants_of(tenant)?;
-        for (record, disk_bytes) in self.state.records::<FunctionRecord>(tenant, Kind::Function)? {
+        let grants = self.state.records::<GrantRecord>(tenant, Kind::Grant)?;
+        let functions = self.state.records::<FunctionRecord>(tenant, Kind::Function)?;
+        let mut granted = by_function(grants.fit);
+        let owner = self.tenants.names().name(tenant);
+        for (record, disk_bytes) in functions.fit {
             change.blobs.need_function(&record);
-            let (callers, grant_disk_bytes) = grants.remove(&record.name).unwrap_or_default();
-            let owner = self.tenants.names().name(tenant);
+            let (callers, grant_disk_bytes) = granted.remove(&record.name).unwrap_or_default();
             self.granted.lock().change(&owner, &record.name, &Callers::default(), &callers);
             let entry = FunctionEntry { record: record.into(), callers, disk_bytes, grant_disk_bytes };
             change.function_written(None, Some(&entry));
             read.put_function(entry);
         }
-        // What is left of functions that are gone.
-        for name in grants.into_keys() {
-            self.state.remove_record(tenant, Kind::Grant, &name)?;
+        for name in granted.into_keys() {
+            match functions.corrupt {
+                Some(_) => drop(change.grants_alone.insert(name)),
+                // What is left of a function that is gone.
+                None => self.state.remove_record(tenant, Kind::Grant, &name)?,
+            }
         }
-        let kept = self.state.collect_garbage(tenant, |hash| change.blobs.has(hash))?;
-        for Kept { hash, code, bytes, disk_bytes } in kept {
+        let mut stored = self.state.stored(tenant)?;
+        let there = stored.iter().filter(|stored| stored.code.is_none()).map(|stored| stored.hash).collect();
+        let corrupt = functions.corrupt.or(modules.corrupt).or(grants.corrupt);
+        let lacks = change.blobs.first_that_is_not_in(&there).map(|hash| self.state.blob_path(tenant, hash));
+        if let Some(path) = corrupt.as_ref().or(lacks.as_ref()) {
+            let why = match corrupt {
+                Some(_) => "does not fit, and may need them",
+                None => "is missing, so that what needs it may be damaged",
+            };
+            let path = path.display();
+            tracing::warn!(tenant = &*owner, "bytes that no function needs are not removed: {path} {why}");
+            stored
+                .iter()
+                .filter(|stored| stored.code.is_none())
+                .for_each(|stored| change.blobs.need(stored.hash));
+        }
+        let unneeded = stored.extract_if(.., |stored| !change.blobs.has(stored.hash)).collect();
+        self.state.remove_stored(unneeded);
+        for Stored { hash, code, bytes, disk_bytes, .. } in stored {
             match code {
                 None => change.blobs.measured(hash, bytes, disk_bytes),
                 Some(fingerprint) => change.blobs.add_code(hash, &fingerprint, disk_bytes, 1),
@@ -118,17 +142,6 @@ impl Registry {
         }
         change.publish(|next| *next = read);
         Ok(())
-    }
-
-    /// By function, who else may call it, and what that record takes on disk.
-    fn grants_of(&self, owner: TenantId) -> Result<HashMap<String, (Callers, u64)>, StateError> {
-        let records = self.state.records::<GrantRecord>(owner, Kind::Grant)?;
-        let sorted = records.into_iter().map(|(GrantRecord { name, mut callers }, disk_bytes)| {
-            callers.sort_unstable();
-            callers.dedup();
-            (name, (callers.into(), disk_bytes))
-        });
-        Ok(sorted.collect())
     }
 
     /// A tenant's part, empty if it has none yet.
@@ -158,6 +171,16 @@ impl Registry {
     pub fn known_tenants(&self) -> Vec<TenantId> {
         self.registries.read().keys().copied().collect()
     }
+}
+
+/// By function, who else may call it, and what that record takes on disk.
+fn by_function(records: Vec<(GrantRecord, u64)>) -> HashMap<String, (Callers, u64)> {
+    let sorted = records.into_iter().map(|(GrantRecord { name, mut callers }, disk_bytes)| {
+        callers.sort_unstable();
+        callers.dedup();
+        (name, (callers.into(), disk_bytes))
+    });
+    sorted.collect()
 }
 
 /// Places to compile for these devices: a GPU has memory for one context besides those of its workers.

@@ -9,6 +9,7 @@
 //! The lock is held while files are written and removed: it is the queue of one tenant's changes, each on a thread that
 //! may wait. No other tenant and no reader takes it.
 
+use std::collections::HashSet;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,6 +45,8 @@ pub(super) struct Writer {
     pub(super) blobs: BlobTable,
     /// Removed functions that calls still hold: their bytes go with the last of these calls.
     pub(super) leaving: Vec<Arc<Loaded>>,
+    /// Functions that have a record of grants and, since theirs is damaged, are not there.
+    pub(super) grants_alone: HashSet<String>,
     /// What the records take on disk.
     records: OnDisk,
     /// What the snapshot takes in memory, roughly.

@@ -11,6 +11,7 @@ use crate::blocking::{BlockingThreads, Whose};
 use crate::config::SandboxSettings;
 use crate::config::device::{Surveys, resolve};
 use crate::function::Loaded;
+use crate::function::loaded::Callers;
 use crate::ids::TenantId;
 use crate::processes::confinement::Confinement;
 use crate::processes::launcher::Launcher;
@@ -20,7 +21,7 @@ use crate::tenants::{Account, Limit, Tenants};
 
 const BLOCK: u64 = 4096;
 
-fn open(dir: &Path) -> Arc<Registry> {
+pub(super) fn open(dir: &Path) -> Arc<Registry> {
     let launcher = Launcher::new("/nonexistent", Confinement::new(SandboxSettings::default(), None)).unwrap();
     let devices = resolve(&["cpu".parse().unwrap()], &Surveys::new()).unwrap();
     let classes = DeviceClass::of(&devices, &launcher.into());
@@ -31,12 +32,12 @@ fn open(dir: &Path) -> Arc<Registry> {
     Registry::open(state, tenants, classes, targets).unwrap().into()
 }
 
-fn account(registry: &Registry, tenant: u32) -> Arc<Account> {
+pub(super) fn account(registry: &Registry, tenant: u32) -> Arc<Account> {
     registry.tenants.account(TenantId::new(tenant))
 }
 
 /// A function without modules that has these weights.
-fn add(
+pub(super) fn add(
     registry: &Registry,
     account: &Arc<Account>,
     name: &str,
@@ -345,4 +346,24 @@ async fn who_waits_for_a_turn_to_compile_keeps_no_thread() {
     }
     drop(turn);
     assert!(waits.await.is_err());
+}
+
+#[test]
+fn one_tenant_grants_another_so_many_functions_and_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = open(dir.path());
+    let owner = account(&registry, 1);
+    add(&registry, &owner, "f", &[]).unwrap();
+    add(&registry, &owner, "g", &[]).unwrap();
+    // As if so many had been granted.
+    let (none, one): (Callers, Callers) = (Callers::default(), ["2".into()].into());
+    (1..crate::limits::MAX_GRANTS_TO_ONE)
+        .for_each(|n| registry.granted.lock().change("1", &format!("x{n}"), &none, &one));
+    registry.grant(&owner, "f", "2").unwrap();
+    let why = registry.grant(&owner, "g", "2").unwrap_err();
+    assert!(matches!(why, RegistryError::TooManyGrantsTo(_)), "{why}");
+    // The control: to another one, and instead of another one.
+    registry.grant(&owner, "g", "3").unwrap();
+    registry.revoke(&owner, "f", "2").unwrap();
+    registry.grant(&owner, "g", "2").unwrap();
 }

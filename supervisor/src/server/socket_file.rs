@@ -263,4 +263,28 @@ mod tests {
         drop(SocketFile::bind(&path, 0o666, state(&dir)).unwrap());
         assert!(!path.exists());
     }
+
+    #[tokio::test]
+    async fn a_socket_that_a_supervisor_of_the_same_state_directory_bound_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, path) = (dir.path().join("state"), dir.path().join("socket"));
+        let bind_again = || SocketFile::bind(&path, 0o600, Arc::new(StateDir::open(&root).unwrap()));
+        // As of a process that was killed: the socket stays, the lock does not.
+        let (hangs, file) = bind_again().unwrap();
+        let kept = std::fs::hard_link(&path, dir.path().join("kept"));
+        drop(file);
+        std::fs::rename(dir.path().join("kept"), &path).unwrap();
+        kept.unwrap();
+        let (second, file) = bind_again().unwrap();
+        drop(hangs);
+        std::os::unix::net::UnixStream::connect(&path).unwrap();
+        drop((second, file));
+        // The control: another process's.
+        let _other = Listening::bind(&path).unwrap();
+        let why = bind_again().unwrap_err().to_string();
+        assert!(
+            why.ends_with("another process listens there: stop it, or give this one another path"),
+            "{why}"
+        );
+    }
 }

@@ -29,9 +29,14 @@ pub enum StateError {
     /// Another supervisor runs on it.
     #[error("{0} is in use by another supervisor: stop it first or use another --state-dir")]
     Locked(PathBuf),
-    /// Written by another version of Pappus.
+    /// Its bytes are not those that were stored.
+    #[error("{} is damaged: its bytes are not those that were stored", .0.display())]
+    Damaged(PathBuf),
+    /// Written by another version of Pappus, or damaged.
     #[error(
-        "{path} was written by another version ({found:?}, this one needs {VERSION:?}): use an empty directory"
+        "{path}/VERSION says {found:?}, and this version of Pappus needs {VERSION:?}: another version wrote the directory, or the \
+         file is damaged. Run that version, or give an empty --state-dir; if it was this version, write the file again: \
+         printf '{}' > {path}/VERSION", VERSION.escape_default()
     )]
     Version {
         /// The directory.
@@ -39,6 +44,13 @@ pub enum StateError {
         /// What its VERSION says.
         found: String,
     },
+}
+
+impl StateError {
+    /// Says in the log that stored bytes are damaged, which nothing here can make again.
+    pub fn log_damage(&self, what: &str) {
+        tracing::error!("{what}: {self}; its owner has to register it again");
+    }
 }
 
 /// Names what was tried on which path.

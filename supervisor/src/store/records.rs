@@ -5,8 +5,33 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::sha256::Hash;
 
+/// A record that lies in a file of its name.
+pub trait Named {
+    /// The name.
+    fn name(&self) -> &str;
+}
+
+impl Named for ModuleRecord {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Named for FunctionRecord {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Named for GrantRecord {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
 /// The compiled form of a module for one kind of device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Variant {
     /// `wasm`, `ptx`, `cubin`, `fatbin` or `hsaco`.
     pub format: Box<str>,
@@ -31,6 +56,7 @@ impl Variant {
 
 /// A module registered by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ModuleRecord {
     /// Its name.
     pub name: String,
@@ -40,6 +66,7 @@ pub struct ModuleRecord {
 
 /// A module as a function uses it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FunctionModule {
     /// As the configuration calls it.
     pub name: Box<str>,
@@ -49,6 +76,7 @@ pub struct FunctionModule {
 
 /// The content of a weights buffer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Weight {
     /// The buffer.
     pub name: Box<str>,
@@ -60,6 +88,7 @@ pub struct Weight {
 
 /// A registered function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FunctionRecord {
     /// Its name.
     pub name: String,
@@ -81,6 +110,7 @@ pub struct FunctionRecord {
 
 /// What a function declares of an input.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Declared {
     /// Element type; empty where there is none.
     #[serde(default, skip_serializing_if = "str::is_empty")]
@@ -119,6 +149,7 @@ fn shape_bytes(shape: &Option<Box<[Dimension]>>) -> usize {
 
 /// An output of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Output {
     /// The buffer.
     pub name: Box<str>,
@@ -182,6 +213,7 @@ impl FunctionRecord {
 
 /// Who may call a function besides its owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct GrantRecord {
     /// Its name.
     pub name: String,
@@ -190,13 +222,24 @@ pub struct GrantRecord {
 }
 
 /// What the compiler found in a module.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CodeInfo {
-    /// Kernels it offers. Records of older builds have names only: they do not read, and are made anew.
+    /// Kernels it offers.
     pub kernels: Vec<KernelInfo>,
     /// What a module is made for that no device here runs, where it says so itself. Never kept.
-    #[serde(skip)]
     pub targets: Vec<String>,
+}
+
+/// Machine code and what is in it. Records of older builds say less: they do not read, and the code is made anew.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CodeRecord {
+    /// Kernels it offers.
+    pub kernels: Vec<KernelInfo>,
+    /// Bytes of the code.
+    pub code_bytes: u64,
+    /// Their hash.
+    pub code_sha256: Hash,
 }
 
 #[cfg(test)]
@@ -278,12 +321,15 @@ mod tests {
             max_threads: 4,
         };
         let unknown = KernelInfo { name: "u".into(), ..KernelInfo::default() };
-        reads_and_writes(CodeInfo { kernels: vec![kernel, unknown], targets: Vec::new() }, KERNELS);
+        let record =
+            CodeRecord { kernels: vec![kernel, unknown], code_bytes: 7, code_sha256: Hash([0x11; 32]) };
+        let code = format!(r#","code_bytes":7,"code_sha256":"{}"}}"#, "1".repeat(64));
+        reads_and_writes(record, &(KERNELS.to_owned() + &code));
     }
 
     const KERNELS: &str = concat!(
         r#"{"kernels":[{"name":"k","params":[{"offset":0,"bytes":8,"class":"Integer"}],"#,
         r#""local_bytes":1,"stack_bytes":2,"shared_bytes":3,"max_threads":4},"#,
-        r#"{"name":"u","params":null,"local_bytes":0,"stack_bytes":0,"shared_bytes":0,"max_threads":0}]}"#
+        r#"{"name":"u","params":null,"local_bytes":0,"stack_bytes":0,"shared_bytes":0,"max_threads":0}]"#
     );
 }

@@ -17,29 +17,34 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use super::error::{StateError, VERSION, failed};
 use super::keeper::Keeper;
-use super::records::{CodeInfo, FunctionRecord, GrantRecord, Hash, ModuleRecord};
+use super::record_files::{self, CORRUPT, JSON};
+use super::records::{FunctionRecord, GrantRecord, Hash, ModuleRecord, Named};
 use super::sockets::Bound;
 use super::staged::{BLOCK_BYTES, Staged, disk_bytes_of};
 use super::state_root;
 use crate::ids::TenantId;
 use crate::tenants::Names;
 
-/// The end of the name of a record that was set aside.
-const CORRUPT: &str = ".corrupt";
+/// The end of the name of a file on its way.
+const TEMPORARY: &str = ".tmp";
+/// Digits of a hash in a file's name.
+const HASH_DIGITS: usize = 64;
 
 /// The open, locked state directory.
 #[derive(Debug)]
 pub struct StateDir {
     root: PathBuf,
     names: Arc<Names>,
-    keeper: Keeper,
+    pub(super) keeper: Keeper,
     bound: Bound,
 }
 
@@ -75,7 +80,7 @@ impl StateDir {
         let keeper = keeper.ok_or_else(|| StateError::Locked(root.to_owned()))?;
         // Left by a start that never finished; the lock says that no process writes them now.
         for (name, path) in list(root).map_err(failed("list", root))? {
-            if name.ends_with(".tmp") {
+            if name.ends_with(TEMPORARY) {
                 let _ = fs::remove_file(path);
             }
         }
@@ -84,8 +89,9 @@ impl StateDir {
         let version = root.join("VERSION");
         match fs::read_to_string(&version) {
             Ok(found) if found == VERSION => {}
-            Ok(found) => {
-                return Err(StateError::Version { path: root.to_owned(), found });
+            Ok(found) => return Err(StateError::Version { path: root.to_owned(), found }),
+            Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
+                return Err(StateError::Version { path: root.to_owned(), found: "no text".to_owned() });
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 state.write(&version, VERSION.as_bytes())?;
@@ -129,7 +135,7 @@ impl StateDir {
         self.tenant(tenant).join("blobs").join(hash.to_string())
     }
 
-    fn code_path(&self, tenant: TenantId, hash: Hash, fingerprint: &str) -> PathBuf {
+    pub(super) fn code_path(&self, tenant: TenantId, hash: Hash, fingerprint: &str) -> PathBuf {
         self.tenant(tenant).join("code").join(format!("{hash}.{fingerprint}"))
     }
 
@@ -164,12 +170,6 @@ impl StateDir {
         File::open(&path).map_err(failed("open", &path))
     }
 
-    /// Reads a blob that is known to be small.
-    pub fn read_blob(&self, tenant: TenantId, hash: Hash) -> Result<Vec<u8>, StateError> {
-        let path = self.blob_path(tenant, hash);
-        fs::read(&path).map_err(failed("read", &path))
-    }
-
     /// Removes a blob, and the machine code that was made from it for devices with these fingerprints.
     pub fn remove_blob<'f>(&self, tenant: TenantId, hash: Hash, code: impl Iterator<Item = &'f str>) {
         let mut files = vec![self.blob_path(tenant, hash)];
@@ -179,49 +179,6 @@ impl StateDir {
             files.extend([with_json(&path), path]);
         }
         self.keeper.remove(files);
-    }
-
-    /// Writes machine code and what is known about it; nothing finds them before they are published.
-    pub fn stage_code(
-        &self,
-        tenant: TenantId,
-        hash: Hash,
-        fingerprint: &str,
-        code: impl Read,
-        info: &CodeInfo,
-    ) -> Result<StagedCode, StateError> {
-        let path = self.code_path(tenant, hash, fingerprint);
-        let about = with_json(&path);
-        let text = serde_json::to_vec(info).map_err(|e| failed("encode", &about)(e.into()))?;
-        Ok(StagedCode {
-            code: Staged::write(&path, code, |_| {})?,
-            about: Staged::write(&about, &text[..], |_| {})?,
-        })
-    }
-
-    /// From now on the machine code is found; what is known about it last, as the sign that both are there.
-    pub fn publish_code(
-        &self,
-        tenant: TenantId,
-        hash: Hash,
-        fingerprint: &str,
-        staged: StagedCode,
-    ) -> Result<(), StateError> {
-        let path = self.code_path(tenant, hash, fingerprint);
-        staged.code.publish(&self.keeper, &path)?;
-        staged.about.publish(&self.keeper, &with_json(&path))
-    }
-
-    /// What is known about machine code, if it is there.
-    pub fn code_info(&self, tenant: TenantId, hash: Hash, fingerprint: &str) -> Option<CodeInfo> {
-        let text = fs::read(with_json(&self.code_path(tenant, hash, fingerprint))).ok()?;
-        serde_json::from_slice(&text).ok()
-    }
-
-    /// Opens machine code.
-    pub fn open_code(&self, tenant: TenantId, hash: Hash, fingerprint: &str) -> Result<File, StateError> {
-        let path = self.code_path(tenant, hash, fingerprint);
-        File::open(&path).map_err(failed("open", &path))
     }
 
     /// Stores a function's record; what it takes on disk.
@@ -239,8 +196,32 @@ impl StateDir {
         self.write_json(&self.record_path(tenant, Kind::Grant, &record.name), record)
     }
 
+    /// The same where fewer may call it than the record on disk says. On a full disk the shorter text is written over the one
+    /// that is there: a right can be taken away without any room. Half of it would be no record, and grant nothing.
+    pub fn put_fewer_grants(&self, tenant: TenantId, record: &GrantRecord) -> Result<u64, StateError> {
+        let full = match self.put_grants(tenant, record) {
+            Err(StateError::Io { source, .. }) if has_no_room(&source) => source,
+            stored => return stored,
+        };
+        let path = self.record_path(tenant, Kind::Grant, &record.name);
+        let mut text = record_files::encode(record).map_err(|e| failed("encode", &path)(e.into()))?;
+        let to = path.clone();
+        let written = self.keeper.change(move || {
+            let file = File::options().write(true).open(to)?;
+            let bytes = file.metadata()?.len() as usize;
+            if bytes < text.len() {
+                return Err(full);
+            }
+            text.resize(bytes, b' ');
+            file.write_all_at(&text, 0)?;
+            file.sync_all()?;
+            file.metadata()
+        });
+        written.map(|found| disk_bytes_of(&found)).map_err(failed("write", &path))
+    }
+
     fn write_json(&self, path: &Path, value: &impl serde::Serialize) -> Result<u64, StateError> {
-        let text = serde_json::to_vec(value).map_err(|e| failed("encode", path)(e.into()))?;
+        let text = record_files::encode(value).map_err(|e| failed("encode", path)(e.into()))?;
         self.write(path, &text)
     }
 
@@ -255,94 +236,111 @@ impl StateDir {
 
     /// Tenants that have anything here.
     pub fn tenants(&self) -> Result<Vec<TenantId>, StateError> {
-        let folder = self.root.join("tenants");
-        let names = list(&folder).map_err(failed("list", &folder))?;
-        Ok(names.into_iter().filter_map(|(name, _)| self.names.number(&name)).collect())
+        let mut tenants = Vec::new();
+        for (name, path) in self.list(&self.root.join("tenants"))? {
+            match self.names.number(&name) {
+                Some(tenant) if path.is_dir() => tenants.push(tenant),
+                _ if name.ends_with(CORRUPT) => {}
+                _ => record_files::set_aside(&self.keeper, &path, "it is no tenant's folder"),
+            }
+        }
+        Ok(tenants)
     }
 
-    /// All records of one kind, and what each takes on disk. One that is no record is set aside as `*.corrupt` and logged: what is there
-    /// for others must not be lost with it. What cannot be read at all fails the start.
-    pub fn records<T: serde::de::DeserializeOwned>(
+    /// All records of one kind. What does not fit is set aside and logged: what is there for others must not be lost with it.
+    /// An error of the machine fails the start.
+    pub fn records<T: DeserializeOwned + Named>(
         &self,
         tenant: TenantId,
         kind: Kind,
-    ) -> Result<Vec<(T, u64)>, StateError> {
-        let folder = self.tenant(tenant).join(kind.folder());
-        let mut records = Vec::new();
-        for (name, path) in list(&folder).map_err(failed("list", &folder))? {
-            if !name.ends_with(".json") {
+    ) -> Result<Records<T>, StateError> {
+        let mut records = Records { fit: Vec::new(), corrupt: None };
+        for (name, path) in self.list(&self.tenant(tenant).join(kind.folder()))? {
+            if name.ends_with(CORRUPT) {
+                records.corrupt = Some(path);
                 continue;
             }
-            let text = fs::read(&path).map_err(failed("read", &path))?;
-            let disk_bytes = on_disk(&path).map_err(failed("look at", &path))?;
-            match serde_json::from_slice(&text) {
-                Ok(record) => records.push((record, disk_bytes)),
+            // The start that wrote it did not finish it: it goes with the garbage.
+            if name.ends_with(TEMPORARY) && path.is_file() {
+                continue;
+            }
+            let read = match name.ends_with(JSON) {
+                true => record_files::read(&path).map_err(failed("read", &path))?,
+                false => Err("it is no record".to_owned()),
+            };
+            match read {
+                Ok((record, found)) => records.fit.push((record, disk_bytes_of(&found))),
                 Err(why) => {
-                    tracing::error!("{} is no record ({why}): set aside as .corrupt", path.display());
-                    let mut aside = path.clone().into_os_string();
-                    aside.push(CORRUPT);
-                    fs::rename(&path, aside).map_err(failed("rename", &path))?;
+                    record_files::set_aside(&self.keeper, &path, &why);
+                    records.corrupt = Some(path);
                 }
             }
         }
         Ok(records)
     }
 
-    /// Removes temporary files, and blobs and machine code that `needed` does not want; what stays of these. While a
-    /// record is set aside it is not known what it needs, so its tenant's bytes stay.
-    pub fn collect_garbage(
-        &self,
-        tenant: TenantId,
-        needed: impl Fn(Hash) -> bool,
-    ) -> Result<Vec<Kept>, StateError> {
-        let folder = self.tenant(tenant);
-        let mut found = Vec::new();
+    /// Gives a record a name that nothing looks for, and says why in the log.
+    pub fn set_aside(&self, tenant: TenantId, kind: Kind, name: &str, why: &str) {
+        record_files::set_aside(&self.keeper, &self.record_path(tenant, kind, name), why);
+    }
+
+    /// A tenant's blobs and machine code. Temporary files of a start that was killed are removed; what has another kind of name
+    /// is nothing of ours, and stays.
+    pub fn stored(&self, tenant: TenantId) -> Result<Vec<Stored>, StateError> {
+        let (mut stored, mut temporary) = (Vec::new(), Vec::new());
         for sub in ["functions", "modules", "grants", "blobs", "code"] {
-            let folder = folder.join(sub);
-            let files = list(&folder).map_err(failed("list", &folder))?;
-            found.extend(files.into_iter().map(|(name, path)| (sub, name, path)));
-        }
-        let set_aside = found.iter().any(|(sub, name, _)| *sub != "grants" && name.ends_with(CORRUPT));
-        let mut kept = Vec::new();
-        for (sub, name, path) in found {
-            let holds_bytes = matches!(sub, "blobs" | "code");
-            let hash = name.get(..64).and_then(|hex| hex.parse().ok());
-            let unneeded = holds_bytes && !hash.is_some_and(&needed);
-            if name.ends_with(".tmp") || unneeded && !set_aside {
-                let _ = fs::remove_file(path);
-                continue;
+            for (name, path) in self.list(&self.tenant(tenant).join(sub))? {
+                if name.ends_with(TEMPORARY) {
+                    temporary.push(path);
+                    continue;
+                }
+                let hash = name.get(..HASH_DIGITS).and_then(|hex| hex.parse().ok());
+                let Some(hash) = hash.filter(|_| matches!(sub, "blobs" | "code")) else { continue };
+                let code = name[HASH_DIGITS..].strip_prefix('.');
+                let Ok(found) = fs::symlink_metadata(&path) else { continue };
+                let is_whole = name.len() == HASH_DIGITS;
+                if !found.is_file() || code.is_some() != (sub == "code") || is_whole != (sub == "blobs") {
+                    continue;
+                }
+                // Of machine code and what is known about it, the latter is the sign that both are there.
+                let code = code.map(|rest| rest.strip_suffix(JSON).unwrap_or(rest).into());
+                let (bytes, disk_bytes) = (found.len(), disk_bytes_of(&found));
+                stored.push(Stored { hash, code, bytes, disk_bytes, path });
             }
-            let Some(hash) = hash.filter(|_| holds_bytes) else { continue };
-            let metadata = fs::metadata(&path).map_err(failed("look at", &path))?;
-            // Of machine code and what is known about it, the latter is the sign that both are there.
-            let code =
-                name[64..].strip_prefix('.').map(|rest| rest.strip_suffix(".json").unwrap_or(rest).into());
-            kept.push(Kept { hash, code, bytes: metadata.len(), disk_bytes: disk_bytes_of(&metadata) });
         }
-        Ok(kept)
+        self.keeper.remove(temporary);
+        Ok(stored)
+    }
+
+    /// Removes stored files that nothing needs.
+    pub fn remove_stored(&self, unneeded: Vec<Stored>) {
+        self.keeper.remove(unneeded.into_iter().map(|stored| stored.path).collect());
+    }
+
+    /// Names and paths in a folder; an absent folder is empty, and a file in its place is set aside.
+    fn list(&self, folder: &Path) -> Result<Vec<(String, PathBuf)>, StateError> {
+        match list(folder) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
+                record_files::set_aside(&self.keeper, folder, "it is no folder");
+                Ok(Vec::new())
+            }
+            listed => listed.map_err(failed("list", folder)),
+        }
     }
 }
 
-/// Machine code and what is known about it, on their way.
+/// What was found of one kind of records.
 #[derive(Debug)]
-pub struct StagedCode {
-    code: Staged,
-    about: Staged,
+pub struct Records<T> {
+    /// Those that fit, and what each takes on disk.
+    pub fit: Vec<(T, u64)>,
+    /// One that does not, now or before: it is set aside.
+    pub corrupt: Option<PathBuf>,
 }
 
-impl StagedCode {
-    /// Files that it is in.
-    pub const FILES: u64 = 2;
-
-    /// What both take on disk.
-    pub fn disk_bytes(&self) -> u64 {
-        self.code.disk_bytes + self.about.disk_bytes
-    }
-}
-
-/// A file that stayed when garbage was collected.
+/// A file of a tenant's that is no record.
 #[derive(Debug)]
-pub struct Kept {
+pub struct Stored {
     /// The blob that it is, or that it was made from.
     pub hash: Hash,
     /// For machine code, and for what is known about it: the fingerprint of the devices it is for.
@@ -351,16 +349,19 @@ pub struct Kept {
     pub bytes: u64,
     /// What it takes on disk.
     pub disk_bytes: u64,
+    path: PathBuf,
 }
 
-fn on_disk(path: &Path) -> std::io::Result<u64> {
-    fs::metadata(path).map(|found| disk_bytes_of(&found))
-}
-
-fn with_json(path: &Path) -> PathBuf {
+/// What is known about a file.
+pub(super) fn with_json(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".json");
+    name.push(JSON);
     name.into()
+}
+
+/// Whether a disk, or what its user may have of it, is full.
+fn has_no_room(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
 }
 
 /// Names and paths in a folder; an absent folder is empty, one that does not read is an error.
@@ -384,6 +385,7 @@ fn list(folder: &Path) -> std::io::Result<Vec<(String, PathBuf)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::records::CodeInfo;
 
     const TENANT: TenantId = TenantId::new(1);
 
@@ -414,12 +416,12 @@ mod tests {
         let state = StateDir::open(dir.path()).unwrap();
         let hash = put(&state, b"abc");
         assert_eq!(hash.to_string(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-        assert_eq!(state.read_blob(TENANT, hash).unwrap(), b"abc");
+        assert_eq!(state.read_blob(TENANT, hash, 3).unwrap(), b"abc");
         assert!(state.open_blob(TenantId::new(2), hash).is_err());
     }
 
     #[test]
-    fn garbage_goes_unless_a_record_is_set_aside() {
+    fn what_is_no_record_is_set_aside_and_what_is_not_needed_can_go() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::open(dir.path()).unwrap();
         let keep = put(&state, b"keep");
@@ -433,15 +435,17 @@ mod tests {
         fs::write(folder.join("bad.json"), "{").unwrap();
         fs::write(folder.join("good.json.3.tmp"), "half").unwrap();
         let records = state.records::<ModuleRecord>(TENANT, Kind::Module).unwrap();
-        assert_eq!(records, [(module("good"), 4096)]);
-        let kept = state.collect_garbage(TENANT, |hash| hash == keep).unwrap();
-        assert_eq!(kept.len(), 4, "two blobs, machine code and what is known about it");
+        assert_eq!(
+            (records.fit, records.corrupt),
+            (vec![(module("good"), 4096)], Some(folder.join("bad.json")))
+        );
+        let mut stored = state.stored(TENANT).unwrap();
+        assert_eq!(stored.len(), 4, "two blobs, machine code and what is known about it");
         assert!(!folder.join("good.json.3.tmp").exists());
-        assert!(state.open_blob(TENANT, lose).is_ok(), "the record set aside may need it");
-        fs::remove_file(folder.join("bad.json.corrupt")).unwrap();
-        state.collect_garbage(TENANT, |hash| hash == keep).unwrap();
+        stored.retain(|stored| stored.hash != keep);
+        state.remove_stored(stored);
         assert!(state.open_blob(TENANT, keep).is_ok() && state.open_blob(TENANT, lose).is_err());
-        assert!(state.open_code(TENANT, lose, "f").is_err());
+        assert!(state.open_code(TENANT, lose, "f").is_none());
     }
 
     #[test]

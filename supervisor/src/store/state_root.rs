@@ -73,7 +73,11 @@ pub(super) fn claim(root: &Path) -> Result<PathBuf, StateError> {
         return Err(unfit(Unfit::Shared { mode }));
     }
     if let Some(file) = foreign_file(&dir, &root)? {
-        return Err(unfit(Unfit::Foreign { file }));
+        // What a supervisor's directory holds, and no other: what does not fit is `VERSION`.
+        return Err(match root.join("tenants").is_dir() && root.join("lock").is_file() {
+            true => StateError::Version { found: version_of(&root), path: root },
+            false => unfit(Unfit::Foreign { file }),
+        });
     }
     if mode != MODE {
         let closed = rustix::fs::fchmod(&dir, Mode::from_raw_mode(MODE));
@@ -140,6 +144,17 @@ fn is_marked(dir: &File, root: &Path) -> Result<bool, StateError> {
     Ok(start == MARKER)
 }
 
+/// What `VERSION` says, as far as it is worth telling.
+fn version_of(root: &Path) -> String {
+    let mut start = Vec::new();
+    let read = File::open(root.join("VERSION"))
+        .and_then(|file| file.take(2 * MARKER.len() as u64).read_to_end(&mut start));
+    match read {
+        Ok(_) => String::from_utf8_lossy(&start).into_owned(),
+        Err(_) => "nothing".to_owned(),
+    }
+}
+
 /// Files of a start that ended before it had written `VERSION`.
 fn is_of_a_first_start(name: &str) -> bool {
     name == "lock" || name.starts_with("VERSION.") && name.ends_with(".tmp")
@@ -195,6 +210,22 @@ mod tests {
             assert!(why.contains("one that is not there is made") && !why.contains("chmod"), "{why}");
             assert_eq!(after, mode);
         }
+    }
+
+    #[test]
+    fn a_damaged_version_is_named_with_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("tenants")).unwrap();
+        fs::write(dir.path().join("lock"), "").unwrap();
+        let why = || claim(dir.path()).unwrap_err().to_string();
+        assert!(why().contains(r#"VERSION says "nothing""#), "{}", why());
+        for damaged in ["qappus-state 1\n", "", "\u{0}\u{0}"] {
+            fs::write(dir.path().join("VERSION"), damaged).unwrap();
+            assert!(why().contains(r"printf 'pappus-state 1\n' > "), "{}", why());
+        }
+        // The control.
+        fs::write(dir.path().join("VERSION"), "pappus-state 1\n").unwrap();
+        claim(dir.path()).unwrap();
     }
 
     #[test]

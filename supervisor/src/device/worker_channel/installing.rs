@@ -92,7 +92,7 @@ impl Connected {
         }
         let function = call.function.id;
         let installed = call.function.install(state, &self.arrival.target);
-        let (install, parts) = installed.map_err(|error| StartError::Refused(error.into()))?;
+        let (install, parts) = installed.map_err(StartError::Refused)?;
         self.pass(function.get(), &parts.descriptors())?;
         self.arrival.outbox.push_to_worker(&ToWorker::Install { function, install });
         self.installed.insert(function, Installed { used: self.clock, weights: false, weight_bytes: 0 });
