@@ -15,7 +15,7 @@ pub fn read(bytes: &[u8]) {
     let (json, rest) = bytes.split_at(end);
     let blueprint = match parse(json) {
         Ok(blueprint) => blueprint,
-        Err(error) => return assert!(!error.message.is_empty()),
+        Err(mistakes) => return assert!(!mistakes.to_string().is_empty()),
     };
     let mut numbers = Numbers(rest.get(1..).unwrap_or_default());
     let inputs: Vec<_> = blueprint.inputs().iter().map(|_| numbers.next(64)).collect();

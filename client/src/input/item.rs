@@ -6,6 +6,7 @@ use std::io::{IsTerminal, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use pappus_blueprint::DType;
 use pappus_client::Error;
 use pappus_client::array::{Array, Element};
 use pappus_client::npy::{self, Contents, FileRange};
@@ -101,7 +102,7 @@ impl Item {
         let source = path.display().to_string();
         if Format::of(path)? == Format::Png {
             let (pixels, shape) = picture::read(path)?;
-            let array = Array { descr: String::new(), dtype: Some(DType::U8), shape };
+            let array = Array { element: Element::Of(DType::U8), shape };
             return Ok(Self { source, array: Some(array), data: Data::Memory(pixels) });
         }
         let found = std::fs::metadata(path).map_err(Error::file(path))?.file_type();
@@ -174,7 +175,7 @@ mod tests {
         std::fs::write(&path, pappus_kernels::photo::PNG).unwrap();
         let item = Item::open(&path).unwrap();
         let array = item.array.as_ref().unwrap();
-        assert_eq!((array.dtype, array.shape.len(), array.shape[2]), (Some(DType::U8), 3, 3));
+        assert_eq!((array.element, array.shape.len(), array.shape[2]), (Element::Of(DType::U8), 3, 3));
         assert_eq!(item.bytes(), array.shape.iter().product::<u64>());
         let path = dir.path().join("p.jpg");
         std::fs::write(&path, b"\xff\xd8").unwrap();

@@ -11,6 +11,7 @@ use crate::blocking::Whose;
 use crate::function::Loaded;
 use crate::function::loaded::{Parsed, RunsOn};
 use crate::refusal::failed;
+use crate::store::StateError;
 use crate::tenants::{Account, Limit};
 use pappus_blueprint::Mistakes;
 use pappus_protocol::Kind;
@@ -60,8 +61,14 @@ impl Registry {
         for module in &record.modules {
             let variant = class.choose(&module.variants);
             let variant = variant.ok_or_else(|| RegistryError::CheckedNowhere(record.name.clone()))?;
-            let bytes = self.state.read_blob(function.owner, variant.sha256);
-            let bytes = bytes.map_err(|e| failed("cannot read the module", &e))?;
+            let bytes = self.state.read_blob(function.owner, variant.sha256, u64::MAX);
+            let bytes = bytes.map_err(|why| match why {
+                StateError::Damaged(_) => {
+                    why.log_damage("cannot compile a module");
+                    RegistryError::Damaged { place: format!("module {}", module.name) }
+                }
+                why => failed("cannot read the module", &why).into(),
+            })?;
             let compiled = class.compiler.compile_checked(&bytes).map_err(|why| {
                 let (module, variant) = (module.name.to_string(), variant.label());
                 CodeError::Compile { module, variant, why }

@@ -38,7 +38,8 @@ fn directory(root: &Path) -> Hash {
 /// As a start does, without a device.
 fn start(root: &Path) -> Result<Registry, StateError> {
     let state = std::sync::Arc::new(StateDir::open(root)?);
-    let tenants = Tenants::new(Default::default(), state.names().clone()).into();
+    let machine = crate::tenants::Machine::here(0);
+    let tenants = Tenants::new(Default::default(), state.names().clone(), machine).into();
     Registry::open(state, tenants, Vec::new(), tokio::sync::watch::channel(vec![]).1)
 }
 
