@@ -158,12 +158,12 @@ def test_a_signal_leaves_nothing_of_tuning_behind(tmp_path: Path) -> None:
 def test_pipes_and_devices_are_no_packages_and_no_configurations(client: pappus.Client, tmp_path: Path) -> None:
     for name in ("pipe.pappus", "pipe.json"):
         os.mkfifo(tmp_path / name)
-        with pytest.raises(pappus.InvalidArgument, match=r"not a regular file|no such file"):
+        with pytest.raises(pappus.InvalidArgument, match="not a regular file"):
             client.add_function("packed", tmp_path / name)
     (tmp_path / "zero.pappus").symlink_to("/dev/zero")
     with pytest.raises(pappus.InvalidArgument, match="not a regular file"):
         client.add_function("packed", tmp_path / "zero.pappus")
-    with pytest.raises(pappus.InvalidArgument, match="no such file"):
+    with pytest.raises(pappus.InvalidArgument, match="not a regular file"):
         client.add_function("packed", "/dev/zero")
     (tmp_path / "large.json").write_bytes(b" " * ((4 << 20) + 1))
     with pytest.raises(pappus.InvalidArgument, match="it has more than 4194304 bytes"):

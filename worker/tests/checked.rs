@@ -8,7 +8,8 @@ mod harness;
 use harness::{Call, Worker, compile_cpu, compile_cpu_checked};
 use pappus_blueprint::{GUARD_BYTES, PRINTED_BYTES};
 use pappus_protocol::FaultCode;
-use pappus_worker::device::cpu::Cpu;
+use pappus_worker::device::Compiler;
+use pappus_worker::device::cpu::{Cpu, compiler::CpuCompiler};
 
 /// An instruction that reaches memory.
 #[derive(Debug, Clone)]
@@ -296,5 +297,27 @@ fn code_with_checks_is_for_checked_calls_alone() {
         let fault = worker.call(1, &[&[0; 16], &[3; 96]], outputs).unwrap_err();
         assert_eq!(fault.code, FaultCode::Load);
         assert!(fault.message.contains("machine code with checks is for checked calls"), "{fault}");
+    }
+}
+
+#[test]
+fn what_compiles_compiles_with_checks_too() {
+    let compiler = CpuCompiler::new().unwrap();
+    let module: &[u8] = include_bytes!("../../kernels/built/module.wasm");
+    for bit in 0..module.len() * 8 {
+        let mut flipped = module.to_vec();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        if compiler.compile(&flipped).is_ok() {
+            compiler.compile_checked(&flipped).unwrap();
+        }
+    }
+    let [linalg, math, mlops, vision]: [&[u8]; 4] = [
+        include_bytes!("../../kernels/built/linalg.wasm"),
+        include_bytes!("../../kernels/built/math.wasm"),
+        include_bytes!("../../kernels/built/mlops.wasm"),
+        include_bytes!("../../kernels/built/vision.wasm"),
+    ];
+    for library in [linalg, math, mlops, vision] {
+        compiler.compile_checked(library).unwrap();
     }
 }

@@ -152,7 +152,8 @@ fn free_dimensions_are_named_by_inputs() {
     check("", N, "blueprint.buffers.y.Free", "unknown free dimension \"n\"");
     // Only a whole dimension of an input takes a value.
     let twice = format!(r#"{{"Product": [{N}, {{"Absolute": 2}}]}}"#);
-    check(&x(&twice), N, "blueprint.buffers.y.Free", "unknown free dimension");
+    let of = r#"{"Absolute": 1}"#;
+    check(&x(&twice), of, "blueprint.types.x.shape[0].Product[0].Free", "unknown free dimension");
     let output = format!(r#""y": {{"dtype": "u8", "shape": [{N}]}}"#);
     check(&output, r#"{"Absolute": 1}"#, "blueprint.types.y.shape[0].Free", "unknown free dimension");
     parse(with(&format!("{}, {output}", x(N)), N).as_bytes()).unwrap();

@@ -142,7 +142,7 @@ fn malformed_json_is_refused_with_its_place() {
     let null = with_steps(r#"{"Copy": {"from": "A", "to": "B", "bytes": null}}"#);
     check(&null, "blueprint.control_flow[0].Copy.bytes", "found null, expected a size");
     check(&format!("{} x", with_steps("")), "", "expected the end of the text, found 'x'");
-    check(&with_steps("")[..100], "", "the text ends, expected");
+    check(&with_steps("")[..100], "", "a text that does not end");
     check(&with_steps("").replace("[\"cfg\", \"A\"]", "\"A\""), "blueprint.inputs", "expected a list");
     check(&with_steps(&"[".repeat(1000)), "", "one more object or list inside others, expected at most 128");
     let deep = format!("{}{}", r#"{"Repeat":[{"Absolute":1},["#.repeat(1000), "]]}".repeat(1000));

@@ -60,9 +60,11 @@ pub(crate) fn answer() {
 /// The command line, with names that the supervisor tells.
 fn with_names() -> clap::Command {
     NAMED.into_iter().fold(Arguments::command(), |all, (command, subcommand, argument, ask)| {
+        // In the order in which they stand.
         let completed = |command: clap::Command| {
-            command.mut_arg(argument, |named| {
-                named.add(ArgValueCompleter::new(move |typed: &OsStr| offered(typed, ask)))
+            command.mut_args(|one| match one.get_id() == argument {
+                true => one.add(ArgValueCompleter::new(move |typed: &OsStr| offered(typed, ask))),
+                false => one,
             })
         };
         all.mut_subcommand(command, |command| match subcommand {
@@ -90,7 +92,13 @@ mod tests {
 
     #[test]
     fn every_place_of_a_name_is_one_of_the_command_line() {
-        // Debug builds of clap check each argument that is named.
         with_names().debug_assert();
+        for (command, subcommand, argument, _) in NAMED {
+            let all = Arguments::command();
+            let found = all.find_subcommand(command).unwrap();
+            let found =
+                if subcommand.is_empty() { found } else { found.find_subcommand(subcommand).unwrap() };
+            assert!(found.get_arguments().any(|one| one.get_id() == argument), "{command} {subcommand}");
+        }
     }
 }

@@ -71,7 +71,7 @@ def read(path: str | os.PathLike[str], weights: Mapping[str, Any], archive: Arch
     with _opened(config) as (file, _):
         text = file.read(_CONFIG_BYTES + 1)
     if not 0 < len(text) <= _CONFIG_BYTES:
-        size = f"more than {_CONFIG_BYTES}" if text else "no"
+        size = f"more than {_CONFIG_BYTES}" if text else "0"
         raise _wrong(where, f"it has {size} bytes, a configuration has 1 to {_CONFIG_BYTES}")
     try:
         document = json.loads(text)
@@ -152,7 +152,7 @@ def _slices(view: memoryview) -> Iterator[memoryview]:
 
 def _config_of(path: Path) -> Path:
     if not path.is_dir():
-        if not path.is_file():
+        if not path.exists():
             raise _wrong(path, "there is no such file or folder")
         return path
     named = path / CONFIG

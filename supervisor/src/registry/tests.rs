@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use pappus_protocol::Kind;
+
 use super::code::{Codes, Wish};
 use super::failures::Job;
 use super::requests::{NewFunction, NewFunctionModule, NewModule, NewVariant, NewWeight};
@@ -16,15 +18,22 @@ use crate::ids::TenantId;
 use crate::processes::confinement::Confinement;
 use crate::processes::launcher::Launcher;
 use crate::quota::Quota;
+use crate::refusal::{Reason, Refusable};
 use crate::store::StateDir;
 use crate::tenants::{Account, Limit, Tenants};
 
 const BLOCK: u64 = 4096;
 
 pub(super) fn open(dir: &Path) -> Arc<Registry> {
+    open_on(dir, Kind::Cpu)
+}
+
+/// With one device, which is of this kind.
+fn open_on(dir: &Path, kind: Kind) -> Arc<Registry> {
     let launcher = Launcher::new("/nonexistent", Confinement::new(SandboxSettings::default(), None)).unwrap();
     let devices = resolve(&["cpu".parse().unwrap()], &Surveys::new()).unwrap();
-    let classes = DeviceClass::of(&devices, &launcher.into());
+    let mut classes = DeviceClass::of(&devices, &launcher.into());
+    classes[0].kind = kind;
     let state = Arc::new(StateDir::open(dir).unwrap());
     let tenants =
         Arc::new(Tenants::new(Default::default(), state.names().clone(), crate::tenants::Machine::here(0)));
@@ -366,4 +375,49 @@ fn one_tenant_grants_another_so_many_functions_and_no_more() {
     registry.grant(&owner, "g", "3").unwrap();
     registry.revoke(&owner, "f", "2").unwrap();
     registry.grant(&owner, "g", "2").unwrap();
+}
+
+#[tokio::test]
+async fn a_checked_version_is_its_owners_and_goes_with_its_function() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = open(dir.path());
+    let (owner, other) = (account(&registry, 1), account(&registry, 2));
+    add(&registry, &owner, "f", &[b"abc"]).unwrap();
+    registry.grant(&owner, "f", "2").unwrap();
+    let load_checked = |caller: &Arc<Account>, name: &'static str| {
+        let (registry, caller) = (registry.clone(), caller.clone());
+        async move { registry.load_checked(Whose::Tenant, &caller, name).await }
+    };
+    let refused = load_checked(&other, "1/f").await.unwrap_err();
+    assert_eq!(refused.reason(), Reason::PermissionDenied, "{refused}");
+    let plain = load(&registry, &owner, "f").unwrap();
+    assert!(registry.find_checked(&owner, "f").is_none() && plain.checked().is_none());
+    let checked = load_checked(&owner, "f").await.unwrap();
+    assert!(Arc::ptr_eq(&checked, &load_checked(&owner, "f").await.unwrap()), "made once");
+    assert!(Arc::ptr_eq(&checked, &registry.find_checked(&owner, "f").unwrap()));
+    assert!(registry.find_checked(&other, "1/f").is_none(), "it is there, and not for others");
+    assert_eq!((checked.id, checked.blueprint.is_checked()), (plain.id.checked(), true));
+    // Its weights have room behind them, and are charged for beside the function's own.
+    assert_eq!(checked.packed_weight_bytes(), plain.packed_weight_bytes() + pappus_blueprint::GUARD_BYTES);
+    let weights = plain.packed_weight_bytes() + checked.packed_weight_bytes();
+    assert_eq!((owner.used(Limit::LoadedFunctions), owner.used(Limit::WeightBytes)), (2, weights));
+    let ids = [plain.id, checked.id];
+    drop((plain, checked));
+    let (tell, told) = std::sync::mpsc::channel();
+    registry.on_eviction(move |function| tell.send(function).unwrap());
+    (0..2).for_each(|_| registry.loaded.evict_unused(|_| false));
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), ids, "workers forget both");
+    assert_eq!((owner.used(Limit::LoadedFunctions), owner.used(Limit::PlanBytes)), (0, 0));
+}
+
+#[tokio::test]
+async fn without_a_cpu_device_nothing_is_called_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = open_on(dir.path(), Kind::Cuda);
+    let owner = account(&registry, 1);
+    add(&registry, &owner, "f", &[]).unwrap();
+    load(&registry, &owner, "f").unwrap();
+    let refused = registry.load_checked(Whose::Tenant, &owner, "f").await.unwrap_err();
+    assert_eq!(refused.reason(), Reason::Unsupported);
+    assert!(refused.to_string().contains("that takes a cpu device"), "{refused}");
 }

@@ -142,7 +142,7 @@ impl<'a> Bounds<'a> {
     /// What a kernel did that strayed, such as `writes 4 bytes at C[1024], behind the end of C (f32[1024])`.
     pub(super) fn describe(&self, stray: &Stray) -> String {
         let does = if stray.is_store { "writes" } else { "reads" };
-        let bytes = Count(u64::from(stray.bytes), "byte");
+        let bytes = Bytes(stray.bytes.into());
         let (at, end) = (stray.at, stray.at + u64::from(stray.bytes));
         if end <= NULL_BYTES {
             return format!("{does} {bytes} at address {at}: a pointer that is null");
@@ -197,7 +197,7 @@ impl<'a> Bounds<'a> {
         let bytes = entry.end - entry.start;
         match self.dtype(entry.what) {
             Some(dtype) => format!(" ({}[{}])", dtype.name(), bytes / dtype.bytes()),
-            None => format!(" ({})", Count(bytes, "byte")),
+            None => format!(" ({})", Bytes(bytes)),
         }
     }
 }
@@ -227,11 +227,11 @@ impl Stray {
 }
 
 /// `1 byte`, `2 bytes`.
-struct Count(u64, &'static str);
+struct Bytes(u64);
 
-impl fmt::Display for Count {
+impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = if self.0 == 1 { "" } else { "s" };
-        write!(f, "{} {}{s}", self.0, self.1)
+        write!(f, "{} byte{s}", self.0)
     }
 }

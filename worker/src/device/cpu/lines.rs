@@ -114,6 +114,10 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use wasm_encoder::{CustomSection, Section as _};
+
     use super::*;
 
     #[test]
@@ -143,6 +147,30 @@ mod tests {
             assert_eq!(Lines::read(&file).unwrap().0, "");
         }
     }
+
+    proptest! {
+        #[test]
+        fn debug_information_may_be_anything(
+            sections in vec((0..SECTIONS.len(), vec(any::<u8>(), 0..120)), 1..5),
+            version in 2u8..6,
+        ) {
+            let text = r#"(module (memory 1) (func (drop (i32.load (i32.const 0)))) (func (drop (i64.load (i32.const 8)))))"#;
+            let mut module = wat::parse_str(text).unwrap();
+            for (name, mut data) in sections {
+                // Mostly a length and a version, so that more than those is read.
+                if let Some(head) = data.first_chunk_mut() {
+                    *head = [100, 0, 0, 0, version, 0];
+                }
+                CustomSection { name: SECTIONS[name].into(), data: data.into() }.append_to(&mut module);
+            }
+            let lines = Lines::find(&module).unwrap();
+            prop_assert!(lines.0.lines().count() <= 4, "{lines:?}");
+            lines.of(u32::MAX);
+        }
+    }
+
+    const SECTIONS: [&str; 6] =
+        [".debug_info", ".debug_abbrev", ".debug_line", ".debug_str", ".debug_ranges", ".debug_aranges"];
 
     fn tempfile() -> File {
         rustix::fs::memfd_create("lines", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into()
