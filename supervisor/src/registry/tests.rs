@@ -377,13 +377,16 @@ fn one_tenant_grants_another_so_many_functions_and_no_more() {
     registry.grant(&owner, "g", "2").unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_checked_version_is_its_owners_and_goes_with_its_function() {
     let dir = tempfile::tempdir().unwrap();
     let registry = open(dir.path());
     let (owner, other) = (account(&registry, 1), account(&registry, 2));
     add(&registry, &owner, "f", &[b"abc"]).unwrap();
     registry.grant(&owner, "f", "2").unwrap();
+    let evict = |registry: &Registry| (0..2).for_each(|_| registry.loaded.evict_unused(|_| false));
+    evict(&registry);
+    let registered = owner.used(Limit::PlanBytes);
     let load_checked = |caller: &Arc<Account>, name: &'static str| {
         let (registry, caller) = (registry.clone(), caller.clone());
         async move { registry.load_checked(Whose::Tenant, &caller, name).await }
@@ -405,12 +408,12 @@ async fn a_checked_version_is_its_owners_and_goes_with_its_function() {
     drop((plain, checked));
     let (tell, told) = std::sync::mpsc::channel();
     registry.on_eviction(move |function| tell.send(function).unwrap());
-    (0..2).for_each(|_| registry.loaded.evict_unused(|_| false));
+    evict(&registry);
     assert_eq!(told.try_iter().collect::<Vec<_>>(), ids, "workers forget both");
-    assert_eq!((owner.used(Limit::LoadedFunctions), owner.used(Limit::PlanBytes)), (0, 0));
+    assert_eq!((owner.used(Limit::LoadedFunctions), owner.used(Limit::PlanBytes)), (0, registered));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn without_a_cpu_device_nothing_is_called_checked() {
     let dir = tempfile::tempdir().unwrap();
     let registry = open_on(dir.path(), Kind::Cuda);
