@@ -46,7 +46,11 @@ impl Error {
 /// All that is wrong with one document, in the order of its text: at least one mistake, at most [`limits::MISTAKES`], and how
 /// many more there are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mistakes {
+pub struct Mistakes(Box<Told>);
+
+/// Behind a pointer: results hold it as their rarest case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Told {
     first: Error,
     others: Vec<Error>,
     more: usize,
@@ -60,22 +64,22 @@ impl Mistakes {
         let mut kept: Vec<Error> = kept.map(|error| error.found_in(json)).collect();
         kept.sort_by_key(|error| error.position.map(|at| (at.line, at.column)));
         let mut kept = kept.into_iter();
-        Some(Self { first: kept.next()?, others: kept.collect(), more: errors.count() })
+        Some(Self(Box::new(Told { first: kept.next()?, others: kept.collect(), more: errors.count() })))
     }
 
     /// The one that comes first in the text.
     pub fn first(&self) -> &Error {
-        &self.first
+        &self.0.first
     }
 
     /// Every one that is told.
     pub fn iter(&self) -> impl Iterator<Item = &Error> {
-        std::iter::once(&self.first).chain(&self.others)
+        std::iter::once(&self.0.first).chain(&self.0.others)
     }
 
     /// How many there are besides those.
     pub fn more(&self) -> usize {
-        self.more
+        self.0.more
     }
 
     /// Writes each on a line of its own, with what stands before its position, such as the name of a file and a colon.
@@ -89,8 +93,8 @@ impl Mistakes {
                 None => write!(text, "{end}{before} {error}"),
             };
         }
-        if self.more > 0 {
-            let _ = write!(text, "\nand {} more", self.more);
+        if self.more() > 0 {
+            let _ = write!(text, "\nand {} more", self.more());
         }
         text
     }
@@ -106,7 +110,7 @@ impl std::error::Error for Mistakes {}
 
 impl From<Error> for Mistakes {
     fn from(first: Error) -> Self {
-        Self { first, others: Vec::new(), more: 0 }
+        Self(Box::new(Told { first, others: Vec::new(), more: 0 }))
     }
 }
 
@@ -164,7 +168,7 @@ impl<'j> Notes<'j> {
             let position = Some(Position::of(text, at));
             Error { position, ..error }
         });
-        Some(Mistakes { first: all.next()?, others: all.collect(), more })
+        Some(Mistakes(Box::new(Told { first: all.next()?, others: all.collect(), more })))
     }
 }
 

@@ -95,7 +95,7 @@ def test_what_is_no_function_on_disk_is_refused(client: pappus.Client, tmp_path:
     refused("a folder with 0 .json files")
     path = write(tmp_path, "a.json")
     path.write_text("{")
-    refused("no configuration such as")
+    refused("a.json:1:2: it is no JSON: the text ends")
     path.write_text('{"modules": [{"module_name": "m", "path": "missing.wasm"}], "blueprint": {}}')
     refused("module 'm' is missing")
     path.write_text("")
@@ -138,14 +138,15 @@ def test_a_function_is_granted_and_revoked(house: tuple[pappus.Client, pappus.Cl
 
 def test_a_wrong_configuration_is_told_with_file_line_and_column(client: pappus.Client, tmp_path: Path) -> None:
     config = tmp_path / "function.json"
+    (tmp_path / "linalg.wasm").write_bytes(b"\0asm")
     for text, told in [
         ("{", [f"{config}:1:2: it is no JSON: the text ends"]),
         (
             '{"module_path": "linalg.wasm", "kernels": ["vec_add_f"],\n "blueprint": {"inputs": ["A"], "outputs": ["C"],\n'
             '  "buffers": {"C": {"Sizof": "A"}}, "control_flow": [{"Copy": {"from": "a", "to": "C"}}]}}',
             [
-                f"{config}:3:21: at blueprint.buffers.C.Sizof: unknown size \"Sizof\", did you mean \"Sizeof\"?",
-                f"{config}:3:72: at blueprint.control_flow[0].Copy.from: unknown buffer \"a\", did you mean \"A\"?",
+                f'{config}:3:21: at blueprint.buffers.C.Sizof: unknown size "Sizof", did you mean "Sizeof"?',
+                f'{config}:3:72: at blueprint.control_flow[0].Copy.from: unknown buffer "a", did you mean "A"?',
             ],
         ),
     ]:

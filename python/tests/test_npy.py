@@ -17,7 +17,7 @@ import pappus
 from fixture import REPOSITORY
 from pappus import _files, _memory, _npy, v1
 from pappus._call import Bound, Options
-from pappus._pool import Pool
+from pappus._pool import Mapped, Pool
 from pappus._signature import Signature
 
 CORPUS = REPOSITORY / "tests/npy"
@@ -43,7 +43,7 @@ def weights_sent(path: Path, declared: str, folder: Path) -> bytes:
     blueprint = {"inputs": [], "weights": ["W"], "types": types("W", declared)}
     config = folder / "f.json"
     config.write_text(json.dumps({"module_path": "m.wasm", "kernels": [], "blueprint": blueprint}))
-    package = _files.read(config, {"W": path}, confined=False)
+    package = _files.read(config, {"W": path})
     with _files.pieces(package.weights["W"]) as (size, pieces):
         sent = b"".join(bytes(piece) for piece in pieces)
     assert len(sent) == size
@@ -56,7 +56,7 @@ def input_sent(value: object, declared: str) -> bytes:
     info = v1.FunctionInfo(name="f", inputs=["A"], config=json.dumps({"blueprint": blueprint}))
     pool = Pool()
     with _memory.arena_memfd(1 << 20) as descriptor:
-        pool.add(1, descriptor, 1 << 20)
+        pool.opened(Mapped(descriptor, 1 << 20), 1, callers=False)
     prepared = Bound("f", Signature(info), pool, Options()).prepare([value], {})
     assert not isinstance(prepared, int)
     request = v1.Request.FromString(prepared.request)
@@ -120,7 +120,7 @@ def test_a_shape_of_weights_is_computed_as_far_as_no_call_is_needed(tmp_path: Pa
         config = tmp_path / "f.json"
         config.write_text(json.dumps({"module_path": "m.wasm", "kernels": [], "blueprint": blueprint}))
         weights = {"W": CORPUS / "matrix-le-rows.npy", "V": CORPUS / "vector-columns.npy"}
-        _files.read(config, weights, confined=False)
+        _files.read(config, weights)
 
     three, two = {"CeilDiv": [{"Sizeof": "V"}, {"Absolute": 4}]}, {"Absolute": 2}
     read(two, three)

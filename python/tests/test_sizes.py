@@ -60,8 +60,8 @@ def test_short_forms_and_a_byte_order_mark_are_read() -> None:
     types = {"B": {"dtype": "f32", "shape": [2, {"Absolute": 3}, {"Free": "n"}, {"Sizeof": "A"}]}}
     config = {"blueprint": {"inputs": ["A"], "buffers": {"B": 24}, "outputs": ["B"], "types": types}}
     blueprint = Blueprint("\ufeff" + json.dumps(config))
-    assert blueprint.shown("B") == "[2, 3, n, …]"
-    assert Sizes(blueprint, {"A": 10}, {}, {"n": 4}).shape_of("B") == (2, 3, 4, 10)
+    assert blueprint.dims("B") == [2, 3, "n", None]
+    assert Sizes(blueprint, {"A": 10}, {}, {"n": 4}).dims_of("B") == [2, 3, 4, 10]
 
 
 def test_blocks_waste_little_and_begin_in_cache_lines() -> None:

@@ -45,7 +45,8 @@ class Blueprint:
         self.words: Sequence[tuple[str, int]] = ()
         try:
             # A byte order mark is none of the text, which json.loads takes away from bytes only.
-            blueprint = json.loads(config.encode())["blueprint"] if config else {}
+            text = config.encode() if isinstance(config, str) else config
+            blueprint = json.loads(text)["blueprint"] if text else {}
             buffers, types = blueprint.get("buffers", {}), blueprint.get("types", {})
             inputs, outputs = _names(blueprint.get("inputs", [])), _names(blueprint.get("outputs", []))
             words: dict[tuple[str, int], None] = {}
