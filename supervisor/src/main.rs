@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser};
 use clap_complete::Shell;
 use clap_mangen::Man;
+use nix::sys::signal::SigSet;
 use pappus_supervisor::config::{Config, ConfigError, Flags};
 use pappus_supervisor::limits::{MAX_BLOCKING_THREADS, socket_threads};
 use pappus_supervisor::run::run;
@@ -127,6 +128,8 @@ fn list_devices(as_json: bool) -> ExitCode {
 
 fn start(config: Config, manager: ServiceManager) -> Result<(), Box<dyn std::error::Error>> {
     raise_descriptor_limit();
+    // Signals end it, also where whoever started it blocks them, which its children inherit.
+    SigSet::empty().thread_set_mask()?;
     let mut own_sockets = vec![config.admin_socket.clone()];
     // What a service manager listens on outlives this process.
     own_sockets.extend((!manager.has_clients()).then(|| config.socket.clone()));

@@ -201,38 +201,3 @@ fn workers_that_end_before_they_read_a_call_do_not_make_it_guilty() {
     signal(standby, Signal::KILL);
     assert_eq!(&client.wait_invoked(id).unwrap().outputs[0].inline[..], b"abc");
 }
-
-/// A module that does not compile is not compiled again at every call: what was found out is kept, until
-/// its owner registers it again.
-#[test]
-fn what_does_not_compile_is_remembered() {
-    let (supervisor, mut client) = kit::copy_and_spin_with(&[]);
-    kit::works(&mut client);
-    let blob = blob_of(&supervisor, kit::probes());
-    let again = |supervisor: &mut Supervisor, content: &[u8]| {
-        supervisor.kill9();
-        supervisor.forget_code();
-        std::fs::write(&blob, content).unwrap();
-        supervisor.restart();
-    };
-    let mut supervisor = supervisor;
-    again(&mut supervisor, b"no module at all");
-    let mut client = supervisor.client();
-    refused(kit::copied(&mut client, b"abc"), Code::InvalidArgument, "probes");
-    // Now it would compile, and the supervisor does not try.
-    std::fs::write(&blob, kit::probes()).unwrap();
-    let error = refused(kit::copied(&mut client, b"abc"), Code::InvalidArgument, "probes");
-    assert!(error.message.contains("wasm"), "{error}");
-    kit::add_copy(&mut client);
-    kit::works(&mut client);
-    // The control: without a memory of it, the first call compiles.
-    again(&mut supervisor, kit::probes());
-    kit::works(&mut supervisor.client());
-}
-
-/// Where the state directory has these bytes.
-fn blob_of(supervisor: &Supervisor, content: &[u8]) -> std::path::PathBuf {
-    let blobs = std::fs::read_dir(supervisor.tenant_dir().join("blobs")).unwrap();
-    let mut paths = blobs.map(|entry| entry.unwrap().path());
-    paths.find(|path| std::fs::read(path).is_ok_and(|found| found == content)).unwrap()
-}

@@ -85,7 +85,7 @@ fn a_deadline_counts_from_arrival_and_ends_waiting_too() {
     let spin = client.send_invocation(&Invocation::new("spin").deadline(Duration::from_millis(400))).unwrap();
     supervisor.until_running();
     let waiting = Invocation::new("copy").input("in", vec![1]).deadline(Duration::from_millis(20));
-    let error = refused(client.invoke(&waiting), Code::DeadlineExceeded, "waiting");
+    let error = refused(client.invoke(&waiting), Code::DeadlineExceeded, "while it waited for a worker");
     assert!(error.retryable, "{error}");
     kit::fails(&mut client, spin, Code::DeadlineExceeded);
 }
@@ -160,7 +160,7 @@ fn a_function_that_kills_its_worker_every_time_leaves_room_for_others() {
     // It is refused after three times, and others go on.
     let spin = Invocation::new("spin").deadline(Duration::from_millis(50));
     for _ in 0..2 {
-        refused(client.invoke(&spin), Code::DeadlineExceeded, "while running");
+        refused(client.invoke(&spin), Code::DeadlineExceeded, "while it ran");
         kit::works(&mut client);
     }
     let third = client.send_invocation(&spin).unwrap();

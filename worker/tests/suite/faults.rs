@@ -104,7 +104,7 @@ pub fn a_deadline_is_kept<T: UnderTest>() {
     }
     let fault = worker.invoke(&call).unwrap_err();
     assert_eq!(fault.code, FaultCode::Deadline);
-    assert!(fault.message.contains("`work`"), "{fault}");
+    assert!(fault.kernel.is_some(), "{fault}");
     let late_ns = pappus_protocol::now_ns().saturating_sub(call.deadline_ns);
     assert!(late_ns < 1_000_000_000, "{late_ns} ns late");
     assert_eq!(worker.call(2, &[], &[8]).unwrap(), [[7; 8]]);
