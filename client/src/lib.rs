@@ -26,7 +26,7 @@
 //! - `upload`: its files on their way, with word of how far they are.
 //! - [`variants`]: which file holds which compiled form of a module.
 //! - [`kernels`]: which kernels a module file holds.
-//! - [`array`]: what an array may be, and whether it is what a function declares.
+//! - [`mod@array`]: what an array may be, and whether it is what a function declares.
 //! - [`npy`]: NumPy's file format, as much as is needed.
 //! - [`source`]: the bytes of a file, or of a part of one.
 //! - [`error`]: what can go wrong.
