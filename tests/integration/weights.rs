@@ -43,9 +43,11 @@ fn answer(client: &mut Client, name: &str) -> Vec<u8> {
     client.invoke(&call(name)).unwrap().outputs[0].inline.to_vec()
 }
 
-/// A supervisor with two tenants whose functions' weights may take so much together.
+/// A supervisor with two tenants whose functions' weights may take so much together. Neither loses its process, however slow
+/// the machine is.
 fn two(weights_bytes: usize) -> (Supervisor, [Client; 2]) {
-    let device = format!("cpu:workers=2,standbys=0,memory=64MiB,weights={}KiB", weights_bytes >> 10);
+    let kib = weights_bytes >> 10;
+    let device = format!("cpu:workers=2,standbys=0,memory=64MiB,min-residency=10m,weights={kib}KiB");
     let supervisor = Supervisor::configured(&config(&[("ann", ""), ("bob", "")]), &["--device", &device]);
     let clients = ["ann", "bob"].map(|tenant| enter(&supervisor, tenant));
     (supervisor, clients)
