@@ -75,9 +75,9 @@ pub struct Buffer {
     pub output: bool,
     /// Whether the device needs its bytes: a step names it, or the result does. Sizes are read elsewhere.
     pub reached: bool,
-    /// Whether a step names it.
+    /// True if a step names it.
     pub named: bool,
-    /// Whether anything uses it: a step, the result, a size, the type of another buffer.
+    /// True if anything uses it: a step, the result, a size, the type of another buffer.
     pub used: bool,
     /// The type of its elements, where the blueprint says.
     pub dtype: Option<DType>,

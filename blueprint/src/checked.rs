@@ -52,7 +52,7 @@ impl Blueprint {
         Ok(self)
     }
 
-    /// Whether it is of checked calls.
+    /// True if it is of checked calls.
     pub fn is_checked(&self) -> bool {
         self.guard_bytes > 0
     }

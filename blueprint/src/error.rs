@@ -131,7 +131,7 @@ impl<'j> Notes<'j> {
         self.text
     }
 
-    /// Whether a mistake was found at this key of the top level, or inside its value.
+    /// True if a mistake was found at this key of the top level, or inside its value.
     pub(crate) fn concern(&self, key: &str) -> bool {
         self.kept.iter().any(|(_, error)| error.path.split(['.', '[']).next() == Some(key))
     }
@@ -192,7 +192,7 @@ pub(crate) fn text_of(json: &[u8]) -> Result<&str, Error> {
     })
 }
 
-/// Whether a character shows nothing, or changes how those around it are shown: a name with such ones reads as another.
+/// True if a character shows nothing, or changes how those around it are shown: a name with such ones reads as another.
 pub(crate) fn is_deceptive(character: char) -> bool {
     character.is_control()
         || matches!(

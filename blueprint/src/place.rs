@@ -100,7 +100,7 @@ fn behind_key<'p>(path: &'p str, key: &str, is_root: bool) -> Option<&'p str> {
     rest.filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Whether a key stands in a path as it is; another would be mistaken for something else.
+/// True if a key stands in a path as it is; another would be mistaken for something else.
 pub(crate) fn is_plain(key: &str) -> bool {
     !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }

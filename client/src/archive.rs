@@ -297,7 +297,7 @@ fn checksum_of(member: &Opened) -> std::io::Result<u32> {
     }
 }
 
-/// Whether a name stays inside of the folder that the package was made of.
+/// True if a name stays inside of the folder that the package was made of.
 fn is_name(name: &str) -> bool {
     let plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['\\', ':']);
     name.strip_suffix('/').unwrap_or(name).split('/').all(plain) && !name.contains(char::is_control)

@@ -81,7 +81,7 @@ impl Element {
         }
     }
 
-    /// Whether such elements are of this type.
+    /// True if such elements are of this type.
     pub fn is(self, dtype: DType) -> bool {
         self == Self::Of(dtype) || (self, dtype) == (Self::Bytes(2), DType::Bf16)
     }

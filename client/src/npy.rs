@@ -29,9 +29,9 @@ const DATA_ALIGN: usize = 64;
 pub struct Header {
     /// The array.
     pub array: Array,
-    /// Whether its numbers have their most significant byte first.
+    /// True if its numbers have their most significant byte first.
     pub big_endian: bool,
-    /// Whether its columns lie one behind the other, not its rows.
+    /// True if its columns lie one behind the other, not its rows.
     pub fortran: bool,
     /// Where the data starts.
     pub data_offset: u64,
@@ -218,7 +218,7 @@ impl Header {
         if found == announced { Ok(announced) } else { Err(NpyError::DataBytes { announced, found }) }
     }
 
-    /// Whether its bytes are what devices take: little-endian, one row behind the other.
+    /// True if its bytes are what devices take: little-endian, one row behind the other.
     fn lies_as_sent(&self) -> bool {
         let long = self.array.shape.iter().filter(|dim| **dim > 1).count();
         !self.big_endian && (!self.fortran || long < 2)

@@ -100,7 +100,7 @@ fn push(dtype: DType, text: &str, out: &mut Vec<u8>) -> Result<(), LiteralError>
     Ok(())
 }
 
-/// Whether a float, which is `whole` without its fraction, is another number than what is written. Fractions are rounded;
+/// True if a float, which is `whole` without its fraction, is another number than what is written. Fractions are rounded;
 /// `1e39` is no infinity, `1e-99` no zero, and integers are held exactly or not at all.
 fn is_lost(text: &str, value: f64, whole: i128) -> bool {
     let mantissa = text.split(['e', 'E']).next().unwrap_or_default();

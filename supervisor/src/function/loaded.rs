@@ -131,7 +131,7 @@ impl Loaded {
         }
     }
 
-    /// Whether it has to be loaded anew before it is called.
+    /// True if it has to be loaded anew before it is called.
     pub fn lacks_code(&self) -> bool {
         self.lacks_code.load(Ordering::Acquire)
     }

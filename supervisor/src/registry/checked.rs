@@ -4,6 +4,9 @@
 
 use std::sync::Arc;
 
+use pappus_blueprint::Mistakes;
+use pappus_protocol::Kind;
+
 use super::code::CodeError;
 use super::error::RegistryError;
 use super::state::Registry;
@@ -13,8 +16,6 @@ use crate::function::loaded::{Parsed, RunsOn};
 use crate::refusal::failed;
 use crate::store::StateError;
 use crate::tenants::{Account, Limit};
-use pappus_blueprint::Mistakes;
-use pappus_protocol::Kind;
 
 impl Registry {
     /// The checked version of a function of the caller's own, if it is in memory.

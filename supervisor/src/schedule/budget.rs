@@ -130,7 +130,7 @@ impl Budgets {
         self.account(now_ns, caller).is_some_and(|account| account.careful)
     }
 
-    /// Whether something drawn has not come back.
+    /// True if something drawn has not come back.
     pub fn has_drawn(&self, now_ns: u64, caller: TenantId) -> bool {
         self.account(now_ns, caller).is_some()
     }

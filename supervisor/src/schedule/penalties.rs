@@ -120,7 +120,7 @@ impl Penalties {
         !self.budgets.is_empty() && self.budgets.is_careful(now_ns, caller)
     }
 
-    /// Whether a caller's budget is not whole.
+    /// True if a caller's budget is not whole.
     pub(super) fn has_drawn(&self, now_ns: u64, caller: TenantId) -> bool {
         !self.budgets.is_empty() && self.budgets.has_drawn(now_ns, caller)
     }

@@ -127,7 +127,7 @@ impl<C> Scheduler<C> {
         self.penalties.budgets(now_ns)
     }
 
-    /// Whether calls of a caller may have waited for its own fault budget just now.
+    /// True if calls of a caller may have waited for its own fault budget just now.
     pub fn may_have_held(&self, now_ns: u64, caller: TenantId) -> bool {
         self.penalties.has_drawn(now_ns, caller)
     }

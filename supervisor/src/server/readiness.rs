@@ -14,7 +14,7 @@ fn is_up(device: &Device) -> bool {
 }
 
 impl Server {
-    /// Whether calls can be made: it does not drain, a worker or a standby is up, and who connects reaches this supervisor.
+    /// True if calls can be made: it does not drain, a worker or a standby is up, and who connects reaches this supervisor.
     pub fn is_ready(&self) -> bool {
         !self.is_draining()
             && self.devices.iter().any(|device| is_up(device))

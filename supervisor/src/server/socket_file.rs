@@ -60,12 +60,12 @@ impl SocketFile {
         &self.path
     }
 
-    /// Whether this supervisor made it.
+    /// True if this supervisor made it.
     pub fn is_own(&self) -> bool {
         self.made.is_some()
     }
 
-    /// Whether who connects to its path reaches this supervisor.
+    /// True if who connects to its path reaches this supervisor.
     pub fn is_there(&self) -> bool {
         let own = *self.identity.lock();
         own.is_some() && identity(&self.path) == own
@@ -143,7 +143,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Whether a process listens on a socket, also one that accepts nothing just now. Never waits.
+/// True if a process listens on a socket, also one that accepts nothing just now. Never waits.
 fn is_listened_on(path: &Path) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let connected = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)

@@ -86,7 +86,7 @@ pub(super) fn read<T: DeserializeOwned + Named>(
     }
 }
 
-/// Whether an error is one of the disk, in this place.
+/// An error of the disk says that this record cannot be read; any other one is the caller's to handle.
 fn on_medium<T>(error: io::Error) -> io::Result<Result<T, String>> {
     match error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) {
         true => Ok(Err(error.to_string())),

@@ -32,7 +32,7 @@ impl Bound {
         Self { lock, before, own: OrderedMutex::default() }
     }
 
-    /// Whether the supervisor before this one bound this file.
+    /// True if the supervisor before this one bound this file.
     pub fn was_ours(&self, found: &Metadata) -> bool {
         self.before.contains(&identity(found))
     }

@@ -359,7 +359,7 @@ pub(super) fn with_json(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Whether a disk, or what its user may have of it, is full.
+/// True if a disk, or what its user may have of it, is full.
 fn has_no_room(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
 }
