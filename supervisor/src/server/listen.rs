@@ -2,13 +2,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::Shutdown;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::connection;
+use super::connection_pace::ConnectionPace;
 use super::connection_slots::SlotOwner;
 use super::handshake::{self, Arrival};
 use super::socket_file::SocketFile;
@@ -105,6 +106,7 @@ pub async fn accept(server: Arc<Server>, mut listener: Listener, admin: bool) {
         }
     };
     let mut leave = std::pin::pin!(leave);
+    let mut pace = ConnectionPace::default();
     loop {
         let accepted = tokio::select! {
             biased;
@@ -113,10 +115,11 @@ pub async fn accept(server: Arc<Server>, mut listener: Listener, admin: bool) {
         };
         match accepted {
             Ok(stream) => {
-                admit(&server, stream, admin).await;
-                // Those who are here already go first: many of a flood leave at once, and with them
-                // their places.
-                tokio::task::yield_now().await;
+                if admit(&server, stream, &mut pace, admin).await {
+                    // Those who are here already go first: many of a flood leave at once, and with them
+                    // their places.
+                    tokio::task::yield_now().await;
+                }
             }
             Err(e) => {
                 tracing::warn!("cannot accept a connection: {e}");
@@ -126,9 +129,17 @@ pub async fn accept(server: Arc<Server>, mut listener: Listener, admin: bool) {
     }
 }
 
-async fn admit(server: &Arc<Server>, stream: UnixStream, admin: bool) {
-    let Ok(peer) = stream.peer_cred() else { return };
+/// True if the connection is served from now on.
+async fn admit(server: &Arc<Server>, stream: UnixStream, pace: &mut ConnectionPace, admin: bool) -> bool {
+    let Ok(peer) = stream.peer_cred() else { return false };
     let uid = peer.uid();
+    if !Defence::ConnectionPace.is_off()
+        && let Err(why) = pace.opened(uid, Instant::now())
+    {
+        refused(uid, peer.pid(), admin, &why.to_string());
+        handshake::turn_away(&stream, &why);
+        return close(server, uid, None, stream).await;
+    }
     let standing = match server.registry.tenants.judge(uid, admin) {
         Ok(standing) => standing,
         Err(why) => {
@@ -158,7 +169,7 @@ async fn admit(server: &Arc<Server>, stream: UnixStream, admin: bool) {
         refused(uid, peer.pid(), admin, &format!("its urgent bytes cannot be kept: {error}"));
         return close(server, uid, Some(&account), stream).await;
     }
-    let Ok(socket) = stream.into_std() else { return };
+    let Ok(socket) = stream.into_std() else { return false };
     server.metrics.connections.increment(1);
     let server = server.clone();
     tokio::spawn(async move {
@@ -167,6 +178,7 @@ async fn admit(server: &Arc<Server>, stream: UnixStream, admin: bool) {
             tracing::warn!(uid, "cannot serve a connection: {e}");
         }
     });
+    true
 }
 
 /// Has urgent bytes (`MSG_OOB`) read in their place, before anything is. The kernel drops one that is passed over together with
@@ -180,15 +192,16 @@ fn keep_urgent_bytes(stream: &UnixStream) -> rustix::io::Result<()> {
 
 /// Closes the socket of a connection that is not served. What was sent to it, descriptors among it, is closed with it on
 /// threads of its peer's uid. Until then it counts as a descriptor of its tenant's, whatever that may have; where as many
-/// wait as may, the next connection is accepted once one of them is closed.
-async fn close(server: &Server, uid: u32, account: Option<&Arc<Account>>, stream: UnixStream) {
-    let Ok(socket) = stream.into_std() else { return };
+/// wait as may, the next connection is accepted once one of them is closed. False: the connection is not served.
+async fn close(server: &Server, uid: u32, account: Option<&Arc<Account>>, stream: UnixStream) -> bool {
+    let Ok(socket) = stream.into_std() else { return false };
     // Nothing more is sent to it from here on.
     let _ = rustix::net::shutdown(&socket, Shutdown::Both);
     if rustix::io::ioctl_fionread(&socket).is_ok_and(|bytes| bytes == 0) {
-        return;
+        return false;
     }
     let counted = account.map(|account| account.charge(Limit::Descriptors, 1));
     let place = (server.refused.clone().acquire_owned().await, counted);
     drop(ClientSocket::new(socket.into(), place, TenantId::new(uid), server.client_io.clone()));
+    false
 }

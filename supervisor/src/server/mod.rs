@@ -2,7 +2,7 @@
 //!
 //! - [`state`]: what all connections share; what requests are asked with.
 //! - [`socket_file`]: the file of a socket; [`listen`]: accepting.
-//! - [`connection_slots`]: how many connections each tenant may have.
+//! - [`connection_slots`]: how many connections each tenant may have; [`connection_pace`]: how fast a user may open them.
 //! - [`handshake`]: greeting; which tenant a gateway acts for.
 //! - [`intake`]: what a connection receives, counted for its tenant until it is a request.
 //! - [`peer`]: the process at the other end.
@@ -28,6 +28,7 @@
 
 mod async_fd;
 pub mod connection;
+pub mod connection_pace;
 pub mod connection_slots;
 pub mod fair_turns;
 mod from_proto;

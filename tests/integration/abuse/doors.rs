@@ -5,10 +5,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use pappus_client::Client;
 use pappus_client::v1::{self, request::Body};
 use tempfile::TempDir;
 
-use crate::fixture::{Ran, Supervisor, run};
+use crate::fixture::{Ran, Supervisor, run, until};
 use crate::house::{enter, house, token};
 use crate::kit::{self, STRANGER};
 use crate::programs::program;
@@ -35,6 +36,27 @@ fn a_gateways_first_frame_that_never_ends_is_dropped() {
     whole.request(2, crate::raw::status(), &[]);
     assert_eq!(whole.body().0, 2);
     kit::add_copy(&mut enter(&supervisor, "alice"));
+}
+
+/// To accept takes longer than to connect: without a pace one user's connections fill the row in which all wait to be accepted.
+#[test]
+fn who_opens_connections_too_fast_is_turned_away_and_told() {
+    let supervisor = Supervisor::start();
+    let mut kept = supervisor.client();
+    let words = "opens more than";
+    until("it is too fast", || {
+        (0..1000).for_each(|_| drop(Raw::connect(&supervisor.socket())));
+        supervisor.log().contains(words)
+    });
+    // Those that it has go on, and it may open others once it was slower.
+    kept.status().unwrap();
+    until("it may connect", || match Client::connect(supervisor.socket()).and_then(|mut new| new.status()) {
+        Ok(_) => true,
+        Err(why) => {
+            assert!(why.to_string().contains(words), "{why}");
+            false
+        }
+    });
 }
 
 /// How a supervisor ends whose state directory another user made beforehand: by `make`, in a folder that all may write
