@@ -60,6 +60,14 @@ impl<'a, I: Iterator<Item = &'a str> + Clone> fmt::Display for Listed<I> {
     }
 }
 
+/// `argument 2 "n"`: which argument of a kernel, from 1, and what its source calls it, where that is known.
+pub fn argument(nth: usize, name: &str) -> impl fmt::Display {
+    fmt::from_fn(move |f| match name {
+        "" => write!(f, "argument {nth}"),
+        name => write!(f, "argument {nth} {name:?}"),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

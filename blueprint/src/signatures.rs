@@ -3,18 +3,21 @@
 //! count is bounded, and what is malformed is refused.
 //!
 //! ```text
-//! section 0 "pappus.kernels":   version: u8 = 1, count, kernel × count
-//! kernel:                       name: length, UTF-8; count, parameter × count
-//! parameter:                    class: u8, bytes, align
+//! section 0 "pappus.kernels":   version: u8 = 2, count, kernel × count
+//! kernel:                       text; count, parameter × count
+//! parameter:                    class: u8, bytes, align, text
+//! text:                         length, UTF-8
 //! ```
-//! Counts, lengths and sizes are unsigned LEB128 of at most 32 bits.
+//! In version 1, which is still read, parameters have no names. Counts, lengths and sizes are unsigned LEB128 of at most 32 bits.
 
 use crate::limits::{KERNELS, NAME_BYTES, PARAM_BYTES, PARAMS};
 
 /// The section's name.
 pub const SECTION: &str = "pappus.kernels";
-/// The only version of its content.
-const VERSION: u8 = 1;
+/// The version of its content that is written.
+const VERSION: u8 = 2;
+/// The version whose parameters have no names.
+const NAMELESS: u8 = 1;
 /// The strictest alignment of a parameter.
 const MAX_ALIGN: u32 = 128;
 
@@ -28,8 +31,10 @@ pub struct Signature {
 }
 
 /// A parameter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Param {
+    /// Its name in the source; empty where the module does not tell it.
+    pub name: Box<str>,
     /// What it is.
     pub class: Class,
     /// Its first byte among the parameters as a GPU has them: one behind the other, aligned. (On the CPU device each has
@@ -61,15 +66,15 @@ impl Class {
     const ALL: [Self; 5] = [Self::Bits, Self::Integer, Self::Float, Self::Struct, Self::Pointer];
 }
 
-/// A parameter without its place: class, bytes, alignment.
-pub type Unplaced = (Class, u32, u32);
+/// A parameter without its place: name, class, bytes, alignment.
+pub type Unplaced<'a> = (&'a str, Class, u32, u32);
 
 /// Why a section is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// Another version of Pappus made it.
     #[error(
-        "section `{SECTION}` has version {0}, known is {VERSION}: build the module with this version of pappus"
+        "section `{SECTION}` has version {0}, known are up to {VERSION}: build the module with this version of pappus"
     )]
     Version(u8),
     /// It ends early, does not end, or holds a number out of range.
@@ -83,10 +88,10 @@ pub enum Malformed {
 /// Reads a section's content, behind its name.
 pub fn read(content: &[u8]) -> Result<Vec<Signature>, Malformed> {
     let (&version, rest) = content.split_first().ok_or(Malformed::Content("it is empty"))?;
-    if version != VERSION {
+    if ![NAMELESS, VERSION].contains(&version) {
         return Err(Malformed::Version(version));
     }
-    let mut reader = Reader { rest };
+    let mut reader = Reader { rest, has_names: version != NAMELESS };
     let count = reader.number(KERNELS as u32, "too many kernels")?;
     let mut all: Vec<Signature> = Vec::new();
     let mut known = std::collections::HashSet::new();
@@ -108,13 +113,13 @@ pub fn write(all: &[Signature]) -> Vec<u8> {
     let mut out = vec![VERSION];
     leb(all.len() as u32, &mut out);
     for signature in all {
-        leb(signature.kernel.len() as u32, &mut out);
-        out.extend(signature.kernel.as_bytes());
+        text(&signature.kernel, &mut out);
         leb(signature.params.len() as u32, &mut out);
         for param in &signature.params {
             out.push(param.class as u8);
             leb(param.bytes, &mut out);
             leb(param.align, &mut out);
+            text(&param.name, &mut out);
         }
     }
     out
@@ -127,14 +132,13 @@ pub fn put(module: &[u8], all: &[Signature]) -> Option<Vec<u8>> {
     let mut rest = module.strip_prefix(b"\0asm\x01\0\0\0")?;
     let mut out = module[..HEAD].to_vec();
     let mut section = Vec::new();
-    leb(SECTION.len() as u32, &mut section);
-    section.extend(SECTION.as_bytes());
+    text(SECTION, &mut section);
     section.extend(write(all));
     out.push(0);
     leb(section.len() as u32, &mut out);
     out.extend(section);
     while let Some((&id, behind)) = rest.split_first() {
-        let mut reader = Reader { rest: behind };
+        let mut reader = Reader { rest: behind, has_names: true };
         let bytes = reader.number(u32::MAX, "").ok()?;
         let (content, behind) = reader.rest.split_at_checked(bytes as usize)?;
         // The length of a name that short is one byte.
@@ -150,48 +154,57 @@ pub fn put(module: &[u8], all: &[Signature]) -> Option<Vec<u8>> {
 }
 
 /// Parameters one behind the other, as a GPU has them; nothing where their bytes are too many.
-pub fn laid_out(params: impl IntoIterator<Item = Unplaced>) -> Option<Vec<Param>> {
+pub fn laid_out<'a>(params: impl IntoIterator<Item = Unplaced<'a>>) -> Option<Vec<Param>> {
     let mut end = 0u32;
     let mut slots = 0u64;
     let mut all = Vec::new();
-    for (class, bytes, align) in params {
+    for (name, class, bytes, align) in params {
         slots += u64::from(bytes).next_multiple_of(8);
         let in_range = bytes > 0 && slots <= PARAM_BYTES && align.is_power_of_two() && align <= MAX_ALIGN;
         let offset = in_range.then_some(end)?.checked_next_multiple_of(align)?;
         end = offset + bytes;
-        all.push(Param { class, offset, bytes, align });
+        all.push(Param { name: name.into(), class, offset, bytes, align });
     }
     (all.len() <= PARAMS).then_some(all)
 }
 
 struct Reader<'a> {
     rest: &'a [u8],
+    /// True if each parameter ends with its name.
+    has_names: bool,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
     fn signature(&mut self) -> Result<Signature, Malformed> {
-        let length = self.number(NAME_BYTES as u32, "a name that is too long")?;
-        let short = Malformed::Content("it ends within a name");
-        let (name, behind) = self.rest.split_at_checked(length as usize).ok_or(short)?;
-        let name = std::str::from_utf8(name).map_err(|_| Malformed::Content("a name that is no text"))?;
-        self.rest = behind;
+        let kernel = self.text()?.to_owned();
         let count = self.number(PARAMS as u32, "too many parameters")?;
         let mut params = Vec::new();
         for _ in 0..count {
             params.push(self.param()?);
         }
         let wrong = Malformed::Content("parameters of impossible sizes");
-        Ok(Signature { kernel: name.to_owned(), params: laid_out(params).ok_or(wrong)? })
+        Ok(Signature { kernel, params: laid_out(params).ok_or(wrong)? })
     }
 
-    fn param(&mut self) -> Result<Unplaced, Malformed> {
+    fn param(&mut self) -> Result<Unplaced<'a>, Malformed> {
         let short = Malformed::Content("it ends within a parameter");
         let (&class, behind) = self.rest.split_first().ok_or(short)?;
         let class =
             Class::ALL.get(usize::from(class)).ok_or(Malformed::Content("an unknown kind of parameter"))?;
         self.rest = behind;
         let bytes = self.number(PARAM_BYTES as u32, "a parameter that is too large")?;
-        Ok((*class, bytes, self.number(MAX_ALIGN, "an alignment that is too strict")?))
+        let align = self.number(MAX_ALIGN, "an alignment that is too strict")?;
+        let name = if self.has_names { self.text()? } else { "" };
+        Ok((name, *class, bytes, align))
+    }
+
+    fn text(&mut self) -> Result<&'a str, Malformed> {
+        let length = self.number(NAME_BYTES as u32, "a name that is too long")?;
+        let short = Malformed::Content("it ends within a name");
+        let (text, behind) = self.rest.split_at_checked(length as usize).ok_or(short)?;
+        self.rest = behind;
+        let text = std::str::from_utf8(text).ok().filter(|text| !text.contains(char::is_control));
+        text.ok_or(Malformed::Content("a name that is no text"))
     }
 
     /// An unsigned number of up to 32 bits in wasm's variable length, `most` or less.
@@ -207,6 +220,11 @@ impl Reader<'_> {
         }
         Err(Malformed::Content("it ends within a number"))
     }
+}
+
+fn text(text: &str, out: &mut Vec<u8>) {
+    leb(text.len() as u32, out);
+    out.extend(text.as_bytes());
 }
 
 fn leb(mut value: u32, out: &mut Vec<u8>) {
@@ -232,7 +250,13 @@ mod tests {
         vec![
             of(
                 "scale",
-                &[(Pointer, 8, 8), (Float, 4, 4), (Struct, 320, 16), (Integer, 1, 1), (Bits, 16, 16)],
+                &[
+                    ("out", Pointer, 8, 8),
+                    ("α", Float, 4, 4),
+                    ("s", Struct, 320, 16),
+                    ("n", Integer, 1, 1),
+                    ("", Bits, 16, 16),
+                ],
             ),
             of("nothing", &[]),
         ]
@@ -244,6 +268,13 @@ mod tests {
         assert_eq!(read, example());
         let offsets: Vec<u32> = read[0].params.iter().map(|param| param.offset).collect();
         assert_eq!(offsets, [0, 8, 16, 336, 352]);
+    }
+
+    #[test]
+    fn a_section_of_the_first_version_has_parameters_without_names() {
+        let read = read(&[1, 1, 1, b'k', 2, 4, 8, 8, 1, 4, 4]).unwrap();
+        let params: Vec<_> = read[0].params.iter().map(|one| (&*one.name, one.class, one.offset)).collect();
+        assert_eq!(params, [("", Class::Pointer, 0), ("", Class::Integer, 8)]);
     }
 
     #[test]
@@ -268,7 +299,7 @@ mod tests {
         let twice = Signature { kernel: "k".to_owned(), params: Vec::new() };
         for (content, words) in [
             (vec![], "it is empty"),
-            (vec![2, 0], "has version 2"),
+            (vec![3, 0], "has version 3"),
             (vec![1, 0, 0], "bytes behind its end"),
             (vec![1, 0x80, 0x80, 1], "too many kernels"),
             (vec![1, 0xff, 0xff, 0xff, 0xff, 0xff], "within a number"),
@@ -278,12 +309,16 @@ mod tests {
             (vec![1, 1, 1, b'k', 1, 9, 8, 8], "unknown kind"),
             (vec![1, 1, 1, b'k', 1, 1, 8, 3], "impossible sizes"),
             (vec![1, 1, 1, b'k', 1, 1, 0, 1], "impossible sizes"),
+            (vec![2, 1, 1, b'k', 1, 1, 8, 8], "within a number"),
+            (vec![2, 1, 1, b'k', 1, 1, 8, 8, 2, b'n'], "within a name"),
+            (vec![2, 1, 1, b'k', 1, 1, 8, 8, 1, 0xff], "no text"),
+            (vec![2, 1, 1, b'k', 1, 1, 8, 8, 1, 27], "no text"),
             (write(&[twice.clone(), twice]), "\"k\" twice"),
         ] {
             let why = read(&content).unwrap_err().to_string();
             assert!(why.contains(words), "{why}");
         }
-        let many = vec![(Class::Struct, 2048, 8); 3];
+        let many = vec![("s", Class::Struct, 2048, 8); 3];
         assert_eq!(laid_out(many), None);
     }
 

@@ -37,7 +37,7 @@ fn kernel(kernel: &v1::Kernel) -> Value {
     let params = kernel
         .params
         .iter()
-        .map(|param| json!({"offset": param.offset, "bytes": param.bytes, "type": param.r#type}));
+        .map(|param| json!({"name": param.name, "offset": param.offset, "bytes": param.bytes, "type": param.r#type}));
     json!({
         "name": kernel.name,
         "params": kernel.has_params.then(|| params.collect::<Vec<_>>()),
@@ -136,6 +136,7 @@ pub(crate) fn tenant(tenant: &v1::TenantInfo) -> Value {
         "device_ns": tenant.device_ns,
         "weight": tenant.weight,
         "class": tenant.class,
+        "declined": tenant.declined,
     })
 }
 

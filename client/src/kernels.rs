@@ -40,8 +40,10 @@ pub struct Kernel {
 }
 
 /// A parameter of a kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Param {
+    /// Its name in the source; empty where the file does not tell it.
+    pub name: Box<str>,
     /// Its first byte among the parameters.
     pub offset: u32,
     /// Its bytes.
@@ -116,12 +118,12 @@ impl From<ptx::Param> for Param {
             ptx::Class::Bits => Class::Bits,
             ptx::Class::Struct => Class::Struct,
         };
-        Self { offset: param.offset, bytes: param.bytes, class }
+        Self { name: Box::default(), offset: param.offset, bytes: param.bytes, class }
     }
 }
 
-impl From<signatures::Param> for Param {
-    fn from(param: signatures::Param) -> Self {
+impl From<&signatures::Param> for Param {
+    fn from(param: &signatures::Param) -> Self {
         let class = match param.class {
             signatures::Class::Bits => Class::Bits,
             signatures::Class::Integer => Class::Whole,
@@ -129,14 +131,14 @@ impl From<signatures::Param> for Param {
             signatures::Class::Struct => Class::Struct,
             signatures::Class::Pointer => Class::Pointer,
         };
-        Self { offset: param.offset, bytes: param.bytes, class }
+        Self { name: param.name.clone(), offset: param.offset, bytes: param.bytes, class }
     }
 }
 
 impl From<hsaco::Argument> for Param {
     fn from(argument: hsaco::Argument) -> Self {
         let class = if argument.is_pointer { Class::Pointer } else { Class::Value };
-        Self { offset: argument.offset, bytes: argument.bytes, class }
+        Self { name: Box::default(), offset: argument.offset, bytes: argument.bytes, class }
     }
 }
 
@@ -252,7 +254,7 @@ pub fn check(
             let lies = passed.lies_at(param.offset.into(), end);
             end = u64::from(param.offset) + u64::from(param.bytes);
             let message = match lies {
-                _ if !agree(*param, passed) => format!(
+                _ if !agree(param, passed) => format!(
                     "the kernel takes {} bytes{}, the blueprint passes {passed} ({} bytes)",
                     param.bytes,
                     param.class.described(),
@@ -265,13 +267,14 @@ pub fn check(
                 ),
                 Ok(()) => continue,
             };
-            misfit(format!("{place}[1][{at}]"), format!("kernel {name:?}, argument {}: {message}", at + 1));
+            let argument = hints::argument(at + 1, &param.name);
+            misfit(format!("{place}[1][{at}]"), format!("kernel {name:?}, {argument}: {message}"));
         }
     }
     misfits
 }
 
-fn agree(param: Param, passed: PassedParam) -> bool {
+fn agree(param: &Param, passed: PassedParam) -> bool {
     // A zero is an address of nothing.
     let is_nothing = param.class == Class::Pointer && passed.is_zero && passed.kind.is_whole();
     param.bytes == passed.bytes && (is_nothing || param.class.takes(passed.kind))
@@ -333,7 +336,7 @@ fn of_wasm(content: &[u8]) -> Option<std::result::Result<Part, signatures::Malfo
         told.iter().map(|signature| (signature.kernel.as_str(), signature)).collect();
     let kernel = |name: String| {
         let params = told.get(name.as_str()).map(|signature| &signature.params);
-        let params = params.map(|params| params.iter().copied().map(Param::from).collect());
+        let params = params.map(|params| params.iter().map(Param::from).collect());
         Kernel { name, params, figures: Vec::new() }
     };
     let kernels = names.into_iter().map(kernel).collect();
@@ -399,7 +402,8 @@ fn params_of_cubin(mut info: &[u8]) -> Option<Vec<Param>> {
             let &[_, _, _, _, n0, n1, o0, o1, f0, f1, f2, f3] = value.first_chunk()?;
             let bytes = u32::from_le_bytes([f0, f1, f2, f3]) >> 18;
             let offset = u16::from_le_bytes([o0, o1]).into();
-            params.insert(u16::from_le_bytes([n0, n1]), Param { offset, bytes, class: Class::Bits });
+            let param = Param { name: Box::default(), offset, bytes, class: Class::Bits };
+            params.insert(u16::from_le_bytes([n0, n1]), param);
         }
     }
     let whole = !params.is_empty() && params.keys().copied().eq(0..u16::try_from(params.len()).ok()?);

@@ -128,7 +128,7 @@ fn what_does_not_fit_names_kernel_module_and_argument() {
 fn a_pointer_is_no_integer_of_wasm_that_tells_its_parameters() {
     use signatures::{Class, Signature, laid_out, put};
     let told = |class| {
-        let params = laid_out([(class, 8, 8)]).unwrap();
+        let params = laid_out([("values", class, 8, 8)]).unwrap();
         let export = b"\0asm\x01\0\0\0\x07\x05\x01\x01k\0\0";
         let module = put(export, &[Signature { kernel: "k".to_owned(), params }]).unwrap();
         part(of_bytes(Path::new("m.wasm"), "wasm", &module)).kernels.unwrap()
@@ -140,7 +140,8 @@ fn a_pointer_is_no_integer_of_wasm_that_tells_its_parameters() {
             .collect::<String>()
     };
     let (pointer, integer) = (r#"{"Ptr": "A"}"#, r#"{"I64": 5}"#);
-    let words = "the kernel takes 8 bytes (integer), the blueprint passes pointer (8 bytes)";
+    let words =
+        "argument 1 \"values\": the kernel takes 8 bytes (integer), the blueprint passes pointer (8 bytes)";
     assert!(
         judge(&told(Class::Integer), pointer).contains(words),
         "{}",

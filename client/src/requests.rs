@@ -67,11 +67,20 @@ impl Client {
         answer!(self.call(body, &[])?, Done).map(drop)
     }
 
-    /// The registered functions.
+    /// The registered functions, and then those that others granted.
     pub fn list_functions(&mut self) -> Result<Vec<v1::FunctionInfo>> {
+        self.functions_behind("")
+    }
+
+    /// The functions that others granted.
+    pub fn list_granted_functions(&mut self) -> Result<Vec<v1::FunctionInfo>> {
+        self.functions_behind("/")
+    }
+
+    fn functions_behind(&mut self, first: &str) -> Result<Vec<v1::FunctionInfo>> {
         let mut all = Vec::new();
         loop {
-            let after = all.last().map_or(String::new(), |last: &v1::FunctionInfo| last.name.clone());
+            let after = all.last().map_or(first.to_owned(), |last: &v1::FunctionInfo| last.name.clone());
             let page = answer!(self.call(request::Body::ListFunctions(v1::Page { after }), &[])?, Functions)?;
             all.extend(page.functions);
             if !page.more {
@@ -101,6 +110,12 @@ impl Client {
     pub fn revoke(&mut self, function: &str, tenant: &str) -> Result<()> {
         let body = v1::Grant { function: function.into(), tenant: tenant.into() };
         answer!(self.call(request::Body::Revoke(body), &[])?, Done).map(drop)
+    }
+
+    /// Leaves what an owner granted to this tenant, or will grant, out of its lists; or no longer, with `undo`.
+    pub fn decline(&mut self, owner: &str, undo: bool) -> Result<()> {
+        let body = request::Body::Decline(v1::Decline { owner: owner.into(), undo });
+        answer!(self.call(body, &[])?, Done).map(drop)
     }
 
     /// Who may call a function besides its owner.

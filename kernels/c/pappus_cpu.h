@@ -54,24 +54,29 @@ INLINE void pappus_next_block(const pappus_launch *launch, pappus_block *block)
     pappus_slot += (sizeof(type) + 7) / 8;
 
 /* What a kernel takes, for `pappus kernel build`, which finds it in the object by its first bytes and makes a section of
- * the module of it. Nothing refers to it, so the linker leaves it out. Behind the last parameter stands an empty one. */
+ * the module of it. Nothing refers to it, so the linker leaves it out. Behind the last parameter stands an empty one, and
+ * behind each parameter's name a comma. */
 #ifdef __wasm__
 #define PAPPUS_TAKES(type, name)                                                                   \
     {sizeof(type), _Alignof(type), __builtin_classify_type(*(type const *)0)},
+#define PAPPUS_TITLE(type, name) #name ","
 #define PAPPUS_SIGNATURE(name, ...)                                                                \
     __attribute__((visibility("hidden"))) const struct {                                           \
         char mark[16];                                                                             \
-        u32 parameters, name_bytes;                                                                \
+        u32 parameters, kernel_bytes, names_bytes;                                                 \
         struct {                                                                                   \
             u32 bytes, align, type_class;                                                          \
         } takes[PAPPUS_COUNT(__VA_ARGS__) + 1];                                                    \
         char kernel[sizeof #name];                                                                 \
+        char names[sizeof "" PAPPUS_MAP(PAPPUS_TITLE, __VA_ARGS__)];                               \
     } name##_signature = {                                                                         \
-        "pappus-kernel-1",                                                                         \
+        "pappus-kernel-2",                                                                         \
         PAPPUS_COUNT(__VA_ARGS__),                                                                 \
         sizeof #name - 1,                                                                          \
+        sizeof "" PAPPUS_MAP(PAPPUS_TITLE, __VA_ARGS__) - 1,                                       \
         {PAPPUS_MAP(PAPPUS_TAKES, __VA_ARGS__) {0, 0, 0}},                                         \
         #name,                                                                                     \
+        "" PAPPUS_MAP(PAPPUS_TITLE, __VA_ARGS__),                                                  \
     };
 #else
 #define PAPPUS_SIGNATURE(name, ...)

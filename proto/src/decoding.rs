@@ -84,6 +84,7 @@ static REQUEST: Shape = holding(&[
     (23, &LEAF),
     (24, &LEAF),
     (25, &SET_DEVICE),
+    (26, &LEAF),
 ]);
 
 /// What decoding this request takes, in one pass over its bytes.

@@ -6,7 +6,7 @@ pub struct Request {
     /// Chosen by the client; unique among its requests that are not answered yet.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    #[prost(oneof = "request::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25")]
+    #[prost(oneof = "request::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26")]
     pub body: ::core::option::Option<request::Body>,
 }
 /// Nested message and enum types in `Request`.
@@ -67,6 +67,8 @@ pub mod request {
         /// Changes settings of a device while it serves, all or none; then reads all of them.
         #[prost(message, tag = "25")]
         SetDevice(super::SetDevice),
+        #[prost(message, tag = "26")]
+        Decline(super::Decline),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -92,7 +94,18 @@ pub struct Grant {
     #[prost(string, tag = "2")]
     pub tenant: ::prost::alloc::string::String,
 }
-/// Lists come in pages, ordered by name. Functions that others granted follow a tenant's own.
+/// Leaves out of this tenant's lists what an owner granted to it, and will grant. It can be called by its full name as before.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Decline {
+    /// Its name in the configuration, or its uid.
+    #[prost(string, tag = "1")]
+    pub owner: ::prost::alloc::string::String,
+    /// Lists it again.
+    #[prost(bool, tag = "2")]
+    pub undo: bool,
+}
+/// Lists come in pages, ordered by name. Functions that others granted follow a tenant's own, as OWNER/NAME: behind "/" are only
+/// those.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Page {
     /// The last name of the page before; empty for the first.
@@ -410,6 +423,9 @@ pub struct KernelParam {
     /// known.
     #[prost(string, tag = "3")]
     pub r#type: ::prost::alloc::string::String,
+    /// Its name in the source; empty where the module does not tell it.
+    #[prost(string, tag = "4")]
+    pub name: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FunctionInfo {
@@ -913,6 +929,9 @@ pub struct TenantInfo {
     /// "latency", "normal" or "batch".
     #[prost(string, tag = "9")]
     pub class: ::prost::alloc::string::String,
+    /// Owners whose functions the tenant declined. Told to the tenant only.
+    #[prost(string, repeated, tag = "10")]
+    pub declined: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// How much of something a tenant has.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

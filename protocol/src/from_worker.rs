@@ -158,8 +158,11 @@ pub struct KernelInfo {
 }
 
 /// A kernel's parameter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParamInfo {
+    /// Its name in the source; empty where the module does not tell it.
+    #[serde(default)]
+    pub name: Box<str>,
     /// Its offset in the parameter memory.
     pub offset: u32,
     /// Its bytes.

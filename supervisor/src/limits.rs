@@ -92,6 +92,8 @@ pub const DEFAULT_LOADED: u64 = 512;
 pub const MAX_GRANTS: usize = 1_000;
 /// Functions that one tenant may grant to one other: nobody asked that one, whose list they are in.
 pub const MAX_GRANTS_TO_ONE: usize = 1_000;
+/// Owners whose functions a tenant may decline to see.
+pub const MAX_DECLINED: usize = 1_000;
 /// Bytes of the configuration file.
 pub const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// Tenants that the configuration may name.

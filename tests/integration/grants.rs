@@ -216,6 +216,56 @@ fn the_command_grants_and_revokes() {
     assert_eq!(supervisor.pappus(&["function", "revoke", "copy", "54325"]).code, 3);
 }
 
+/// Nobody is asked before something is granted.
+#[test]
+fn what_a_declined_owner_grants_is_not_listed() {
+    let mut supervisor = house(&TENANTS);
+    let [mut alice, mut bob, mut carol] = TENANTS.map(|(name, _)| enter(&supervisor, name));
+    [&mut alice, &mut bob, &mut carol].into_iter().for_each(kit::add_copy);
+    alice.grant("copy", "bob").unwrap();
+    carol.grant("copy", "bob").unwrap();
+    let granted = |bob: &mut Client| -> Vec<String> {
+        bob.list_granted_functions().unwrap().into_iter().map(|function| function.name).collect()
+    };
+    assert_eq!(names(&mut bob), ["copy", "alice/copy", "carol/copy"]);
+    assert_eq!(granted(&mut bob), ["alice/copy", "carol/copy"]);
+    bob.decline("carol", false).unwrap();
+    bob.decline("carol", false).unwrap();
+    // Also what comes later, and after a restart; carol is told nothing.
+    carol.revoke("copy", "bob").unwrap();
+    carol.grant("copy", "bob").unwrap();
+    assert_eq!(names(&mut bob), ["copy", "alice/copy"]);
+    drop((alice, bob, carol));
+    supervisor.kill9();
+    supervisor.restart();
+    let mut bob = enter(&supervisor, "bob");
+    assert_eq!(
+        (granted(&mut bob), bob.quota().unwrap().declined),
+        (vec!["alice/copy".into()], vec!["carol".into()])
+    );
+    let call = Invocation::new("carol/copy").input("in", &b"named"[..]).output("out");
+    assert_eq!(&bob.invoke(&call).unwrap().outputs[0].inline[..], b"named");
+    bob.decline("carol", true).unwrap();
+    assert_eq!(granted(&mut bob), ["alice/copy", "carol/copy"]);
+    refused(bob.decline("carol", true), Code::NotFound, "you did not decline \"carol\"");
+    refused(bob.decline("a/b", false), Code::InvalidArgument, "is no tenant");
+}
+
+#[test]
+fn the_command_declines() {
+    let supervisor = Supervisor::start();
+    kit::add_copy(&mut supervisor.client());
+    let decline = ["function", "decline", "acme"];
+    assert_eq!(supervisor.ok(&decline), "`function list` lists no longer what acme grants to you\n");
+    assert!(supervisor.ok(&["quota"]).ends_with("\ndeclined: acme\n"));
+    assert_eq!(
+        supervisor.ok(&["function", "decline", "acme", "--undo"]),
+        "`function list` lists again what acme grants to you\n"
+    );
+    assert!(!supervisor.ok(&["quota"]).contains("declined"));
+    assert_eq!(supervisor.ok(&["function", "list", "--granted"]).lines().count(), 1);
+}
+
 #[test]
 fn the_command_calls_what_was_granted() {
     let supervisor = house(&TENANTS);

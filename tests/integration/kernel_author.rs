@@ -303,7 +303,7 @@ fn arguments_that_a_kernel_does_not_take_are_refused_on_the_cpu_device() {
     supervisor.ok(&["function", "add", "mine", "mine.json"]);
     let shown = supervisor.ok(&["module", "show", "./mine.wasm"]);
     assert!(
-        shown.contains("  mixed(8 pointer, 8 pointer, 8 integer, 16 struct, 4 float, 1 integer)\n"),
+        shown.contains("  mixed(8 pointer in, 8 pointer out, 8 integer n, 16 struct with, 4 float bias, 1 integer twice)\n"),
         "{shown}"
     );
     let of = |from: &str, to: &str| ARGUMENTS.replacen(from, to, 1);
@@ -311,23 +311,23 @@ fn arguments_that_a_kernel_does_not_take_are_refused_on_the_cpu_device() {
         (of(r#", {"U8": 1}"#, ""), "kernel `mixed` takes 6 arguments, the blueprint passes 5"),
         (
             of(r#"{"Ptr": "A"}"#, r#"{"I64": 7}"#),
-            "kernel `mixed`, argument 1: the kernel takes 8 bytes (pointer), the blueprint passes an i64 of 8 bytes",
+            "kernel `mixed`, argument 1 \"in\": the kernel takes 8 bytes (pointer), the blueprint passes an i64 of 8 bytes",
         ),
         (
             of(r#"{"I64": {"CeilDiv": [{"Sizeof": "A"}, {"Absolute": 4}]}}"#, r#"{"Ptr": "A"}"#),
-            "kernel `mixed`, argument 3: the kernel takes 8 bytes (integer), the blueprint passes a pointer of 8 bytes",
+            "kernel `mixed`, argument 3 \"n\": the kernel takes 8 bytes (integer), the blueprint passes a pointer of 8 bytes",
         ),
         (
             of(r#"{"F32": 0.5}"#, r#"{"F64": 0.5}"#),
-            "kernel `mixed`, argument 5: the kernel takes 4 bytes (float), the blueprint passes an f64 of 8 bytes",
+            "kernel `mixed`, argument 5 \"bias\": the kernel takes 4 bytes (float), the blueprint passes an f64 of 8 bytes",
         ),
         (
             of(r#"{"F32": 0.5}"#, r#"{"I32": 1}"#),
-            "kernel `mixed`, argument 5: the kernel takes 4 bytes (float), the blueprint passes an i32 of 4 bytes",
+            "kernel `mixed`, argument 5 \"bias\": the kernel takes 4 bytes (float), the blueprint passes an i32 of 4 bytes",
         ),
         (
             of(r#""size": 16"#, r#""size": 8"#),
-            "kernel `mixed`, argument 4: the kernel takes 16 bytes (struct), the blueprint passes a struct of 8 bytes",
+            "kernel `mixed`, argument 4 \"with\": the kernel takes 16 bytes (struct), the blueprint passes a struct of 8 bytes",
         ),
     ] {
         supervisor.write("wrong.json", configuration(&arguments, 256));

@@ -177,7 +177,7 @@ fn what_a_module_tells_of_its_kernels_is_judged_and_told() {
     use pappus_blueprint::signatures::{Class, Signature, laid_out, put};
     let of = |kernel: &str, params: usize| Signature {
         kernel: kernel.to_owned(),
-        params: laid_out(vec![(Class::Pointer, 8, 8); params]).unwrap(),
+        params: laid_out(vec![("x", Class::Pointer, 8, 8); params]).unwrap(),
     };
     let bare = wat::parse_str(format!(r#"(module (import "env" "memory" (memory 1)) {KERNEL})"#)).unwrap();
     let judge = |all: &[Signature]| CpuCompiler::new().unwrap().compile(&put(&bare, all).unwrap());

@@ -242,7 +242,13 @@ Examples:\n  pappus function add mnist mnist.json --weight W0=conv.npy\n  pappus
     },
     /// List registered functions, and those that others granted
     #[command(visible_alias = "ls")]
-    List(Json),
+    List {
+        /// Only functions that others granted you
+        #[arg(long)]
+        granted: bool,
+        #[command(flatten)]
+        json: Json,
+    },
     /// Show a function
     Show(Named),
     /// Remove a function
@@ -268,6 +274,14 @@ Examples:\n  pappus function add mnist mnist.json --weight W0=conv.npy\n  pappus
     },
     /// Show who may call a function
     Grants(Named),
+    /// Leave what a tenant grants to you, now or later, out of your list; calls by its full name go on
+    Decline {
+        /// The tenant: a name of the supervisor's configuration, or a uid
+        owner: String,
+        /// List it again
+        #[arg(long)]
+        undo: bool,
+    },
     /// Check a configuration without a supervisor: its buffers, memory and launches
     #[command(after_help = CHECK_EXAMPLES)]
     Check(CheckArguments),

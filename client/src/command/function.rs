@@ -35,8 +35,10 @@ pub(crate) fn run(
             }
             Ok(())
         }
-        FunctionCommand::List(json) => {
-            let functions = connect()?.list_functions()?;
+        FunctionCommand::List { granted: only_granted, json } => {
+            let mut client = connect()?;
+            let functions =
+                if only_granted { client.list_granted_functions() } else { client.list_functions() }?;
             if json.json {
                 let functions: Vec<Value> = functions.iter().map(json::function).collect();
                 return Ok(writeln!(out, "{}", json!({"functions": functions}))?);
@@ -78,6 +80,11 @@ pub(crate) fn run(
         FunctionCommand::Revoke { name, tenant } => {
             connect()?.revoke(&name, &tenant)?;
             Ok(writeln!(out, "revoked function {name} from {tenant}")?)
+        }
+        FunctionCommand::Decline { owner, undo } => {
+            connect()?.decline(&owner, undo)?;
+            let done = if undo { "lists again" } else { "lists no longer" };
+            Ok(writeln!(out, "`function list` {done} what {owner} grants to you")?)
         }
         FunctionCommand::Grants(named) => {
             let tenants = connect()?.list_grants(&named.name)?;

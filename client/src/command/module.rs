@@ -8,7 +8,7 @@ use pappus_client::variants;
 use pappus_client::{Client, v1};
 use serde_json::{Value, json};
 
-use super::module_file;
+use super::module_file::{self, shown_param};
 use crate::arguments::ModuleCommand;
 use crate::failure::Result;
 use crate::json;
@@ -108,12 +108,12 @@ pub(crate) fn layouts(module: &v1::ModuleInfo, out: &mut dyn Write) -> Result<()
     Ok(())
 }
 
-/// `8 integer, 4 float`: bytes and what is known about the type.
+/// `8 pointer x, 4 float`: bytes, and what is known of type and name.
 fn params(kernel: &v1::Kernel) -> String {
     if !kernel.has_params {
         return "unknown".to_owned();
     }
-    let param = |param: &v1::KernelParam| format!("{} {}", param.bytes, param.r#type).trim_end().to_owned();
+    let param = |param: &v1::KernelParam| shown_param(param.bytes, &param.r#type, &param.name);
     kernel.params.iter().map(param).collect::<Vec<_>>().join(", ")
 }
 

@@ -42,9 +42,15 @@ pub(crate) fn show(path: &Path, as_json: bool, out: &mut dyn Write) -> Result<()
     Ok(())
 }
 
-/// `8 pointer`.
+/// `8 pointer x`.
 fn param(param: &Param) -> String {
-    format!("{} {}", param.bytes, param.class.name()).trim_end().to_owned()
+    shown_param(param.bytes, param.class.name(), &param.name)
+}
+
+/// Bytes of a parameter, and its type and name where they are known.
+pub(super) fn shown_param(bytes: u32, class: &str, name: &str) -> String {
+    let known = [class, name].into_iter().filter(|word| !word.is_empty());
+    known.fold(bytes.to_string(), |shown, word| shown + " " + word)
 }
 
 /// What each figure is called for people: in front of the number, and behind it.
@@ -89,8 +95,10 @@ fn part(part: &Part) -> Value {
 }
 
 fn kernel(kernel: &Kernel) -> Value {
-    let param =
-        |param: &Param| json!({"offset": param.offset, "bytes": param.bytes, "type": param.class.name()});
+    let param = |param: &Param| {
+        let class = param.class.name();
+        json!({"name": param.name, "offset": param.offset, "bytes": param.bytes, "type": class})
+    };
     let params = kernel.params.as_ref().map(|params| params.iter().map(param).collect::<Vec<_>>());
     let mut value = with(Map::new(), &kernel.figures);
     value.insert("name".into(), kernel.name.clone().into());
@@ -142,8 +150,8 @@ mod tests {
                 "linalg.wasm",
                 &[
                     "wasm, stack and data ",
-                    "  vec_add_f(8 pointer, 8 pointer, 8 pointer, 8 integer)\n",
-                    "  axpy_f(32 struct)\n",
+                    "  vec_add_f(8 pointer A, 8 pointer B, 8 pointer C, 8 integer n)\n",
+                    "  axpy_f(32 struct parameters)\n",
                 ],
             ),
         ] {
@@ -168,7 +176,7 @@ mod tests {
             (&part["code_object_version"], &part["kernels"][0]["name"]),
             (&5.into(), &"hello_world".into())
         );
-        let expected = json!([{"offset": 0, "bytes": 8, "type": "pointer"}]);
+        let expected = json!([{"name": "", "offset": 0, "bytes": 8, "type": "pointer"}]);
         assert_eq!((&part["kernels"][1]["params"], &part["kernels"][1]["wave"]), (&expected, &64.into()));
     }
 

@@ -15,11 +15,15 @@ pub(crate) fn run(client: &mut Client, json: Json, out: &mut dyn Write) -> Resul
     let tenant = client.quota()?;
     if json.json {
         let whole = crate::json::tenant(&tenant);
-        let keys = ["name", "quotas", "device_ns", "weight", "class"];
+        let keys = ["name", "quotas", "device_ns", "weight", "class", "declined"];
         let shown = keys.map(|key| (key.to_owned(), whole[key].clone()));
         return Ok(writeln!(out, "{}", json!(serde_json::Map::from_iter(shown)))?);
     }
-    print(&tenant, out)
+    print(&tenant, out)?;
+    if !tenant.declined.is_empty() {
+        writeln!(out, "\ndeclined: {}", tenant.declined.join(" "))?;
+    }
+    Ok(())
 }
 
 /// A tenant with all its quotas.

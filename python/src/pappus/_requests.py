@@ -86,6 +86,11 @@ def grants(function: str) -> Operation[list[str]]:
     return list(granted.tenants)
 
 
+def decline(owner: str, undo: bool) -> Operation[None]:
+    """Leaves what an owner grants to this tenant out of its lists, or no longer."""
+    yield from ask("done", v1.Request(decline=v1.Decline(owner=owner, undo=undo)))
+
+
 def show_function(name: str) -> Operation[v1.FunctionInfo]:
     """One function; of one that another tenant granted, what a grantee may see."""
     if "/" not in name:
@@ -103,10 +108,10 @@ def show_function(name: str) -> Operation[v1.FunctionInfo]:
             raise NotFound(f"no function {name!r} is granted to this tenant")
 
 
-def list_functions() -> Operation[list[v1.FunctionInfo]]:
-    """This tenant's functions, and then those that others granted."""
+def list_functions(granted: bool) -> Operation[list[v1.FunctionInfo]]:
+    """This tenant's functions, and then those that others granted; or only these."""
     found: list[v1.FunctionInfo] = []
-    after = ""
+    after = "/" if granted else ""
     while True:
         page: v1.FunctionList = yield from ask("functions", v1.Request(list_functions=v1.Page(after=after)))
         found.extend(page.functions)
@@ -284,7 +289,7 @@ def _next_page(entries: Any, after: str, more: bool) -> str:
         return ""
     last: str = entries[-1].name if entries else ""
     # What others granted, as OWNER/NAME, follows a tenant's own.
-    if ("/" in last, last) <= ("/" in after, after):
+    if ("/" in last, last) <= ("/" in after, after.lstrip("/")):
         raise ProtocolError("the supervisor's lists do not go on")
     return last
 

@@ -181,9 +181,9 @@ class AsyncClient(OfThisProcess):
         """Removes a function. Calls that were accepted are answered."""
         await self._run(_requests.remove_function(name))
 
-    async def functions(self) -> list[v1.FunctionInfo]:
-        """This tenant's functions, and then those that others granted."""
-        return await self._run(_requests.list_functions())
+    async def functions(self, *, granted: bool = False) -> list[v1.FunctionInfo]:
+        """This tenant's functions, and then those that others granted; with ``granted`` only these."""
+        return await self._run(_requests.list_functions(granted))
 
     async def show_function(self, name: str) -> v1.FunctionInfo:
         """All that is known of a function."""
@@ -212,6 +212,13 @@ class AsyncClient(OfThisProcess):
     async def grants(self, function: str) -> list[str]:
         """Who may call a function besides its owner."""
         return await self._run(_requests.grants(function))
+
+    async def decline(self, owner: str, *, undo: bool = False) -> None:
+        """Leaves what a tenant grants to this one, now or later, out of :meth:`functions`; ``undo`` lists it again.
+
+        Calls of ``OWNER/NAME`` go on.
+        """
+        await self._run(_requests.decline(owner, undo))
 
     async def arena(self, size: int) -> Arena:
         """Shared memory of ``size`` bytes for inputs and outputs that are not copied."""

@@ -282,13 +282,13 @@ class Client(OfThisProcess):
         """Removes a function. Calls that were accepted are answered."""
         self._run(_requests.remove_function(name))
 
-    def functions(self) -> list[v1.FunctionInfo]:
-        """This tenant's functions, and then those that others granted.
+    def functions(self, *, granted: bool = False) -> list[v1.FunctionInfo]:
+        """This tenant's functions, and then those that others granted; with ``granted`` only these.
 
         >>> [info.name for info in client.functions()]
         ['vec_add']
         """
-        return self._run(_requests.list_functions())
+        return self._run(_requests.list_functions(granted))
 
     def show_function(self, name: str) -> v1.FunctionInfo:
         """All that is known of a function."""
@@ -317,6 +317,13 @@ class Client(OfThisProcess):
     def grants(self, function: str) -> list[str]:
         """Who may call a function besides its owner."""
         return self._run(_requests.grants(function))
+
+    def decline(self, owner: str, *, undo: bool = False) -> None:
+        """Leaves what a tenant grants to this one, now or later, out of :meth:`functions`; ``undo`` lists it again.
+
+        Calls of ``OWNER/NAME`` go on.
+        """
+        self._run(_requests.decline(owner, undo))
 
     def arena(self, size: int) -> Arena:
         """Shared memory of ``size`` bytes for inputs and outputs that are not copied."""

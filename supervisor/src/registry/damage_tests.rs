@@ -15,7 +15,7 @@ use crate::tenants::Tenants;
 const OWNER: TenantId = TenantId::new(1);
 const FOLDER: &str = "tenants/1";
 
-/// A directory with two functions that share weights, one of them granted, a module with machine code, and their hashes.
+/// A directory with two functions that share weights, one of them granted, a declined owner, a module with machine code, and their hashes.
 fn directory(root: &Path) -> Hash {
     let registry = open(root);
     let owner = account(&registry, 1);
@@ -24,6 +24,7 @@ fn directory(root: &Path) -> Hash {
     for caller in ["7", "acme"] {
         registry.grant(&owner, "f", caller).unwrap();
     }
+    registry.decline(&owner, "x").unwrap();
     let state = &registry.state;
     let (module, staged) = state.stage_blob(OWNER, &b"wasm"[..]).unwrap();
     state.publish_blob(OWNER, module, staged).unwrap();
@@ -43,8 +44,8 @@ fn start(root: &Path) -> Result<Registry, StateError> {
     Registry::open(state, tenants, Vec::new(), tokio::sync::watch::channel(vec![]).1)
 }
 
-/// Functions with their callers, and modules.
-type Registered = (BTreeMap<String, (FunctionRecord, Vec<String>)>, Vec<String>);
+/// Functions with their callers, modules, and declined owners.
+type Registered = (BTreeMap<String, (FunctionRecord, Vec<String>)>, Vec<String>, Vec<String>);
 
 fn registered(registry: &Registry) -> Registered {
     let all = registry.snapshot(OWNER);
@@ -52,7 +53,8 @@ fn registered(registry: &Registry) -> Registered {
         let callers = entry.callers.iter().map(|caller| caller.to_string()).collect();
         (name.clone(), ((*entry.record).clone(), callers))
     });
-    (functions.collect(), all.modules.keys().cloned().collect())
+    let names = |of: Vec<&String>| of.into_iter().cloned().collect();
+    (functions.collect(), names(all.modules.keys().collect()), names(all.declined.keys().collect()))
 }
 
 fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -115,6 +117,9 @@ fn flip_all(root: &Path, module: Hash, has_digests: bool) -> usize {
                     }
                     if let Some(name) = record(path, "modules") {
                         expected.1.retain(|other| *other != name);
+                    }
+                    if record(path, "declined").is_some() {
+                        expected.2.clear();
                     }
                     match has_digests {
                         true => assert_eq!(registered(&registry), expected, "{}", place()),

@@ -8,7 +8,7 @@ use pappus_proto::limits::is_valid_name;
 use super::admission::AdmissionError;
 use super::code::CodeError;
 use crate::blocking::BrokenOff;
-use crate::limits::{MAX_GRANTS, MAX_GRANTS_TO_ONE, MAX_MODULES};
+use crate::limits::{MAX_DECLINED, MAX_GRANTS, MAX_GRANTS_TO_ONE, MAX_MODULES};
 use crate::refusal::{Failure, Reason, Refusable, failed};
 use crate::store::StateError;
 use crate::tenants::{Limit, QuotaError};
@@ -135,6 +135,14 @@ pub enum RegistryError {
         "{MAX_GRANTS_TO_ONE} functions are granted to {0}, the most that one tenant may grant to another: revoke some"
     )]
     TooManyGrantsTo(String),
+    /// As many declined owners as there may be.
+    #[error(
+        "you declined {MAX_DECLINED} owners, the most that can be: accept some again, `pappus quota` lists them"
+    )]
+    TooManyDeclined,
+    /// This owner was not declined.
+    #[error("you did not decline {0:?}: `pappus quota` lists whom you did")]
+    NotDeclined(String),
     /// There is no such grant.
     #[error("{name} is not granted to {caller}: `pappus function grants {name}` shows to whom it is")]
     NotGranted {
@@ -201,11 +209,14 @@ impl Refusable for RegistryError {
             Self::BadName { .. } | Self::Blueprint(_) | Self::BadTenant(_) | Self::GrantToOwner => {
                 Reason::InvalidArgument
             }
-            Self::Unknown { .. } | Self::Vanished | Self::NotGranted { .. } => Reason::NotFound,
-            Self::Exists { .. } => Reason::AlreadyExists,
-            Self::TooManyModules | Self::TooManyGrants(_) | Self::TooManyGrantsTo(_) => {
-                Reason::ResourceExhausted
+            Self::Unknown { .. } | Self::Vanished | Self::NotGranted { .. } | Self::NotDeclined(_) => {
+                Reason::NotFound
             }
+            Self::Exists { .. } => Reason::AlreadyExists,
+            Self::TooManyModules
+            | Self::TooManyGrants(_)
+            | Self::TooManyGrantsTo(_)
+            | Self::TooManyDeclined => Reason::ResourceExhausted,
             Self::NotOwner(_) | Self::CheckedByOthers(_) => Reason::PermissionDenied,
             Self::CheckedNowhere(_) => Reason::Unsupported,
             Self::Damaged { .. } => Reason::Internal,

@@ -40,12 +40,32 @@ impl Granted {
         all.take_while(|reference| reference.starts_with(&first)).count()
     }
 
-    /// At most so many of what was granted to a tenant, sorted, after `after`.
-    pub(super) fn page(&self, caller: &str, after: &str, most: usize) -> Page<Box<str>> {
-        let behind = (Bound::Excluded(after), Bound::Unbounded);
-        let mut rest = self.0.get(caller).into_iter().flat_map(|all| all.range::<str, _>(behind));
-        let items = rest.by_ref().take(most).cloned().collect();
-        Page { items, more: rest.next().is_some() }
+    /// At most so many of what was granted to a tenant, sorted, after `after`, without what declined owners granted.
+    pub(super) fn page(
+        &self,
+        caller: &str,
+        after: &str,
+        most: usize,
+        is_declined: impl Fn(&str) -> bool,
+    ) -> Page<Box<str>> {
+        let mut page = Page { items: Vec::new(), more: false };
+        let Some(all) = self.0.get(caller) else { return page };
+        let mut rest = all.range::<str, _>((Bound::Excluded(after), Bound::Unbounded));
+        while let Some(reference) = rest.next() {
+            match reference.split_once('/') {
+                Some((owner, _)) if is_declined(owner) => {
+                    // All of this owner's lie before the character behind the slash.
+                    let next = format!("{owner}0");
+                    rest = all.range::<str, _>((Bound::Included(&*next), Bound::Unbounded));
+                }
+                _ if page.items.len() == most => {
+                    page.more = true;
+                    break;
+                }
+                _ => page.items.push(reference.clone()),
+            }
+        }
+        page
     }
 }
 
@@ -60,14 +80,22 @@ mod tests {
         let none = Callers::default();
         granted.change("acme", "f", &none, &callers(&["7", "b"]));
         granted.change("acme", "g", &none, &callers(&["b"]));
-        let to = |granted: &Granted, caller: &str| granted.page(caller, "", 10).items.join(" ");
+        let none_declined = |_: &str| false;
+        let to =
+            |granted: &Granted, caller: &str| granted.page(caller, "", 10, none_declined).items.join(" ");
         assert_eq!(to(&granted, "b"), "acme/f acme/g");
-        let one = granted.page("b", "", 1);
+        let one = granted.page("b", "", 1, none_declined);
         assert_eq!((&*one.items[0], one.more), ("acme/f", true));
         granted.change("acm", "f", &none, &callers(&["b"]));
         assert_eq!(["acm", "acme", "acmex", "7"].map(|owner| granted.count("b", owner)), [1, 2, 0, 0]);
+        let but = |name: &'static str| move |owner: &str| owner == name;
+        let b = |after, most, declined| granted.page("b", after, most, but(declined));
+        assert_eq!(b("", 10, "acme").items.join(" "), "acm/f");
+        assert_eq!(b("", 10, "acm").items.join(" "), "acme/f acme/g");
+        assert_eq!([b("", 1, "acme").more, b("", 1, "acm").more], [false, true]);
+        assert!(b("acme/f", 10, "acme").items.is_empty());
         granted.change("acm", "f", &callers(&["b"]), &none);
-        assert_eq!(granted.page("b", "acme/f", 1).items.join(" "), "acme/g");
+        assert_eq!(granted.page("b", "acme/f", 1, none_declined).items.join(" "), "acme/g");
         granted.change("acme", "f", &callers(&["7", "b"]), &callers(&["7"]));
         assert_eq!((to(&granted, "b"), to(&granted, "7")), ("acme/g".into(), "acme/f".into()));
         granted.change("acme", "f", &callers(&["7"]), &none);

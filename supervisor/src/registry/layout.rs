@@ -77,12 +77,14 @@ pub enum LayoutError {
         place: String,
     },
     /// An argument that is not the kernel's parameter.
-    #[error("kernel `{kernel}`, argument {nth}: {why}")]
+    #[error("kernel `{kernel}`, {}: {why}", hints::argument(*nth, name))]
     Argument {
         /// The kernel.
         kernel: String,
         /// Which argument, from 1.
         nth: usize,
+        /// The kernel's name for it, if that is known.
+        name: Box<str>,
         /// What is wrong with it.
         why: ArgumentError,
         /// Where in the blueprint.
@@ -91,7 +93,7 @@ pub enum LayoutError {
 }
 
 /// What is wrong with an argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentError {
     /// Another size or type.
     #[error(
@@ -211,9 +213,9 @@ fn check_launch(name: &str, kernel: &KernelInfo, launch: &Launch<'_>) -> Result<
     }
     let mut end = 0;
     for (at, (param, passed)) in params.iter().zip(launch.params()).enumerate() {
-        check_param(*param, passed, end).map_err(|why| {
-            let place = place(&format!("[1][{at}]"));
-            LayoutError::Argument { kernel: named(), nth: at + 1, why, place }
+        check_param(param, passed, end).map_err(|why| {
+            let (name, place) = (param.name.clone(), place(&format!("[1][{at}]")));
+            LayoutError::Argument { kernel: named(), nth: at + 1, name, why, place }
         })?;
         end = u64::from(param.offset) + u64::from(param.bytes);
     }
@@ -221,7 +223,7 @@ fn check_launch(name: &str, kernel: &KernelInfo, launch: &Launch<'_>) -> Result<
 }
 
 /// `end` is where the parameter before ends.
-fn check_param(param: ParamInfo, passed: PassedParam, end: u64) -> Result<(), ArgumentError> {
+fn check_param(param: &ParamInfo, passed: PassedParam, end: u64) -> Result<(), ArgumentError> {
     let pointer = passed.kind == ParamKind::Pointer;
     let nothing = passed.is_zero && passed.kind.is_whole();
     let wrong_type = match param.class {
@@ -233,10 +235,10 @@ fn check_param(param: ParamInfo, passed: PassedParam, end: u64) -> Result<(), Ar
         ParamClass::Unknown | ParamClass::Bytes => false,
     };
     if param.bytes != passed.bytes || wrong_type {
-        return Err(ArgumentError::Type { param, passed });
+        return Err(ArgumentError::Type { param: param.clone(), passed });
     }
     passed.lies_at(param.offset.into(), end).map_err(|expected| ArgumentError::Offset {
-        param,
+        param: param.clone(),
         passed,
         expected,
     })
@@ -297,8 +299,8 @@ mod tests {
     }
 
     fn kernel(params: &[(u32, u32, ParamClass)]) -> KernelInfo {
-        let params =
-            params.iter().map(|&(offset, bytes, class)| ParamInfo { offset, bytes, class }).collect();
+        let param = |&(offset, bytes, class): &_| ParamInfo { name: "".into(), offset, bytes, class };
+        let params = params.iter().map(param).collect();
         KernelInfo { name: "k".into(), params: Some(params), ..KernelInfo::default() }
     }
 

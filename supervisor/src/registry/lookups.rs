@@ -55,15 +55,17 @@ impl Registry {
         Ok(ModuleView { record, code })
     }
 
-    /// A page of a tenant's functions with names after `after`, and then of those that others granted.
+    /// A page of a tenant's functions with names after `after`, which are none after "/", and then of those that others granted whom it did not decline.
     pub fn list_functions(&self, account: &Account, after: &str) -> Page<ListedFunction> {
         let own = match after.contains('/') {
             true => Page { items: Vec::new(), more: false },
             false => page(&self.snapshot(account.tenant).functions, after, |entry| entry.record.clone()),
         };
         let room = if own.more { 0 } else { LIST_PAGE - own.items.len() };
-        let behind = if after.contains('/') { after } else { "" };
-        let granted = self.granted.lock().page(&account.name, behind, room);
+        let behind = if after.contains('/') && after != "/" { after } else { "" };
+        let declined = self.look(account.tenant, |mine| mine.declined.clone()).unwrap_or_default();
+        let is_declined = |owner: &str| declined.contains_key(owner);
+        let granted = self.granted.lock().page(&account.name, behind, room, is_declined);
         // One that was removed or revoked since is left out.
         let listed = granted.items.into_iter().filter_map(|reference| {
             let (owner, name) = self.resolve(account, &reference)?;

@@ -13,7 +13,7 @@
 //! - Lookups: `access`: which function a tenant means; `lookups`: what is shown; `loading`: functions ready to invoke.
 //! - `checked`: checked versions of functions.
 //! - `tries`: requests that may need machine code, tried until it is there.
-//! - Changes: `blobs`, `modules`, `functions` (`signature`: what is kept of inputs and outputs), `grants`; `release`: what nothing needs any more.
+//! - Changes: `blobs`, `modules`, `functions` (`signature`: what is kept of inputs and outputs), `grants`, `declined`; `release`: what nothing needs any more.
 
 mod access;
 pub mod admission;
@@ -25,6 +25,7 @@ mod compilations;
 pub mod compile;
 #[cfg(test)]
 mod damage_tests;
+mod declined;
 pub mod device_class;
 pub mod error;
 mod failures;

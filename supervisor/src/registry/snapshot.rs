@@ -59,6 +59,8 @@ pub(super) struct ModuleEntry {
 pub(super) struct Snapshot {
     pub(super) functions: ByName<FunctionEntry>,
     pub(super) modules: ByName<ModuleEntry>,
+    /// Owners whose functions are not listed for the tenant, and what the record of each takes on disk.
+    pub(super) declined: RedBlackTreeMapSync<String, u64>,
 }
 
 impl Snapshot {
@@ -70,6 +72,11 @@ impl Snapshot {
     /// Adds a module.
     pub(super) fn put_module(&mut self, entry: ModuleEntry) {
         self.modules.insert_mut(entry.record.name.clone(), Arc::new(entry));
+    }
+
+    /// Roughly what a declined owner occupies in memory.
+    pub(super) fn declined_bytes(owner: &str) -> u64 {
+        (PLACE_BYTES + owner.len()) as u64
     }
 
     /// Takes a function out, if it is there.

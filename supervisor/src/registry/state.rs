@@ -19,7 +19,7 @@ use crate::function::{CodeTarget, LoadedCache};
 use crate::ids::TenantId;
 use crate::limits::MAX_COMPILATIONS;
 use crate::store::StateError;
-use crate::store::records::{FunctionRecord, GrantRecord, ModuleRecord};
+use crate::store::records::{DeclinedRecord, FunctionRecord, GrantRecord, ModuleRecord};
 use crate::store::state_dir::{Kind, StateDir, Stored};
 use crate::sync::{OrderedMutex, OrderedRwLock, rank};
 use crate::tenants::Tenants;
@@ -96,6 +96,10 @@ impl Registry {
             let entry = ModuleEntry { record: record.into(), disk_bytes };
             change.module_written(None, Some(&entry));
             read.put_module(entry);
+        }
+        for (record, disk_bytes) in self.state.records::<DeclinedRecord>(tenant, Kind::Declined)?.fit {
+            change.declined_written(&record.name, None, Some(disk_bytes));
+            read.declined.insert_mut(record.name, disk_bytes);
         }
         let grants = self.state.records::<GrantRecord>(tenant, Kind::Grant)?;
         let functions = self.state.records::<FunctionRecord>(tenant, Kind::Function)?;

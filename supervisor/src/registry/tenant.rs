@@ -152,6 +152,12 @@ impl Change<'_> {
         self.written(before.map(of), now.map(of));
     }
 
+    /// Likewise the record that an owner is declined, by what it takes on disk.
+    pub(super) fn declined_written(&mut self, owner: &str, before: Option<u64>, now: Option<u64>) {
+        let of = |disk_bytes: u64| ([disk_bytes, 0], Snapshot::declined_bytes(owner));
+        self.written(before.map(of), now.map(of));
+    }
+
     fn written(&mut self, before: Option<([u64; 2], u64)>, now: Option<([u64; 2], u64)>) {
         let ((before, memory_before), (now, memory)) = (before.unwrap_or_default(), now.unwrap_or_default());
         let count = |files: [u64; 2]| files.iter().filter(|bytes| **bytes > 0).count() as u64;

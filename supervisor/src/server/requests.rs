@@ -41,6 +41,8 @@ fn change_of(request: &Request) -> Option<(&'static str, String)> {
         Request::RemoveFunction(named) => ("remove function", cut(&named.name)),
         Request::Grant(grant) => ("grant", granted(grant)),
         Request::Revoke(grant) => ("revoke", granted(grant)),
+        Request::Decline(v1::Decline { owner, undo: false }) => ("decline", cut(owner)),
+        Request::Decline(v1::Decline { owner, undo: true }) => ("accept", cut(owner)),
         Request::SetDevice(set) => ("set device", cut(&set.device)),
         Request::Settings(settings) if !settings.change.is_empty() => {
             let mut changes: Vec<_> =
@@ -144,6 +146,13 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
             ctx.server.forget(&revoked);
             Ok(done())
         }
+        Request::Decline(v1::Decline { owner, undo }) => {
+            let decline = move || match undo {
+                false => registry.decline(&account, &owner),
+                true => registry.accept(&account, &owner),
+            };
+            off_thread(ctx, decline).await.map(|()| done())
+        }
         Request::ListGrants(v1::Name { name }) => {
             let callers = off_thread(ctx, move || registry.list_grants(&account, &name)).await?;
             let tenants = callers.iter().map(ToString::to_string).collect();
@@ -151,7 +160,8 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
         }
         Request::Quota(_) => {
             let _turn = ctx.server.fair_turns.begin(ctx.sharer()).await;
-            Ok(Response::Tenant(ctx.server.quota_of(&account)))
+            let declined = registry.declined(account.tenant);
+            Ok(Response::Tenant(v1::TenantInfo { declined, ..ctx.server.quota_of(&account) }))
         }
         Request::ListTenants(v1::Page { after }) => {
             admin_only(ctx)?;

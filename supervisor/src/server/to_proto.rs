@@ -188,7 +188,12 @@ fn kernel(kernel: KernelInfo) -> v1::Kernel {
             ParamClass::Pointer => "pointer",
             ParamClass::Value => "value",
         };
-        v1::KernelParam { offset: param.offset, bytes: param.bytes, r#type: class.to_owned() }
+        v1::KernelParam {
+            offset: param.offset,
+            bytes: param.bytes,
+            r#type: class.to_owned(),
+            name: param.name.into(),
+        }
     };
     v1::Kernel {
         name: kernel.name,

@@ -29,6 +29,12 @@ impl Named for GrantRecord {
     }
 }
 
+impl Named for DeclinedRecord {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
 /// The compiled form of a module for one kind of device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -221,6 +227,14 @@ pub struct GrantRecord {
     pub callers: Vec<Box<str>>,
 }
 
+/// An owner whose functions are not listed for a tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeclinedRecord {
+    /// The owner's name.
+    pub name: String,
+}
+
 /// What the compiler found in a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CodeInfo {
@@ -307,11 +321,12 @@ mod tests {
         reads_and_writes(typed, &(on_disk + types));
         let grants = GrantRecord { name: "f".into(), callers: vec!["1000".into(), "acme".into()] };
         reads_and_writes(grants, r#"{"name":"f","callers":["1000","acme"]}"#);
+        reads_and_writes(DeclinedRecord { name: "acme".into() }, r#"{"name":"acme"}"#);
     }
 
     #[test]
     fn what_is_known_of_machine_code_keeps_its_form_on_disk() {
-        let params = vec![ParamInfo { offset: 0, bytes: 8, class: ParamClass::Integer }];
+        let params = vec![ParamInfo { name: "n".into(), offset: 0, bytes: 8, class: ParamClass::Integer }];
         let kernel = KernelInfo {
             name: "k".into(),
             params: Some(params),
@@ -325,10 +340,13 @@ mod tests {
             CodeRecord { kernels: vec![kernel, unknown], code_bytes: 7, code_sha256: Hash([0x11; 32]) };
         let code = format!(r#","code_bytes":7,"code_sha256":"{}"}}"#, "1".repeat(64));
         reads_and_writes(record, &(KERNELS.to_owned() + &code));
+        let nameless = (KERNELS.to_owned() + &code).replace(r#""name":"n","#, "");
+        let record: CodeRecord = serde_json::from_str(&nameless).unwrap();
+        assert_eq!(&*record.kernels[0].params.as_ref().unwrap()[0].name, "", "older records have no names");
     }
 
     const KERNELS: &str = concat!(
-        r#"{"kernels":[{"name":"k","params":[{"offset":0,"bytes":8,"class":"Integer"}],"#,
+        r#"{"kernels":[{"name":"k","params":[{"name":"n","offset":0,"bytes":8,"class":"Integer"}],"#,
         r#""local_bytes":1,"stack_bytes":2,"shared_bytes":3,"max_threads":4},"#,
         r#"{"name":"u","params":null,"local_bytes":0,"stack_bytes":0,"shared_bytes":0,"max_threads":0}]"#
     );

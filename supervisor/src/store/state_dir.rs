@@ -8,6 +8,7 @@
 //! tenants/NAME/modules/NAME.json  records
 //! tenants/NAME/functions/NAME.json
 //! tenants/NAME/grants/NAME.json   who may call that function
+//! tenants/NAME/declined/NAME.json an owner whose functions are not listed for the tenant
 //! ```
 //!
 //! A tenant that the configuration does not name is called by its uid.
@@ -27,7 +28,7 @@ use sha2::{Digest, Sha256};
 use super::error::{StateError, VERSION, failed};
 use super::keeper::Keeper;
 use super::record_files::{self, CORRUPT, JSON};
-use super::records::{FunctionRecord, GrantRecord, Hash, ModuleRecord, Named};
+use super::records::{DeclinedRecord, FunctionRecord, GrantRecord, Hash, ModuleRecord, Named};
 use super::sockets::Bound;
 use super::staged::{BLOCK_BYTES, Staged, disk_bytes_of};
 use super::state_root;
@@ -57,6 +58,8 @@ pub enum Kind {
     Module,
     /// `grants/`
     Grant,
+    /// `declined/`
+    Declined,
 }
 
 impl Kind {
@@ -65,6 +68,7 @@ impl Kind {
             Self::Function => "functions",
             Self::Module => "modules",
             Self::Grant => "grants",
+            Self::Declined => "declined",
         }
     }
 }
@@ -220,6 +224,11 @@ impl StateDir {
         written.map(|found| disk_bytes_of(&found)).map_err(failed("write", &path))
     }
 
+    /// Stores that an owner is declined; what that takes on disk.
+    pub fn put_declined(&self, tenant: TenantId, record: &DeclinedRecord) -> Result<u64, StateError> {
+        self.write_json(&self.record_path(tenant, Kind::Declined, &record.name), record)
+    }
+
     fn write_json(&self, path: &Path, value: &impl serde::Serialize) -> Result<u64, StateError> {
         let text = record_files::encode(value).map_err(|e| failed("encode", path)(e.into()))?;
         self.write(path, &text)
@@ -288,7 +297,7 @@ impl StateDir {
     /// is nothing of ours, and stays.
     pub fn stored(&self, tenant: TenantId) -> Result<Vec<Stored>, StateError> {
         let (mut stored, mut temporary) = (Vec::new(), Vec::new());
-        for sub in ["functions", "modules", "grants", "blobs", "code"] {
+        for sub in ["functions", "modules", "grants", "declined", "blobs", "code"] {
             for (name, path) in self.list(&self.tenant(tenant).join(sub))? {
                 if name.ends_with(TEMPORARY) {
                     temporary.push(path);

@@ -26,6 +26,7 @@ pub fn declared(module: &[u8]) -> Result<CompiledModule, CodeError> {
 /// A kernel for a device on which `threads` can be resident.
 pub fn described(kernel: &Kernel, threads: u64) -> KernelInfo {
     let param = |argument: &Argument| ParamInfo {
+        name: Box::default(),
         offset: argument.offset,
         bytes: argument.bytes,
         class: if argument.is_pointer { ParamClass::Pointer } else { ParamClass::Value },

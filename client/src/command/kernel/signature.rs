@@ -5,11 +5,11 @@ use pappus_blueprint::limits::PARAM_BYTES;
 use pappus_blueprint::signatures::{Class, Signature, Unplaced, laid_out};
 
 /// What a record begins with.
-const MARK: &[u8; 16] = b"pappus-kernel-1\0";
+const MARK: &[u8; 16] = b"pappus-kernel-2\0";
 /// Bytes of a parameter's entry: its bytes, its alignment, its class as the compiler numbers them.
 const ENTRY: usize = 12;
-/// What a pointer is wherever it is a parameter.
-const POINTER: Unplaced = (Class::Pointer, 8, 8);
+/// Bytes and alignment of a pointer wherever it is a parameter.
+const POINTER: (u32, u32) = (8, 8);
 
 /// The signatures of all kernels of an object, in their order. An error names what is wrong.
 pub(super) fn all(object: &[u8]) -> Result<Vec<Signature>, String> {
@@ -25,28 +25,30 @@ pub(super) fn all(object: &[u8]) -> Result<Vec<Signature>, String> {
                 "kernel `{kernel}`: its parameters have more than {PARAM_BYTES} bytes, or are too many"
             ));
         };
-        all.push(Signature { kernel, params });
+        all.push(Signature { kernel: kernel.to_owned(), params });
     }
     all.sort_by(|a, b| a.kernel.cmp(&b.kernel));
     Ok(all)
 }
 
-/// The record behind a mark.
-fn record(bytes: &[u8]) -> Option<(String, Vec<Unplaced>)> {
+/// The record behind a mark: the kernel's name and its parameters.
+fn record(bytes: &[u8]) -> Option<(&str, Vec<Unplaced<'_>>)> {
     let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?));
-    let (count, name_bytes) = (word(0)? as usize, word(4)? as usize);
-    let entries = bytes.get(8..)?.get(..count.checked_mul(ENTRY)?)?;
-    // An empty entry stands behind the last.
-    let name = bytes.get(8 + entries.len() + ENTRY..)?.get(..name_bytes)?;
-    let entry = |entry: &[u8]| {
+    let (count, kernel_bytes, names_bytes) = (word(0)? as usize, word(4)? as usize, word(8)? as usize);
+    let (entries, behind) = bytes.get(12..)?.split_at_checked(count.checked_mul(ENTRY)?)?;
+    // An empty entry stands behind the last. Each text ends with a zero, each name with a comma.
+    let (kernel, behind) = behind.get(ENTRY..)?.split_at_checked(kernel_bytes)?;
+    let names = std::str::from_utf8(behind.get(1..)?.get(..names_bytes)?).ok()?;
+    let entry = |(entry, name): (&[u8], _)| {
         let word = |at: usize| Some(u32::from_le_bytes(entry.get(at..at + 4)?.try_into().ok()?));
         Some(match class(word(8)?) {
-            Class::Pointer => POINTER,
-            other => (other, word(0)?, word(4)?),
+            Class::Pointer => (name, Class::Pointer, POINTER.0, POINTER.1),
+            other => (name, other, word(0)?, word(4)?),
         })
     };
-    let params: Option<_> = entries.chunks(ENTRY).map(entry).collect();
-    Some((String::from_utf8(name.to_vec()).ok()?, params?))
+    let params: Vec<_> =
+        entries.chunks(ENTRY).zip(names.split_terminator(',')).map(entry).collect::<Option<_>>()?;
+    (params.len() == count).then_some((std::str::from_utf8(kernel).ok()?, params))
 }
 
 /// The numbers of `__builtin_classify_type`, the same in clang and gcc.
@@ -68,11 +70,11 @@ mod tests {
     fn object(name: &str, params: &[[u32; 3]]) -> Vec<u8> {
         let mut bytes = b"\0asm...".to_vec();
         bytes.extend(MARK);
-        let words = [params.len() as u32, name.len() as u32];
+        let names: String = (0..params.len()).map(|at| format!("p{at},")).collect();
+        let words = [params.len(), name.len(), names.len()].map(|count| count as u32);
         let words = words.into_iter().chain(params.concat()).chain([0; 3]);
         bytes.extend(words.flat_map(u32::to_le_bytes));
-        bytes.extend(name.as_bytes());
-        bytes.push(0);
+        bytes.extend(format!("{name}\0{names}\0").as_bytes());
         bytes
     }
 
@@ -82,9 +84,16 @@ mod tests {
         let two = [object("k", &params), object("a", &[])].concat();
         let found = all(&two).unwrap();
         assert_eq!((found[0].kernel.as_str(), found[0].params.len()), ("a", 0));
-        let told: Vec<_> = found[1].params.iter().map(|one| (one.class, one.offset, one.bytes)).collect();
+        let told: Vec<_> =
+            found[1].params.iter().map(|one| (&*one.name, one.class, one.offset, one.bytes)).collect();
         use Class::{Float, Integer, Pointer, Struct};
-        let expected = [(Pointer, 0, 8), (Float, 8, 4), (Integer, 16, 8), (Struct, 24, 32), (Integer, 56, 1)];
+        let expected = [
+            ("p0", Pointer, 0, 8),
+            ("p1", Float, 8, 4),
+            ("p2", Integer, 16, 8),
+            ("p3", Struct, 24, 32),
+            ("p4", Integer, 56, 1),
+        ];
         assert_eq!(told, expected);
         assert_eq!(all(b"nothing").unwrap(), []);
     }

@@ -3,7 +3,8 @@
 isort:skip_file
 The client protocol of Pappus, version 1.
 
-After the handshake (proto/src/handshake.rs) both sides exchange frames (proto/src/frame.rs), each
+A connect that does not block fails with EAGAIN while more connections wait than the socket's row takes: try again, as the clients
+of this repository do until their patience is over. After the handshake (proto/src/handshake.rs) both sides exchange frames (proto/src/frame.rs), each
 holding one Request or Response. A client may send many requests before reading an answer; answers
 come in any order and repeat the request's id. Every request gets exactly one answer.
 """
@@ -140,6 +141,7 @@ class Request(_message.Message):
     LIST_TENANTS_FIELD_NUMBER: _builtins.int
     RELOAD_FIELD_NUMBER: _builtins.int
     SET_DEVICE_FIELD_NUMBER: _builtins.int
+    DECLINE_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Chosen by the client; unique among its requests that are not answered yet."""
     @_builtins.property
@@ -202,6 +204,8 @@ class Request(_message.Message):
     def set_device(self) -> Global___SetDevice:
         """Changes settings of a device while it serves, all or none; then reads all of them."""
 
+    @_builtins.property
+    def decline(self) -> Global___Decline: ...
     def __init__(
         self,
         *,
@@ -230,12 +234,13 @@ class Request(_message.Message):
         list_tenants: Global___Page | None = ...,
         reload: Global___Empty | None = ...,
         set_device: Global___SetDevice | None = ...,
+        decline: Global___Decline | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["act_for", b"act_for", "add_function", b"add_function", "add_module", b"add_module", "body", b"body", "cancel", b"cancel", "close_arena", b"close_arena", "drain", b"drain", "grant", b"grant", "invoke", b"invoke", "list_functions", b"list_functions", "list_grants", b"list_grants", "list_modules", b"list_modules", "list_tenants", b"list_tenants", "open_arena", b"open_arena", "put_blob", b"put_blob", "quota", b"quota", "reload", b"reload", "remove_function", b"remove_function", "remove_module", b"remove_module", "revoke", b"revoke", "set_device", b"set_device", "settings", b"settings", "show_function", b"show_function", "show_module", b"show_module", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["act_for", b"act_for", "add_function", b"add_function", "add_module", b"add_module", "body", b"body", "cancel", b"cancel", "close_arena", b"close_arena", "decline", b"decline", "drain", b"drain", "grant", b"grant", "invoke", b"invoke", "list_functions", b"list_functions", "list_grants", b"list_grants", "list_modules", b"list_modules", "list_tenants", b"list_tenants", "open_arena", b"open_arena", "put_blob", b"put_blob", "quota", b"quota", "reload", b"reload", "remove_function", b"remove_function", "remove_module", b"remove_module", "revoke", b"revoke", "set_device", b"set_device", "settings", b"settings", "show_function", b"show_function", "show_module", b"show_module", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["act_for", b"act_for", "add_function", b"add_function", "add_module", b"add_module", "body", b"body", "cancel", b"cancel", "close_arena", b"close_arena", "drain", b"drain", "grant", b"grant", "id", b"id", "invoke", b"invoke", "list_functions", b"list_functions", "list_grants", b"list_grants", "list_modules", b"list_modules", "list_tenants", b"list_tenants", "open_arena", b"open_arena", "put_blob", b"put_blob", "quota", b"quota", "reload", b"reload", "remove_function", b"remove_function", "remove_module", b"remove_module", "revoke", b"revoke", "set_device", b"set_device", "settings", b"settings", "show_function", b"show_function", "show_module", b"show_module", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["act_for", b"act_for", "add_function", b"add_function", "add_module", b"add_module", "body", b"body", "cancel", b"cancel", "close_arena", b"close_arena", "decline", b"decline", "drain", b"drain", "grant", b"grant", "id", b"id", "invoke", b"invoke", "list_functions", b"list_functions", "list_grants", b"list_grants", "list_modules", b"list_modules", "list_tenants", b"list_tenants", "open_arena", b"open_arena", "put_blob", b"put_blob", "quota", b"quota", "reload", b"reload", "remove_function", b"remove_function", "remove_module", b"remove_module", "revoke", b"revoke", "set_device", b"set_device", "settings", b"settings", "show_function", b"show_function", "show_module", b"show_module", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["put_blob", "add_module", "remove_module", "list_modules", "show_module", "add_function", "remove_function", "list_functions", "show_function", "open_arena", "close_arena", "invoke", "cancel", "status", "drain", "settings", "act_for", "grant", "revoke", "list_grants", "quota", "list_tenants", "reload", "set_device"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["put_blob", "add_module", "remove_module", "list_modules", "show_module", "add_function", "remove_function", "list_functions", "show_function", "open_arena", "close_arena", "invoke", "cancel", "status", "drain", "settings", "act_for", "grant", "revoke", "list_grants", "quota", "list_tenants", "reload", "set_device", "decline"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -322,8 +327,36 @@ class Grant(_message.Message):
 Global___Grant: _TypeAlias = Grant  # noqa: Y015
 
 @_typing.final
+class Decline(_message.Message):
+    """Leaves out of this tenant's lists what an owner granted to it, and will grant. It can be called by its full name as before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    UNDO_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Its name in the configuration, or its uid."""
+    undo: _builtins.bool
+    """Lists it again."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        undo: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "undo", b"undo"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Decline: _TypeAlias = Decline  # noqa: Y015
+
+@_typing.final
 class Page(_message.Message):
-    """Lists come in pages, ordered by name. Functions that others granted follow a tenant's own."""
+    """Lists come in pages, ordered by name. Functions that others granted follow a tenant's own, as OWNER/NAME: behind "/" are only
+    those.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1141,22 +1174,26 @@ class KernelParam(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     TYPE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
     bytes: _builtins.int
     type: _builtins.str
     """"integer" (or an address), "float", "struct", "pointer", "value" (a number or a struct), or empty where that is not
     known.
     """
+    name: _builtins.str
+    """Its name in the source; empty where the module does not tell it."""
     def __init__(
         self,
         *,
         offset: _builtins.int = ...,
         bytes: _builtins.int = ...,
         type: _builtins.str = ...,
+        name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "offset", b"offset", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "name", b"name", "offset", b"offset", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2232,6 +2269,7 @@ class TenantInfo(_message.Message):
     DEVICE_NS_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     CLASS_FIELD_NUMBER: _builtins.int
+    DECLINED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name in the configuration, or its uid."""
     configured: _builtins.bool
@@ -2253,6 +2291,10 @@ class TenantInfo(_message.Message):
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Peer]:
         """Who made them, the first few."""
 
+    @_builtins.property
+    def declined(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Owners whose functions the tenant declined. Told to the tenant only."""
+
     def __init__(
         self,
         *,
@@ -2264,10 +2306,11 @@ class TenantInfo(_message.Message):
         peers: _abc.Iterable[Global___Peer] | None = ...,
         device_ns: _builtins.int = ...,
         weight: _builtins.int = ...,
+        declined: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["class", b"class", "configured", b"configured", "connections", b"connections", "device_ns", b"device_ns", "name", b"name", "peers", b"peers", "quotas", b"quotas", "uids", b"uids", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["class", b"class", "configured", b"configured", "connections", b"connections", "declined", b"declined", "device_ns", b"device_ns", "name", b"name", "peers", b"peers", "quotas", b"quotas", "uids", b"uids", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -51,7 +51,7 @@ fn info(param: &Param) -> ParamInfo {
         Class::Struct => ParamClass::Bytes,
         Class::Pointer => ParamClass::Pointer,
     };
-    ParamInfo { offset: param.offset, bytes: param.bytes, class }
+    ParamInfo { name: param.name.clone(), offset: param.offset, bytes: param.bytes, class }
 }
 
 impl CpuCompiler {

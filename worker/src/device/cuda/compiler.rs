@@ -35,7 +35,7 @@ impl CudaCompiler {
         let info = &self.engine.context.info;
         let params = kernel.params().into_iter().enumerate().map(|(position, (offset, bytes))| {
             let class = classes.and_then(|classes| classes.get(position)).copied();
-            ParamInfo { offset, bytes, class: class.unwrap_or(ParamClass::Unknown) }
+            ParamInfo { name: Box::default(), offset, bytes, class: class.unwrap_or(ParamClass::Unknown) }
         });
         let local_bytes = kernel.local_bytes();
         KernelInfo {
@@ -113,6 +113,7 @@ impl CudaCompiler {
 /// A kernel as PTX declares it.
 pub(super) fn declared(entry: ptx::Entry) -> KernelInfo {
     let info = |param: ptx::Param| ParamInfo {
+        name: Box::default(),
         offset: param.offset,
         bytes: param.bytes,
         class: match param.class {
