@@ -8,8 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-use pappus_protocol::now_ns;
-
 use super::decisions::{Actions, size_of};
 use super::runtime::Device;
 use super::setup::{ChangeError, Changed, Setup};
@@ -104,7 +102,7 @@ impl Device {
         self: &Arc<Self>,
         wanted: impl FnOnce(DeviceSettings) -> Result<DeviceSettings, ConfigError>,
     ) -> Result<Vec<Changed>, ChangeError> {
-        let mut actions = Actions::new();
+        let mut actions = Actions::default();
         let (before, after, outdated) = {
             let mut setup = self.setup.lock();
             let before = setup.settings;
@@ -118,16 +116,16 @@ impl Device {
                 .map_err(|why| ChangeError::Threads { device: self.config.name.clone(), why })?;
             let most = self.ledger.largest_call_of(after.memory_bytes, after.standbys);
             // With the scheduler locked, so that no process and no call comes in between.
-            let outdated = self.decisions.decide(|scheduler| {
-                self.check_calls(scheduler.largest_bytes(), most)?;
+            let outdated = self.decisions.decide(&mut actions, |deciding| {
+                self.check_calls(deciding.largest_bytes(), most)?;
                 self.ledger.resize(&after);
                 let made_for = self.made_for();
                 let next = made_for.after(&self.config, &after);
                 *self.made_for.lock() = next;
                 let remakes = next.edition != made_for.edition;
                 let to = size_of(&self.config.with(after), remakes);
-                let serving = scheduler.residents();
-                scheduler.handle(now_ns(), Resize { to }, &mut actions);
+                let serving = deciding.residents();
+                deciding.handle(Resize { to });
                 self.slots.open(after.workers);
                 Ok::<_, ChangeError>(if remakes { serving } else { 0 })
             })?;

@@ -16,7 +16,7 @@ use super::held::Held;
 use super::panics::{Panicked, contained};
 use super::quota::MemoryQuota;
 use super::standby::Standbys;
-use super::weights::WeightStore;
+use super::weights::{Follows, WeightStore};
 use super::worker_channel::{Start, StartError, WorkerChannel};
 use super::worker_slots::WorkerSlots;
 use crate::call::{Call, Outcome, SpentBudget};
@@ -57,8 +57,7 @@ pub(super) struct ProcessEnd {
 /// What is left to do once a worker's channel is free again.
 #[derive(Debug, Default)]
 struct Leftover {
-    /// Functions whose weights must leave every worker.
-    evicted: Vec<FunctionId>,
+    follows: Follows,
     /// Functions whose weights were to be loaded for calls that wait, and there was no room.
     left_out: Vec<FunctionId>,
     /// Calls that could not be handed over.
@@ -74,8 +73,8 @@ struct Leftover {
 impl CommandRunner {
     /// One event, and what follows from it.
     pub(super) fn handle<E: Event<Arc<Call>>>(&self, event: E) -> E::Reply {
-        let mut actions = Actions::new();
-        let reply = self.decisions.decide(|scheduler| scheduler.handle(now_ns(), event, &mut actions));
+        let mut actions = Actions::default();
+        let reply = self.decisions.decide(&mut actions, |deciding| deciding.handle(event));
         self.carry_out(&mut actions, None);
         reply
     }
@@ -83,9 +82,9 @@ impl CommandRunner {
     /// Carries decisions out, and those that follow from them. With `held`, workers are told of their calls by
     /// [`WorkerSlots::release`] at the latest.
     pub(super) fn carry_out(&self, work: &mut Actions, mut held: Option<&mut Held>) {
-        let mut next = Actions::new();
+        let mut next = Actions::default();
         while !work.is_empty() {
-            for action in work.drain(..) {
+            for action in work.drain() {
                 if let Err(why) = contained(|| self.act(action, &mut next, held.as_deref_mut())) {
                     tracing::error!("not all that follows from a decision is done: {why}");
                 }
@@ -187,19 +186,20 @@ impl CommandRunner {
             self.metrics.failed.increment(1);
             self.complete(&call, Outcome::Refused(error));
             let finished = Finished { worker: to.worker, id, verdict: Verdict::Neither };
-            self.decisions.decide(|scheduler| scheduler.handle(now_ns(), finished, next));
+            self.decisions.decide(next, |deciding| deciding.handle(finished));
         }
         for (id, missing_bytes) in leftover.short {
             let not_started = NotStarted { worker: to.worker, id, missing_bytes };
-            self.decisions.decide(|scheduler| scheduler.handle(now_ns(), not_started, next));
+            self.decisions.decide(next, |deciding| deciding.handle(not_started));
         }
         for (id, moment) in leftover.crowded {
             let in_use = WeightsInUse { worker: to.worker, id, moment };
-            self.decisions.decide(|scheduler| scheduler.handle(now_ns(), in_use, next));
+            self.decisions.decide(next, |deciding| deciding.handle(in_use));
         }
-        self.evict(&leftover.evicted, next);
+        next.append(&mut leftover.follows.actions);
+        self.evict(&leftover.follows.evicted, next);
         for function in leftover.left_out {
-            self.decisions.decide(|scheduler| scheduler.handle(now_ns(), Cooled { function }, next));
+            self.decisions.decide(next, |deciding| deciding.handle(Cooled { function }));
         }
     }
 
@@ -207,7 +207,7 @@ impl CommandRunner {
     fn evict(&self, functions: &[FunctionId], next: &mut Actions) {
         for &function in functions {
             self.slots.each_channel(|channel| channel.unload(function));
-            self.decisions.decide(|scheduler| scheduler.handle(now_ns(), Cooled { function }, next));
+            self.decisions.decide(next, |deciding| deciding.handle(Cooled { function }));
         }
     }
 
@@ -217,15 +217,14 @@ impl CommandRunner {
         let coming_bytes = self.weights.as_ref().map_or(0, |weights| weights.give_up(bytes, &mut evicted));
         self.evict(&evicted, next);
         let given_up = WeightsGivenUp { coming_bytes };
-        self.decisions.decide(|scheduler| scheduler.handle(now_ns(), given_up, next));
+        self.decisions.decide(next, |deciding| deciding.handle(given_up));
     }
 
     /// Other standbys are ready than before.
     pub(super) fn standbys_changed(&self, standbys: &Standbys) {
-        let mut actions = Actions::new();
-        self.decisions.decide(|scheduler| {
-            let ready = StandbysReady { count: standbys.ready() };
-            scheduler.handle(now_ns(), ready, &mut actions);
+        let mut actions = Actions::default();
+        self.decisions.decide(&mut actions, |deciding| {
+            deciding.handle(StandbysReady { count: standbys.ready() });
         });
         self.carry_out(&mut actions, None);
     }
@@ -266,15 +265,15 @@ impl CommandRunner {
         let reserved = self.quota.reserve_weights(start.worker, call);
         let started = reserved.map_err(|error| StartError::Refused(error.into())).and_then(|given_up| {
             given_up.iter().for_each(|function| channel.unload(*function));
-            leftover.evicted.extend(given_up);
-            let started = channel.start(&self.store, weights, start, call);
+            leftover.follows.evicted.extend(given_up);
+            let started = channel.start(&self.store, weights, start, call, &mut leftover.follows);
             if let Some(weights) = weights {
                 weights.settled(&call.function, start.worker);
             }
             started
         });
         match started {
-            Ok(evicted) => leftover.evicted.extend(evicted),
+            Ok(()) => {}
             Err(StartError::NoMemory(bytes)) => leftover.short.push((start.id, bytes)),
             Err(StartError::WeightsInUse { moment }) => leftover.crowded.push((start.id, moment)),
             Err(StartError::Refused(error)) => leftover.refused.push((start.id, call.clone(), error)),
@@ -299,9 +298,8 @@ impl CommandRunner {
         if calls.iter().any(|call| MemoryQuota::limits_weights(call)) {
             return;
         }
-        let (left_out, evicted) = channel.look_ahead(&self.store, weights, worker, calls);
+        let left_out = channel.look_ahead(&self.store, weights, worker, calls, &mut leftover.follows);
         leftover.left_out.extend(left_out);
-        leftover.evicted.extend(evicted);
     }
 
     /// The settings of workers.

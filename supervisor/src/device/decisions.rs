@@ -1,6 +1,7 @@
 //! The decisions of one device: its scheduler behind a lock, and what is known of it without the lock (how many calls
 //! there are, and when its clock looks next).
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -12,12 +13,84 @@ use crate::call::Call;
 use crate::config::DeviceConfig;
 use crate::limits::{CPU_CHANGE_NS, GPU_CHANGE_NS};
 use crate::processes::memory_ledger::{MemoryLedger, most_starting};
-use crate::schedule::events::SetPolicy;
+use crate::schedule::events::{Event, SetPolicy};
 use crate::schedule::{Action, Policy, ResidentPrice, Scheduler, Shape, Size, TurnRules};
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 
-/// What is to be done, in the order in which it was decided.
-pub(super) type Actions = Vec<Action<Arc<Call>>>;
+/// What is to be done, in the order in which it was decided. Whoever has something decided carries this out: what is
+/// dropped is lost, and somebody waits for it.
+#[derive(Debug, Default)]
+pub(super) struct Actions(Vec<Action<Arc<Call>>>);
+
+impl Actions {
+    /// Takes what is to be done.
+    pub(super) fn drain(&mut self) -> std::vec::Drain<'_, Action<Arc<Call>>> {
+        self.0.drain(..)
+    }
+
+    /// True if there is nothing to be done.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Puts behind this what else is to be done.
+    pub(super) fn append(&mut self, more: &mut Self) {
+        self.0.append(&mut more.0);
+    }
+
+    /// Nobody is left for whom it could be done.
+    pub(super) fn discard(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl From<Vec<Action<Arc<Call>>>> for Actions {
+    fn from(actions: Vec<Action<Arc<Call>>>) -> Self {
+        Self(actions)
+    }
+}
+
+impl Drop for Actions {
+    fn drop(&mut self) {
+        if !self.0.is_empty() && !std::thread::panicking() {
+            tracing::error!("decisions are not carried out: {:?}", self.0);
+            debug_assert!(false, "decisions are not carried out");
+        }
+    }
+}
+
+/// The scheduler with its lock held, and where that which it decides goes.
+#[derive(Debug)]
+pub(super) struct Deciding<'a> {
+    scheduler: &'a mut Scheduler<Arc<Call>>,
+    actions: &'a mut Actions,
+    now_ns: u64,
+}
+
+impl Deciding<'_> {
+    /// Something happened.
+    pub(super) fn handle<E: Event<Arc<Call>>>(&mut self, event: E) -> E::Reply {
+        self.scheduler.handle(self.now_ns, event, &mut self.actions.0)
+    }
+
+    /// The ledger changed.
+    pub(super) fn set_taken(&mut self, bytes: u64) {
+        self.scheduler.set_taken(bytes);
+    }
+
+    /// When the lock was taken.
+    pub(super) fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+}
+
+impl Deref for Deciding<'_> {
+    type Target = Scheduler<Arc<Call>>;
+
+    fn deref(&self) -> &Self::Target {
+        self.scheduler
+    }
+}
 
 /// What may change of a device with this configuration.
 pub(super) fn size_of(config: &DeviceConfig, remakes: bool) -> Size {
@@ -81,7 +154,7 @@ impl Decisions {
     /// About a device of this configuration, without calls.
     pub(super) fn new(config: &DeviceConfig, policy: Policy, ledger: Arc<MemoryLedger>) -> Self {
         let mut scheduler = Scheduler::new(shape(config));
-        scheduler.handle(now_ns(), SetPolicy { policy }, &mut Actions::new());
+        scheduler.handle(now_ns(), SetPolicy { policy }, &mut Actions::default().0);
         Self {
             scheduler: OrderedMutex::new(scheduler),
             ledger,
@@ -126,11 +199,11 @@ impl Decisions {
         self.scheduler.lock()
     }
 
-    /// Events for the scheduler. Its clock is told if something is due earlier now.
-    pub(super) fn decide<T>(&self, events: impl FnOnce(&mut Scheduler<Arc<Call>>) -> T) -> T {
+    /// Events for the scheduler; what it decides is added to `actions`. Its clock is told if something is due earlier now.
+    pub(super) fn decide<T>(&self, actions: &mut Actions, events: impl FnOnce(&mut Deciding<'_>) -> T) -> T {
         let mut scheduler = self.scheduler.lock();
         scheduler.set_taken(self.ledger.taken_bytes());
-        let outcome = events(&mut scheduler);
+        let outcome = events(&mut Deciding { scheduler: &mut scheduler, actions, now_ns: now_ns() });
         self.load.store(scheduler.queued() + scheduler.running(), Ordering::Relaxed);
         let next_ns = scheduler.next_deadline_ns();
         if next_ns.is_some_and(|next_ns| next_ns < self.clock_ns.load(Ordering::Relaxed)) {

@@ -3,8 +3,6 @@
 
 use std::sync::{Arc, Weak};
 
-use pappus_protocol::now_ns;
-
 use super::commands::CommandRunner;
 use super::decisions::{Actions, Decisions};
 use crate::processes::memory_ledger::MemorySource;
@@ -20,16 +18,17 @@ pub(super) struct LentMemory {
 
 impl MemorySource for LentMemory {
     fn take(&self, bytes: u64, urgent: bool, take: &dyn Fn()) -> bool {
-        let mut actions = Actions::new();
-        let there = self.decisions.decide(|scheduler| {
-            let there = scheduler.handle(now_ns(), ContextWanted { bytes, urgent }, &mut actions);
+        let mut actions = Actions::default();
+        let there = self.decisions.decide(&mut actions, |deciding| {
+            let there = deciding.handle(ContextWanted { bytes, urgent });
             if there {
                 take();
             }
             there
         });
-        if let Some(commands) = self.commands.upgrade() {
-            commands.carry_out(&mut actions, None);
+        match self.commands.upgrade() {
+            Some(commands) => commands.carry_out(&mut actions, None),
+            None => actions.discard(),
         }
         there
     }

@@ -3,8 +3,6 @@
 
 use std::sync::Arc;
 
-use pappus_protocol::now_ns;
-
 use super::decisions::{Actions, Decisions};
 use super::weights::WeightStore;
 use crate::call::Call;
@@ -81,20 +79,17 @@ impl MemoryQuota {
     /// Limits of tenants changed: what follows is to be carried out.
     pub(super) fn changed(&self, tenants: &Tenants) -> Actions {
         let limited = self.decisions.ask().limited();
-        let mut actions = Actions::new();
+        let mut actions = Actions::default();
         for account in tenants.live() {
             let (tenant, share) = (account.tenant, account.share());
-            self.decisions.decide(|scheduler| {
-                scheduler.handle(now_ns(), SetShare { tenant, share }, &mut actions);
-            });
+            self.decisions.decide(&mut actions, |deciding| deciding.handle(SetShare { tenant, share }));
         }
         for caller in limited {
             let account = tenants.account(caller);
-            self.decisions.decide(|scheduler| {
-                let allowed = self.allowed(&account, 0);
-                let (most_bytes, now_ns) = (allowed.unwrap_or(Some(0)), now_ns());
-                scheduler.handle(now_ns, Allow { caller, most_bytes }, &mut actions);
-                scheduler.handle(now_ns, LimitsChanged {}, &mut actions);
+            self.decisions.decide(&mut actions, |deciding| {
+                let most_bytes = self.allowed(&account, 0).unwrap_or(Some(0));
+                deciding.handle(Allow { caller, most_bytes });
+                deciding.handle(LimitsChanged {});
             });
         }
         actions

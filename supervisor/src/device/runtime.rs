@@ -10,7 +10,7 @@ use pappus_protocol::now_ns;
 use tokio::sync::{Notify, watch};
 
 use super::commands::CommandRunner;
-use super::decisions::{Actions, Decisions};
+use super::decisions::{Actions, Deciding, Decisions};
 use super::held::Held;
 use super::lent_memory::LentMemory;
 use super::quota::MemoryQuota;
@@ -36,7 +36,7 @@ use crate::schedule::events::{
     Adopt, Allow, Cancel, FunctionGone, SetPolicy, SetShare, SettingsChanged, Submit, Tick, Withdraw,
 };
 use crate::schedule::quarantine::Quarantined;
-use crate::schedule::{CallId, Domain, Limits, NotNow, Scheduler, TenantShare, Terms, Withdrawn};
+use crate::schedule::{CallId, Domain, Limits, NotNow, TenantShare, Terms, Withdrawn};
 use crate::store::StateDir;
 use crate::sync::{OrderedMutex, rank};
 use crate::tenants::{Limit, QuotaError, Tenants};
@@ -212,8 +212,8 @@ impl Device {
             own_calls: account.most(Limit::QueuedCalls),
             own_bytes: account.most(Limit::QueuedBytes),
         };
-        let accepted = self.take_in(call, inline_bytes, held, |now_ns, scheduler, call, terms, actions| {
-            scheduler.handle(now_ns, Submit { call, terms, limits }, actions)
+        let accepted = self.take_in(call, inline_bytes, held, |deciding, call, terms| {
+            deciding.handle(Submit { call, terms, limits })
         });
         accepted.map_err(|why| match why {
             SubmitError::NotNow(NotNow::OwnCalls(used)) => {
@@ -229,8 +229,8 @@ impl Device {
     /// Accepts a call that waited on another device.
     pub fn adopt(&self, withdrawn: Withdrawn<Arc<Call>>) -> Result<CallId, SubmitError> {
         let Withdrawn { call, bytes, attempts } = withdrawn;
-        self.take_in(call, bytes, None, |now_ns, scheduler, call, terms, actions| {
-            scheduler.handle(now_ns, Adopt { call, terms, attempts }, actions)
+        self.take_in(call, bytes, None, |deciding, call, terms| {
+            deciding.handle(Adopt { call, terms, attempts })
         })
     }
 
@@ -239,22 +239,16 @@ impl Device {
         call: Arc<Call>,
         bytes: u64,
         held: Option<&mut Held>,
-        event: impl FnOnce(
-            u64,
-            &mut Scheduler<Arc<Call>>,
-            Arc<Call>,
-            Terms,
-            &mut Actions,
-        ) -> Result<CallId, NotNow>,
+        event: impl FnOnce(&mut Deciding<'_>, Arc<Call>, Terms) -> Result<CallId, NotNow>,
     ) -> Result<CallId, SubmitError> {
-        let mut actions = Actions::new();
+        let mut actions = Actions::default();
         let (domain, deadline_ns, memory_bytes) = (call.domain, call.deadline_ns, call.plan.pool_bytes);
         let (function, weight_bytes) = (call.function.id, call.function.packed_weight_bytes());
         let stack_bytes = call.function.stack_bytes(self.config.kind, &self.config.arch);
         let share = call.reply.account().share();
         let terms = Terms { domain, function, bytes, deadline_ns, memory_bytes, stack_bytes, weight_bytes };
-        let outcome = self.decisions.decide(|scheduler| {
-            let (caller, now_ns) = (domain.caller, now_ns());
+        let outcome = self.decisions.decide(&mut actions, |deciding| {
+            let caller = domain.caller;
             let page_bytes = self.config.kind.traits().page_bytes;
             let needs = memory_bytes.next_multiple_of(page_bytes);
             let most = self.ledger.largest_call_bytes();
@@ -263,10 +257,12 @@ impl Device {
                 return Err(SubmitError::TooLarge(TooLarge { needs: memory_bytes, most }));
             }
             let most_bytes = self.quota.allowed(call.reply.account(), needs)?;
-            scheduler.handle(now_ns, SetShare { tenant: caller, share }, &mut actions);
-            scheduler.handle(now_ns, Allow { caller, most_bytes }, &mut actions);
-            Ok(event(now_ns, scheduler, call, terms, &mut actions))
+            deciding.handle(SetShare { tenant: caller, share });
+            deciding.handle(Allow { caller, most_bytes });
+            Ok(event(deciding, call, terms))
         });
+        // Other calls may start by the tenant's rules, also where this one is refused.
+        self.commands.carry_out(&mut actions, held);
         let id = outcome?.map_err(|why| {
             self.metrics.rejected.increment(1);
             if matches!(why, NotNow::Quarantined(_)) {
@@ -274,7 +270,6 @@ impl Device {
             }
             SubmitError::NotNow(why)
         })?;
-        self.commands.carry_out(&mut actions, held);
         Ok(id)
     }
 
@@ -377,7 +372,10 @@ impl Device {
 
     /// A process of an epoch failed, and all with it: they are ended, standbys too.
     pub(super) fn end_epoch(&self, epoch: Epoch, worker: WorkerId) {
-        if !self.epochs.end(epoch, worker, self.is_closing()) {
+        let mut actions = Actions::default();
+        let is_first = self.epochs.end(epoch, worker, self.is_closing(), &mut actions);
+        self.commands.carry_out(&mut actions, None);
+        if !is_first {
             return;
         }
         while let Some(ready) = self.take_standby() {

@@ -4,8 +4,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pappus_protocol::now_ns;
-
 use super::decisions::{Actions, Decisions};
 use super::worker_slots::WorkerSlots;
 use crate::config::DeviceConfig;
@@ -65,13 +63,19 @@ impl EpochGuard {
 
     /// A process of an epoch failed, and all with it: those in workers' slots are ended. The calls in them run again,
     /// each alone on the device, so that no call answers for another's fault. Whether this was the first to fail:
-    /// standbys are to be ended as well then.
-    pub(super) fn end(&self, epoch: Epoch, worker: WorkerId, is_closing: bool) -> bool {
-        let is_first = self.decisions.decide(|scheduler| {
+    /// standbys are to be ended as well then, and `actions` carried out.
+    pub(super) fn end(
+        &self,
+        epoch: Epoch,
+        worker: WorkerId,
+        is_closing: bool,
+        actions: &mut Actions,
+    ) -> bool {
+        let is_first = self.decisions.decide(actions, |deciding| {
             let is_first = self.ledger.end_epoch(epoch);
             if is_first {
                 // From here on nothing starts in a process that is as good as gone.
-                scheduler.handle(now_ns(), EpochEnded {}, &mut Actions::new());
+                deciding.handle(EpochEnded {});
             }
             is_first
         });

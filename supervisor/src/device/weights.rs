@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use pappus_protocol::device_memory::GPU_PAGE_BYTES;
-use pappus_protocol::now_ns;
 use pappus_protocol::to_worker::{Load, WeightsForm};
 
 use super::decisions::{Actions, Decisions};
@@ -54,6 +53,15 @@ impl Delivery {
     pub(super) fn device(&self) -> Option<BorrowedFd<'_>> {
         self.device.as_ref().map(|fd| fd.as_fd())
     }
+}
+
+/// What follows from a delivery, besides itself.
+#[derive(Debug, Default)]
+pub(super) struct Follows {
+    /// Functions whose weights must leave every worker.
+    pub(super) evicted: Vec<FunctionId>,
+    /// What the scheduler decided.
+    pub(super) actions: Actions,
 }
 
 /// What weights are delivered for.
@@ -132,27 +140,27 @@ impl WeightStore {
         (weights.counts(), weights.used_bytes())
     }
 
-    /// A worker is to have the weights of a function that has some; those of others that must leave everywhere are
-    /// added to `evicted`. `has` says which functions' weights the worker has.
+    /// A worker is to have the weights of a function that has some. `has` says which functions' weights the worker has.
     pub(super) fn deliver(
         &self,
         function: &Loaded,
         worker: WorkerId,
         need: Need,
         has: impl Fn(FunctionId) -> bool,
-        evicted: &mut Vec<FunctionId>,
+        follows: &mut Follows,
     ) -> Result<Delivery, WeightsError> {
         let taken = self.taken_by(function);
+        let Follows { evicted, actions } = follows;
         // With the scheduler locked: nothing else gets what is free meanwhile.
-        let (claimed, moment) = self.decisions.decide(|scheduler| {
+        let (claimed, moment) = self.decisions.decide(actions, |deciding| {
             let when = match need {
                 Need::Now(id) => {
-                    scheduler.handle(now_ns(), WeightsSettled { id }, &mut Actions::new());
+                    deciding.handle(WeightsSettled { id });
                     When::Now
                 }
                 Need::Soon => When::Soon,
             };
-            let free_bytes = if self.takes_memory { scheduler.free_bytes() } else { u64::MAX };
+            let free_bytes = if self.takes_memory { deciding.free_bytes() } else { u64::MAX };
             let claimed = self.change(|weights| {
                 weights.set_room(free_bytes);
                 let source = weights.claim(function.id, worker, taken, when, evicted)?;
@@ -167,8 +175,8 @@ impl WeightStore {
                 };
                 Ok((source, instead_of.map(FunctionId::get)))
             });
-            scheduler.set_taken(self.ledger.taken_bytes());
-            (claimed, scheduler.weights_moment())
+            deciding.set_taken(self.ledger.taken_bytes());
+            (claimed, deciding.weights_moment())
         });
         let (form, device, instead_of) = match claimed {
             Ok((Source::Host, _)) => (WeightsForm::Host, None, None),

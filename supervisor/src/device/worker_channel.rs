@@ -17,7 +17,7 @@ use pappus_shmem::{SharedWords, ValidatedMemfd, memfd};
 pub(super) use self::installing::Forget;
 use self::installing::Installed;
 use super::command_order::{CommandOrder, Stalled};
-use super::weights::{Need, WeightStore, WeightsError};
+use super::weights::{Follows, Need, WeightStore, WeightsError};
 use crate::call::Call;
 use crate::function::CodeTarget;
 use crate::ids::{Epoch, FunctionId, Generation, TurnId, WorkerId};
@@ -358,38 +358,38 @@ impl WorkerChannel {
 
     /// Hands a call over, behind the functions and arenas that the process lacks; [`WorkerChannel::write`] must follow.
     /// [`Call::started_ns`] tells afterwards whether it did.
-    ///
-    /// Returns the functions whose weights must leave every worker now.
     pub(super) fn start(
         &mut self,
         state: &StateDir,
         weights: Option<&WeightStore>,
         start: Start,
         call: &Arc<Call>,
-    ) -> Result<Vec<FunctionId>, StartError> {
+        follows: &mut Follows,
+    ) -> Result<(), StartError> {
         let Start { worker, lane, alone, memory_bytes, id } = start;
-        let Some(process) = &mut self.process else { return Ok(Vec::new()) };
-        let evicted = process.install(state, weights, worker, Need::Now(id), call)?;
+        let Some(process) = &mut self.process else { return Ok(()) };
+        process.install(state, weights, worker, Need::Now(id), call, follows)?;
         if let Err(error) = process.send(lane, alone, memory_bytes, id, call) {
             if let Some(weights) = weights {
                 weights.end(&call.function);
             }
             return Err(error);
         }
-        Ok(evicted)
+        Ok(())
     }
 
     /// Has the process load the weights of functions whose calls are about to start, the first one first, as far as there
-    /// is room. The functions for which there was none, and those whose weights must leave every worker now.
+    /// is room. The functions for which there was none.
     pub(super) fn look_ahead(
         &mut self,
         state: &StateDir,
         weights: &WeightStore,
         worker: WorkerId,
         calls: &[Arc<Call>],
-    ) -> (Vec<FunctionId>, Vec<FunctionId>) {
-        let Some(process) = &mut self.process else { return (Vec::new(), Vec::new()) };
-        let done = process.look_ahead(state, weights, worker, calls);
+        follows: &mut Follows,
+    ) -> Vec<FunctionId> {
+        let Some(process) = &mut self.process else { return Vec::new() };
+        let done = process.look_ahead(state, weights, worker, calls, follows);
         flush(process, &self.waker);
         done
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pappus_protocol::{FaultCode, now_ns};
+use pappus_protocol::FaultCode;
 use tokio::sync::watch;
 
 use super::commands::{CommandRunner, ProcessEnd};
@@ -48,15 +48,15 @@ impl WorkerEvents {
         self.targets.send_if_modified(|known| arrival.target.learn(known));
         let (generation, epoch, edition) = (arrival.generation, arrival.epoch, arrival.edition);
         self.slots.channel(worker).attach(arrival);
-        let mut actions = Actions::new();
-        self.decisions.decide(|scheduler| {
+        let mut actions = Actions::default();
+        self.decisions.decide(&mut actions, |deciding| {
             if epoch != self.ledger.epoch() {
                 return Err(Unusable::EpochOver);
             }
             if edition != self.made_for.lock().edition {
                 return Err(Unusable::Outdated);
             }
-            scheduler.handle(now_ns(), Ready { worker, generation }, &mut actions);
+            deciding.handle(Ready { worker, generation });
             Ok(())
         })?;
         self.commands.carry_out(&mut actions, None);
@@ -78,14 +78,14 @@ impl WorkerEvents {
         used_ns: u64,
         answered: u64,
     ) -> Result<bool, Unusable> {
-        let mut actions = Actions::new();
+        let mut actions = Actions::default();
         // Before the next turn, which may be this worker's again.
         self.slots.channel(worker).watch(false);
-        let had_it = self.decisions.decide(|scheduler| {
-            if answered > 0 && scheduler.has_queued_for(worker) {
+        let had_it = self.decisions.decide(&mut actions, |deciding| {
+            if answered > 0 && deciding.has_queued_for(worker) {
                 return None;
             }
-            Some(scheduler.handle(now_ns(), Yielded { worker, turn, used_ns, answered }, &mut actions))
+            Some(deciding.handle(Yielded { worker, turn, used_ns, answered }))
         });
         self.commands.carry_out(&mut actions, None);
         match had_it {

@@ -116,7 +116,7 @@ impl Batch {
         Self {
             completer: completer.clone(),
             held: Held::default(),
-            actions: Actions::new(),
+            actions: Actions::default(),
             completions: None,
             ended: false,
             staged_bytes: 0,
@@ -141,24 +141,23 @@ impl Batch {
     ) -> Result<(), Unusable> {
         let Self { completer, actions, .. } = self;
         let done = matches!(outcome, Answer::Done(_));
-        let found = completer.decisions.decide(|scheduler| {
-            let (call, lane) = scheduler.running_call(worker, id)?;
+        let found = completer.decisions.decide(actions, |deciding| {
+            let (call, lane) = deciding.running_call(worker, id)?;
             let call = call.clone();
             // Nothing has to be done before the lane is free: one lock is enough.
             let free = done && !is_staged(&call) && call.function.weight_bytes.is_empty();
             if let Answer::Done(timings) = outcome {
                 // What a caller waited for its own sake is not what its calls cost on this device.
                 if let Some(routed) = &call.routed
-                    && !scheduler.may_have_held(now_ns(), call.domain.caller)
+                    && !deciding.may_have_held(deciding.now_ns(), call.domain.caller)
                 {
                     routed.ran(timings.on_device());
                 }
                 let device_ns = u64::try_from(timings.on_device().as_nanos()).unwrap_or(u64::MAX);
-                scheduler.handle(now_ns(), Ran { worker, id, device_ns }, actions);
+                deciding.handle(Ran { worker, id, device_ns });
             }
             if free {
-                let finished = Finished { worker, id, verdict: Verdict::Well };
-                scheduler.handle(now_ns(), finished, actions);
+                deciding.handle(Finished { worker, id, verdict: Verdict::Well });
             }
             Some((call, lane, free))
         });
@@ -185,12 +184,11 @@ impl Batch {
                 Answer::Failed(fault) if fault.code == FaultCode::KernelTrap => Verdict::Fault,
                 Answer::Failed(_) => Verdict::Neither,
             };
-            completer.decisions.decide(|scheduler| {
-                let now_ns = now_ns();
+            completer.decisions.decide(actions, |deciding| {
                 if !done {
-                    scheduler.handle(now_ns, Tainted { worker }, actions);
+                    deciding.handle(Tainted { worker });
                 }
-                scheduler.handle(now_ns, Finished { worker, id, verdict }, actions)
+                deciding.handle(Finished { worker, id, verdict })
             });
         }
         // First of all: from here on only the batch can answer the call.

@@ -14,17 +14,17 @@ fn commands_that_come_in_another_order_are_written_as_they_were_decided() {
         [Command::Revoke { turn }, Command::Soon, Command::Grant { turn, quantum_us: 5000, change_us: 20 }];
     for (nth, command) in [2, 3].into_iter().zip(commands.clone()) {
         gpu.device.commands.carry_out(
-            &mut vec![Action::Tell { to: Address { worker: W0, generation, nth }, command }],
+            &mut vec![Action::Tell { to: Address { worker: W0, generation, nth }, command }].into(),
             None,
         );
         gpu.expect(W0, &[]);
     }
     let to = Address { worker: W0, generation, nth: 1 };
-    gpu.device.commands.carry_out(&mut vec![Action::Tell { to, command: commands[2].clone() }], None);
+    gpu.device.commands.carry_out(&mut vec![Action::Tell { to, command: commands[2].clone() }].into(), None);
     gpu.expect(W0, &["Soon", "grant 7 for 5000", "revoke 7"]);
     // What was decided about a process before is void.
     let to = Address { worker: W0, generation: Generation::new(0), nth: 4 };
-    gpu.device.commands.carry_out(&mut vec![Action::Tell { to, command: Command::Soon }], None);
+    gpu.device.commands.carry_out(&mut vec![Action::Tell { to, command: Command::Soon }].into(), None);
     gpu.expect(W0, &[]);
 }
 

@@ -8,6 +8,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::*;
 use crate::call::{Completion, CompletionBatch, Outcome};
+use crate::device::decisions::Actions;
 use crate::device::thread::{End, listen};
 use crate::device::turns_heard::TurnsHeard;
 use crate::schedule::{Action, Address, Command};
@@ -165,12 +166,12 @@ fn a_panic_in_one_action_leaves_none_of_the_others_undone() {
     let nowhere = Address { worker: WorkerId::new(99), generation: Generation::new(1), nth: 0 };
     let (panics, other) = (gpu.panicking_call(&function), gpu.call(&function, CALLER, 0));
     let request = gpu.requests.load(Ordering::Relaxed) - 1;
-    let mut actions = vec![
+    let mut actions = Actions::from(vec![
         expired(panics),
         Action::Tell { to: nowhere, command: Command::Soon },
         Action::Tell { to: Address { worker: W1, nth: 1, ..nowhere }, command: Command::Soon },
         expired(other),
-    ];
+    ]);
     gpu.device.commands.carry_out(&mut actions, None);
     gpu.expect(W1, &["Soon"]);
     assert_eq!(answered(&mut gpu), [request]);
@@ -203,7 +204,7 @@ fn a_process_that_is_not_told_a_call_for_a_panic_is_killed_and_the_call_counts_a
     let start = Command::Start { lane: 1, alone: false, memory_bytes: 0, id: CallId(77), call: call.clone() };
     let tell = |nth, command| Action::Tell { to: Address { worker: W0, generation, nth }, command };
     // The second command came early.
-    gpu.device.commands.carry_out(&mut vec![tell(2, Command::Soon), tell(1, start)], None);
+    gpu.device.commands.carry_out(&mut vec![tell(2, Command::Soon), tell(1, start)].into(), None);
     gpu.expect(W0, &["install 1", "Soon"]);
     assert_ne!(call.started_ns.load(Ordering::Relaxed), 0);
     assert_eq!(process.wait().unwrap().signal(), Some(9));

@@ -1,6 +1,6 @@
 //! Weights: loaded once and shared, given up where room is short, counted for their owner.
 
-use super::super::weights::{Need, WeightsError};
+use super::super::weights::{Follows, Need, WeightsError};
 use super::super::worker_channel::Forget;
 use super::*;
 use crate::tenants::{Limit, Quota};
@@ -83,7 +83,8 @@ fn what_needs_more_weights_than_there_may_be_is_refused() {
     let mut gpu = Gpu::new(false);
     let function = gpu.function("f", 10 * MIB + 1);
     let store = gpu.device.weights.as_ref().unwrap();
-    let error = store.deliver(&function, W0, Need::Now(CallId(1)), |_| true, &mut Vec::new()).unwrap_err();
+    let error =
+        store.deliver(&function, W0, Need::Now(CallId(1)), |_| true, &mut Follows::default()).unwrap_err();
     assert_eq!(error, WeightsError::TooLarge { taken: 12 * MIB, budget_bytes: 10 * MIB });
     gpu.expect(W0, &[]);
 }

@@ -6,7 +6,7 @@ use pappus_protocol::ToWorker;
 
 use super::{Connected, StartError};
 use crate::call::Call;
-use crate::device::weights::{Need, WeightStore};
+use crate::device::weights::{Follows, Need, WeightStore};
 use crate::ids::{FunctionId, WorkerId};
 use crate::limits::MAX_INSTALLED;
 use crate::store::StateDir;
@@ -33,7 +33,7 @@ pub(in crate::device) enum Forget {
 
 impl Connected {
     /// Installs the call's function and has its weights loaded, as far as that was not done. For a call that starts, they
-    /// are in use from here on. Returns the functions whose weights must go everywhere.
+    /// are in use from here on.
     pub(super) fn install(
         &mut self,
         state: &StateDir,
@@ -41,7 +41,8 @@ impl Connected {
         worker: WorkerId,
         need: Need,
         call: &Call,
-    ) -> Result<Vec<FunctionId>, StartError> {
+        follows: &mut Follows,
+    ) -> Result<(), StartError> {
         let function = call.function.id;
         self.clock += 1;
         let mut has_weights = false;
@@ -52,21 +53,21 @@ impl Connected {
             }
             None => self.install_code(state, call)?,
         }
-        let mut evicted = Vec::new();
         let Some(store) = weights.filter(|_| call.function.packed_weight_bytes() > 0) else {
-            return Ok(evicted);
+            return Ok(());
         };
         if has_weights {
             if matches!(need, Need::Soon) || store.begin(&call.function) {
-                return Ok(evicted);
+                return Ok(());
             }
             // They gave way a moment ago, and whoever decided that did not come here yet.
             self.unload(function);
         }
         let has = |other: FunctionId| self.installed.get(&other).is_some_and(|installed| installed.weights);
-        let delivery = store.deliver(&call.function, worker, need, has, &mut evicted)?;
+        let before = follows.evicted.len();
+        let delivery = store.deliver(&call.function, worker, need, has, follows)?;
         // Before what takes their place.
-        evicted.iter().for_each(|other| self.unload(*other));
+        follows.evicted[before..].iter().for_each(|other| self.unload(*other));
         let load = delivery.load();
         if let Some(replaced) = load.instead_of.map(FunctionId::new)
             && let Some(replaced) = self.installed.get_mut(&replaced)
@@ -79,7 +80,7 @@ impl Connected {
             let weight_bytes = call.function.packed_weight_bytes();
             self.installed.insert(function, Installed { used: self.clock, weights: true, weight_bytes });
         }
-        Ok(evicted)
+        Ok(())
     }
 
     /// Installs the call's function, without its weights.
@@ -117,17 +118,17 @@ impl Connected {
         weights: &WeightStore,
         worker: WorkerId,
         calls: &[Arc<Call>],
-    ) -> (Vec<FunctionId>, Vec<FunctionId>) {
-        let (mut left_out, mut evicted) = (Vec::new(), Vec::new());
+        follows: &mut Follows,
+    ) -> Vec<FunctionId> {
+        let mut left_out = Vec::new();
         weights.expect(worker, calls.iter().map(|call| call.function.id).collect());
         for call in calls {
-            match self.install(state, Some(weights), worker, Need::Soon, call) {
-                Ok(others) => evicted.extend(others),
-                // What is wrong is said when the call starts.
-                Err(_) => left_out.push(call.function.id),
+            // What is wrong is said when the call starts.
+            if self.install(state, Some(weights), worker, Need::Soon, call, follows).is_err() {
+                left_out.push(call.function.id);
             }
         }
-        (left_out, evicted)
+        left_out
     }
 
     /// The process says that it forgot a function or its weights; false if it was not told to.
