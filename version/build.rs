@@ -7,11 +7,18 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-env-changed=PAPPUS_COMMIT");
     println!("cargo::rerun-if-changed=build.rs");
-    let profile = std::env::var("PROFILE").unwrap_or_default();
+    let is_release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
+    let profile = profile().unwrap_or_default();
     let given = std::env::var("PAPPUS_COMMIT").ok().filter(|commit| !commit.is_empty());
-    let commit = given.or_else(|| if profile == "release" { head() } else { None });
+    let commit = given.or_else(|| if is_release { head() } else { None });
     let commit = commit.unwrap_or_else(|| "no commit".to_owned());
     println!("cargo::rustc-env=PAPPUS_BUILD={commit}, {profile}");
+}
+
+/// The profile by its own name, which stands in `target/NAME/build/CRATE/out` alone: what a profile inherits is all that cargo says.
+fn profile() -> Option<String> {
+    let out = std::env::var("OUT_DIR").ok()?;
+    Some(Path::new(&out).ancestors().nth(3)?.file_name()?.to_str()?.to_owned())
 }
 
 /// The commit that is checked out and its day; none without git, or where this is no checkout.

@@ -186,6 +186,12 @@ pub(crate) fn text_of(json: &[u8]) -> Result<&str, Error> {
         if json.starts_with(b"\xff\xfe") || json.starts_with(b"\xfe\xff") {
             return Error::new("", "the text is UTF-16: save it as UTF-8");
         }
+        if [&b"\0asm"[..], b"\x7fELF"].iter().any(|begins| json.starts_with(begins)) {
+            return Error::new(
+                "",
+                "a compiled module and no configuration: `pappus module show FILE` tells what is in it",
+            );
+        }
         let good = &json[..why.valid_up_to()];
         let position = std::str::from_utf8(good).ok().map(|good| Position::of(good, good.len()));
         Error { position, ..Error::new("", "bytes that are no UTF-8: save the text as UTF-8") }

@@ -60,6 +60,14 @@ impl<'a, I: Iterator<Item = &'a str> + Clone> fmt::Display for Listed<I> {
     }
 }
 
+/// `1 byte`, `8 bytes`.
+pub fn bytes(bytes: u32) -> impl fmt::Display {
+    fmt::from_fn(move |f| match bytes {
+        1 => f.write_str("1 byte"),
+        bytes => write!(f, "{bytes} bytes"),
+    })
+}
+
 /// `argument 2 "n"`: which argument of a kernel, from 1, and what its source calls it, where that is known.
 pub fn argument(nth: usize, name: &str) -> impl fmt::Display {
     fmt::from_fn(move |f| match name {

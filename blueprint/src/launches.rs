@@ -1,6 +1,7 @@
 //! Launches as far as a blueprint tells them without sizes: what a module's kernels are checked against.
 
 use crate::blueprint::{Blueprint, FieldValue, Item, Step, place_of_step};
+use crate::hints;
 use crate::size::SizeId;
 use crate::types::ParamKind;
 
@@ -42,6 +43,13 @@ impl PassedParam {
             && (end..end + u64::from(self.align)).contains(&offset)
             && offset.is_multiple_of(16);
         if offset == expected || aligned_elsewhere { Ok(()) } else { Err(expected) }
+    }
+
+    /// `an i32 of 4 bytes`.
+    pub fn described(&self) -> String {
+        let name = self.kind.name();
+        let article = if name.starts_with(['i', 'f']) { "an" } else { "a" };
+        format!("{article} {name} of {}", hints::bytes(self.bytes))
     }
 }
 

@@ -255,10 +255,10 @@ pub fn check(
             end = u64::from(param.offset) + u64::from(param.bytes);
             let message = match lies {
                 _ if !agree(param, passed) => format!(
-                    "the kernel takes {} bytes{}, the blueprint passes {passed} ({} bytes)",
-                    param.bytes,
+                    "the kernel takes {}{}, the blueprint passes {}",
+                    hints::bytes(param.bytes),
                     param.class.described(),
-                    passed.bytes
+                    passed.described()
                 ),
                 Err(expected) => format!(
                     "the kernel has it at byte {} of its parameters, the blueprint's alignment of {} puts it at byte \

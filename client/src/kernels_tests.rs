@@ -107,12 +107,12 @@ fn what_does_not_fit_names_kernel_module_and_argument() {
         (
             "k",
             r#"{"Ptr": "A"}, {"F64": 1}"#,
-            "argument 2: the kernel takes 4 bytes (float), the blueprint passes f64",
+            "argument 2: the kernel takes 4 bytes (float), the blueprint passes an f64",
         ),
         (
             "k",
             r#"{"Ptr": "A"}, {"I32": 1}"#,
-            "argument 2: the kernel takes 4 bytes (float), the blueprint passes i32",
+            "argument 2: the kernel takes 4 bytes (float), the blueprint passes an i32",
         ),
     ] {
         let why = judge(kernel, arguments);
@@ -140,8 +140,7 @@ fn a_pointer_is_no_integer_of_wasm_that_tells_its_parameters() {
             .collect::<String>()
     };
     let (pointer, integer) = (r#"{"Ptr": "A"}"#, r#"{"I64": 5}"#);
-    let words =
-        "argument 1 \"values\": the kernel takes 8 bytes (integer), the blueprint passes pointer (8 bytes)";
+    let words = "argument 1 \"values\": the kernel takes 8 bytes (integer), the blueprint passes a pointer of 8 bytes";
     assert!(
         judge(&told(Class::Integer), pointer).contains(words),
         "{}",
@@ -149,7 +148,7 @@ fn a_pointer_is_no_integer_of_wasm_that_tells_its_parameters() {
     );
     assert_eq!(judge(&told(Class::Integer), integer), "");
     assert_eq!(judge(&told(Class::Pointer), pointer), "");
-    assert!(judge(&told(Class::Pointer), integer).contains("(pointer), the blueprint passes i64"));
+    assert!(judge(&told(Class::Pointer), integer).contains("(pointer), the blueprint passes an i64"));
     // PTX has no pointers: there an integer of 8 bytes may be one.
     let ptx = part(of_bytes(Path::new("m.ptx"), "ptx", b".entry k(.param .u64 a) {}")).kernels.unwrap();
     assert_eq!(judge(&ptx, pointer), "");

@@ -48,6 +48,17 @@ impl Format {
             None => Ok(Self::Plain),
         }
     }
+
+    /// The same of a file that an output is written to.
+    pub(crate) fn to_write(path: &Path, output: &str) -> Result<Self> {
+        Self::of(path).map_err(|_| {
+            Failure::Refused(format!(
+                "{}: output {output:?} is not written in this form: a picture goes to a .png, an array to a .npy, bytes to any \
+                 other name",
+                path.display()
+            ))
+        })
+    }
 }
 
 /// The pixels of a picture, and their rows, columns, and where there are several, channels.
@@ -205,6 +216,8 @@ mod tests {
             let why = Format::of(name.as_ref()).unwrap_err().to_string();
             assert!(why.starts_with(name) && why.contains(words) && why.contains("NAME=- < FILE"), "{why}");
         }
+        let why = Format::to_write("d.jpg".as_ref(), "drawing").unwrap_err().to_string();
+        assert!(why.starts_with("d.jpg: output \"drawing\"") && why.contains(".png"), "{why}");
         assert_eq!(Format::of("a.PNG".as_ref()).unwrap(), Format::Png);
         for name in ["a.npy", "a.bin", "png", "a"] {
             assert_eq!(Format::of(name.as_ref()).unwrap(), Format::Plain);

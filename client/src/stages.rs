@@ -32,11 +32,11 @@ pub(crate) const LOADING: &str = "loading";
 /// was cleared before the call came is no part of the total.
 pub(crate) fn rows(timings: &Timings) -> [(&'static str, u64); 7] {
     let [queued, copy_in, execute, copy_out, clear, total] = all(timings);
-    let known = [queued, copy_in, execute, copy_out, clear].iter().fold(0, |sum: u64, (_, ns)| {
-        // Figures of a supervisor that counts differently must not overflow.
-        sum.saturating_add(*ns)
-    });
-    let other = (OTHER, total.1.saturating_sub(known));
+    // Figures of a supervisor that counts differently must not overflow.
+    let known =
+        [queued, copy_in, execute, copy_out].iter().fold(0, |sum: u64, (_, ns)| sum.saturating_add(*ns));
+    let cleared_ns = if cleared_before(timings) { 0 } else { clear.1 };
+    let other = (OTHER, total.1.saturating_sub(known).saturating_sub(cleared_ns));
     [queued, copy_in, execute, copy_out, clear, other, total]
 }
 

@@ -28,6 +28,12 @@ void __syncthreads(void) PAPPUS_INSTEAD("write BARRIER() between two regions");
 void __syncwarp(void) PAPPUS_INSTEAD("write BARRIER() between two regions");
 void __threadfence(void) PAPPUS_INSTEAD("a later launch of the same function sees what an earlier one wrote");
 
+int printf(const char *, ...) PAPPUS_INSTEAD("write pappus_print_i64(\"i\", i) or pappus_print_f64(\"x\", x), and call it with \
+`pappus invoke --checked`");
+#ifndef __CUDA__
+extern int (*const assert)(...) PAPPUS_INSTEAD("write REQUIRE(condition)");
+#endif
+
 #define PAPPUS_CUDA_ATOMIC PAPPUS_INSTEAD("kernels have no atomics: each block writes a part, a second launch adds \
 them up (`pappus kernel new NAME --template reduction`)")
 extern int (*const atomicAdd)(...) PAPPUS_CUDA_ATOMIC;

@@ -29,6 +29,7 @@ pub mod request {
         RemoveFunction(super::Name),
         #[prost(message, tag = "9")]
         ListFunctions(super::Page),
+        /// Of a function that another tenant granted, by OWNER/NAME, the name, inputs and outputs.
         #[prost(message, tag = "10")]
         ShowFunction(super::Name),
         #[prost(message, tag = "11")]

@@ -78,7 +78,10 @@ fn json_has_the_shapes_of_the_protocol() {
     // Wasm itself does not tell parameters: `pappus kernel build` wrote down what they are.
     let details = module["variants"][0]["details"].as_array().unwrap();
     let relu = details.iter().find(|kernel| kernel["name"] == "relu_2d_f").unwrap();
-    assert_eq!(relu["params"], serde_json::json!([{"offset": 0, "bytes": 8, "type": "pointer"}]));
+    assert_eq!(
+        relu["params"],
+        serde_json::json!([{"name": "C", "offset": 0, "bytes": 8, "type": "pointer"}])
+    );
     assert_eq!(show["found"][0]["variants"][0]["details"][0]["name"], module["variants"][0]["kernels"][0]);
     let modules = json(&supervisor.ok(&["module", "list", "--json"]));
     assert_eq!(modules["modules"][0]["name"], "m");

@@ -122,7 +122,7 @@ fn pictures_go_in_and_out() {
         "photos.npz: an archive of arrays",
     );
     let to_jpeg = ["invoke", "picture", "-i", "photo=photo.png", "-o", "edges=edges.jpeg"];
-    refused(&supervisor, &to_jpeg, "edges.jpeg: a JPEG picture");
+    refused(&supervisor, &to_jpeg, "edges.jpeg: output \"edges\" is not written in this form");
     supervisor.ok(&["function", "add", "f", "configs/vec_add.json"]);
     let floats = ["invoke", "f", "-i", "A=f32:1", "-i", "B=f32:1", "-o", "C=c.png"];
     refused(&supervisor, &floats, "output \"C\" is f32[1]: write a .npy file");

@@ -1,5 +1,7 @@
 //! Options that contradict each other: names that come twice, streams that are used twice.
 
+use std::path::PathBuf;
+
 use super::{Assignment, CheckArguments, Destination, InvokeArguments, SizeOrSpec};
 use crate::input::{Source, Spec};
 
@@ -25,6 +27,9 @@ pub(crate) enum Conflict {
     /// Two outputs in one stream could not be told apart.
     #[error("stdout (-) is named twice: write one of the outputs to a file")]
     Stdout,
+    /// The second would take the place of the first.
+    #[error("{} is named twice: give each output a file of its own", .0.display())]
+    File(PathBuf),
 }
 
 /// Every input may be named once, and so may stdin.
@@ -71,6 +76,15 @@ impl InvokeArguments {
             return Err(Conflict::Output(name.to_owned()));
         }
         let stdout = written.iter().filter(|output| output.value == Destination::Stdout);
-        if stdout.count() > 1 { Err(Conflict::Stdout) } else { Ok(()) }
+        if stdout.count() > 1 {
+            return Err(Conflict::Stdout);
+        }
+        let mut files = std::collections::HashSet::new();
+        let twice = written.iter().find_map(|output| match &output.value {
+            // Devices such as /dev/null take everything.
+            Destination::File(path) if !path.starts_with("/dev") && !files.insert(path) => Some(path),
+            _ => None,
+        });
+        twice.map_or(Ok(()), |path| Err(Conflict::File(path.clone())))
     }
 }

@@ -88,6 +88,11 @@ fn names_that_come_twice_are_usage_errors() {
             "pappus invoke f --output A=- --output B=-",
             Err("stdout (-) is named twice: write one of the outputs to a file"),
         ),
+        (
+            "pappus invoke f --output A=a.bin --output B=a.bin",
+            Err("a.bin is named twice: give each output a file of its own"),
+        ),
+        ("pappus invoke f --output A=/dev/null --output B=/dev/null", Ok(())),
     ] {
         assert_eq!(check(line).map_err(|why| why.to_string()), why.map_err(str::to_owned), "{line}");
     }

@@ -84,7 +84,8 @@ pub(crate) fn run(
         FunctionCommand::Decline { owner, undo } => {
             connect()?.decline(&owner, undo)?;
             let done = if undo { "lists again" } else { "lists no longer" };
-            Ok(writeln!(out, "`function list` {done} what {owner} grants to you")?)
+            let unknown = if undo { "" } else { " (whether there is such a tenant is not checked)" };
+            Ok(writeln!(out, "`function list` {done} what {owner} grants to you{unknown}")?)
         }
         FunctionCommand::Grants(named) => {
             let tenants = connect()?.list_grants(&named.name)?;

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from pappus import _archive, _files, _memory
+from pappus._numbers import shown as described
 from pappus._pool import Mapped, Pool
 from pappus._proto import pappus_pb2 as v1
 from pappus._wire import MAX_ARENA_BYTES, MAX_INLINE_BYTES
@@ -70,42 +71,31 @@ def quota() -> Operation[v1.TenantInfo]:
     return found
 
 
-def grant(function: str, tenant: str) -> Operation[None]:
+def grant(function: str, tenant: str | int) -> Operation[None]:
     """Lets another tenant call a function."""
-    yield from ask("done", v1.Request(grant=v1.Grant(function=function, tenant=tenant)))
+    yield from ask("done", v1.Request(grant=v1.Grant(function=_name(function), tenant=_tenant(tenant))))
 
 
-def revoke(function: str, tenant: str) -> Operation[None]:
+def revoke(function: str, tenant: str | int) -> Operation[None]:
     """Lets another tenant call a function no longer."""
-    yield from ask("done", v1.Request(revoke=v1.Grant(function=function, tenant=tenant)))
+    yield from ask("done", v1.Request(revoke=v1.Grant(function=_name(function), tenant=_tenant(tenant))))
 
 
 def grants(function: str) -> Operation[list[str]]:
     """Who may call a function besides its owner."""
-    granted: v1.Grants = yield from ask("grants", v1.Request(list_grants=v1.Name(name=function)))
+    granted: v1.Grants = yield from ask("grants", v1.Request(list_grants=v1.Name(name=_name(function))))
     return list(granted.tenants)
 
 
-def decline(owner: str, undo: bool) -> Operation[None]:
+def decline(owner: str | int, undo: bool) -> Operation[None]:
     """Leaves what an owner grants to this tenant out of its lists, or no longer."""
-    yield from ask("done", v1.Request(decline=v1.Decline(owner=owner, undo=undo)))
+    yield from ask("done", v1.Request(decline=v1.Decline(owner=_tenant(owner), undo=undo)))
 
 
 def show_function(name: str) -> Operation[v1.FunctionInfo]:
     """One function; of one that another tenant granted, what a grantee may see."""
-    if "/" not in name:
-        shown: v1.FunctionInfo = yield from ask("function", v1.Request(show_function=v1.Name(name=name)))
-        return shown
-    # Only lists show those of others. Pages are in the order of names: this one begins just before it.
-    after = name[:-1]
-    while True:
-        page: v1.FunctionList = yield from ask("functions", v1.Request(list_functions=v1.Page(after=after)))
-        for info in page.functions:
-            if info.name == name:
-                return info
-        after = _next_page(page.functions, after, page.more)
-        if not after or after > name:
-            raise NotFound(f"no function {name!r} is granted to this tenant")
+    shown: v1.FunctionInfo = yield from ask("function", v1.Request(show_function=v1.Name(name=_name(name))))
+    return shown
 
 
 def list_functions(granted: bool) -> Operation[list[v1.FunctionInfo]]:
@@ -122,7 +112,7 @@ def list_functions(granted: bool) -> Operation[list[v1.FunctionInfo]]:
 
 def remove_function(name: str) -> Operation[None]:
     """Removes a function."""
-    yield from ask("done", v1.Request(remove_function=v1.Name(name=name)))
+    yield from ask("done", v1.Request(remove_function=v1.Name(name=_name(name))))
 
 
 def list_modules() -> Operation[list[v1.ModuleInfo]]:
@@ -146,7 +136,7 @@ def add_module(name: str, files: list[str | os.PathLike[str]]) -> Operation[v1.M
 
 def remove_module(name: str) -> Operation[None]:
     """Removes a module."""
-    yield from ask("done", v1.Request(remove_module=v1.Name(name=name)))
+    yield from ask("done", v1.Request(remove_module=v1.Name(name=_name(name))))
 
 
 def add_function(
@@ -275,6 +265,17 @@ def settings(change: Mapping[str, str]) -> Operation[dict[str, str]]:
     """Changes settings, then reads all of them."""
     values: v1.SettingsValues = yield from ask("settings", v1.Request(settings=v1.Settings(change=change)))
     return dict(values.values)
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"{described(name)} where a name is expected")
+    return name
+
+
+def _tenant(tenant: object) -> str:
+    """A tenant by its name or its uid."""
+    return str(tenant) if isinstance(tenant, int) else _name(tenant)
 
 
 def _arena_size(size: int) -> int:

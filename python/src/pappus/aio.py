@@ -201,11 +201,11 @@ class AsyncClient(OfThisProcess):
         """This tenant's registered modules."""
         return await self._run(_requests.list_modules())
 
-    async def grant(self, function: str, tenant: str) -> None:
+    async def grant(self, function: str, tenant: str | int) -> None:
         """Lets another tenant call a function; it names it ``OWNER/NAME``."""
         await self._run(_requests.grant(function, tenant))
 
-    async def revoke(self, function: str, tenant: str) -> None:
+    async def revoke(self, function: str, tenant: str | int) -> None:
         """Lets another tenant call a function no longer."""
         await self._run(_requests.revoke(function, tenant))
 
@@ -213,7 +213,7 @@ class AsyncClient(OfThisProcess):
         """Who may call a function besides its owner."""
         return await self._run(_requests.grants(function))
 
-    async def decline(self, owner: str, *, undo: bool = False) -> None:
+    async def decline(self, owner: str | int, *, undo: bool = False) -> None:
         """Leaves what a tenant grants to this one, now or later, out of :meth:`functions`; ``undo`` lists it again.
 
         Calls of ``OWNER/NAME`` go on.

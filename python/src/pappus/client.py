@@ -306,11 +306,11 @@ class Client(OfThisProcess):
         """This tenant's registered modules."""
         return self._run(_requests.list_modules())
 
-    def grant(self, function: str, tenant: str) -> None:
+    def grant(self, function: str, tenant: str | int) -> None:
         """Lets another tenant, given by its name or uid, call a function; it names it ``OWNER/NAME``."""
         self._run(_requests.grant(function, tenant))
 
-    def revoke(self, function: str, tenant: str) -> None:
+    def revoke(self, function: str, tenant: str | int) -> None:
         """Lets another tenant call a function no longer."""
         self._run(_requests.revoke(function, tenant))
 
@@ -318,7 +318,7 @@ class Client(OfThisProcess):
         """Who may call a function besides its owner."""
         return self._run(_requests.grants(function))
 
-    def decline(self, owner: str, *, undo: bool = False) -> None:
+    def decline(self, owner: str | int, *, undo: bool = False) -> None:
         """Leaves what a tenant grants to this one, now or later, out of :meth:`functions`; ``undo`` lists it again.
 
         Calls of ``OWNER/NAME`` go on.

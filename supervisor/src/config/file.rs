@@ -223,7 +223,7 @@ impl Kind {
 }
 
 fn not_a_text(value: &DeValue<'_>) -> Option<String> {
-    (!value.is_str()).then(|| "expected texts in quotes".to_owned())
+    (!value.is_str()).then(|| "expected texts in quotes, such as [\"a\", \"b\"]".to_owned())
 }
 
 fn not_a_number(value: &DeValue<'_>, most: u64) -> Option<String> {

@@ -51,7 +51,8 @@ pub struct Flags {
     /// Print the manual page, and exit.
     #[arg(long, hide = true)]
     pub man: bool,
-    /// Say whether flags and file are right, with everything that is wrong, and exit: nothing is started.
+    /// Say whether flags and file are right and exit, starting nothing: with everything that is wrong with the file's form; else with
+    /// all values; else with what is missing.
     #[arg(long)]
     pub check: bool,
     /// Print the devices that Pappus finds here, and exit.

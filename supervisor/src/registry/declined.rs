@@ -21,6 +21,9 @@ impl Registry {
         if !is_tenant(owner) {
             return Err(RegistryError::BadTenant(owner.to_owned()));
         }
+        if *owner == *account.name {
+            return Err(RegistryError::DeclinedOwn);
+        }
         let mine = self.registry_of(account.tenant);
         let mut change = mine.change(account.clone());
         let declined = change.published().declined;

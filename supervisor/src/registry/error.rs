@@ -135,6 +135,9 @@ pub enum RegistryError {
         "{MAX_GRANTS_TO_ONE} functions are granted to {0}, the most that one tenant may grant to another: revoke some"
     )]
     TooManyGrantsTo(String),
+    /// The tenant's own.
+    #[error("these functions are yours: remove what you do not want")]
+    DeclinedOwn,
     /// As many declined owners as there may be.
     #[error(
         "you declined {MAX_DECLINED} owners, the most that can be: accept some again, `pappus quota` lists them"
@@ -206,9 +209,11 @@ impl RegistryError {
 impl Refusable for RegistryError {
     fn reason(&self) -> Reason {
         match self {
-            Self::BadName { .. } | Self::Blueprint(_) | Self::BadTenant(_) | Self::GrantToOwner => {
-                Reason::InvalidArgument
-            }
+            Self::BadName { .. }
+            | Self::Blueprint(_)
+            | Self::BadTenant(_)
+            | Self::GrantToOwner
+            | Self::DeclinedOwn => Reason::InvalidArgument,
             Self::Unknown { .. } | Self::Vanished | Self::NotGranted { .. } | Self::NotDeclined(_) => {
                 Reason::NotFound
             }

@@ -24,10 +24,16 @@ pub struct DeviceLimits<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// A module lacks a kernel.
-    #[error("has no kernel `{symbol}`{}; it has {}", hints::nearest(symbol, there.iter().map(String::as_str)), there.join(", "))]
+    #[error(
+        "module {module} has no kernel `{symbol}`{}; it has {}",
+        hints::nearest(symbol, there.iter().map(String::as_str)),
+        hints::listed(there.iter().map(String::as_str))
+    )]
     NoKernel {
         /// The module.
         module: String,
+        /// Which of the blueprint's kernels.
+        at: usize,
         /// The kernel.
         symbol: String,
         /// Kernels that it has.
@@ -97,11 +103,10 @@ pub enum LayoutError {
 pub enum ArgumentError {
     /// Another size or type.
     #[error(
-        "the kernel takes {} bytes{}, the blueprint passes {} of {} bytes",
-        param.bytes,
+        "the kernel takes {}{}, the blueprint passes {}",
+        hints::bytes(param.bytes),
         taken(param.class),
-        word(passed.kind),
-        passed.bytes
+        passed.described()
     )]
     Type {
         /// What the kernel takes.
@@ -138,7 +143,7 @@ impl Refusable for LayoutError {
 
     fn place(&self) -> Cow<'_, str> {
         match self {
-            Self::NoKernel { module, .. } => format!("module {module}").into(),
+            Self::NoKernel { at, .. } => format!("kernels[{at}]").into(),
             Self::Stack { kernel, .. } => format!("kernel {kernel}").into(),
             Self::Block { place, .. } | Self::Arguments { place, .. } | Self::Argument { place, .. } => {
                 place.into()
@@ -156,7 +161,7 @@ pub fn check(
     let known: Vec<_> = codes.iter().map(|code| code.as_ref().map(by_name)).collect();
     let unknown = KernelInfo::default();
     let mut kernels = Vec::with_capacity(blueprint.kernels().len());
-    for kernel in blueprint.kernels() {
+    for (at, kernel) in blueprint.kernels().iter().enumerate() {
         let Some(code) = &known[kernel.module] else {
             kernels.push(&unknown);
             continue;
@@ -165,6 +170,7 @@ pub fn check(
             let there = codes[kernel.module].iter().flat_map(|code| &code.kernels);
             return Err(LayoutError::NoKernel {
                 module: blueprint.modules()[kernel.module].name.clone(),
+                at,
                 symbol: kernel.symbol.clone(),
                 there: there.map(|kernel| kernel.name.clone()).collect(),
             });
@@ -259,21 +265,6 @@ fn taken(class: ParamClass) -> &'static str {
         ParamClass::Pointer => " (pointer)",
         ParamClass::Value => " by value",
     }
-}
-
-/// `an i32`, `a pointer`.
-fn word(kind: ParamKind) -> String {
-    let article = match kind {
-        ParamKind::I8
-        | ParamKind::I16
-        | ParamKind::I32
-        | ParamKind::I64
-        | ParamKind::F16
-        | ParamKind::F32
-        | ParamKind::F64 => "an",
-        _ => "a",
-    };
-    format!("{article} {}", kind.name())
 }
 
 #[cfg(test)]
@@ -471,6 +462,6 @@ mod tests {
         );
         let (why, at) =
             judge(&function("", 1), KernelInfo { name: "other".into(), ..kernel(&[]) }).unwrap_err();
-        assert!(why.contains("has no kernel `k`; it has other") && at == "module m", "{why} {at}");
+        assert!(why == "module m has no kernel `k`; it has \"other\"" && at == "kernels[0]", "{why} {at}");
     }
 }

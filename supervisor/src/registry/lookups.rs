@@ -55,7 +55,16 @@ impl Registry {
         Ok(ModuleView { record, code })
     }
 
-    /// A page of a tenant's functions with names after `after`, which are none after "/", and then of those that others granted whom it did not decline.
+    /// A function that another tenant granted, by OWNER/NAME, as a list shows it; declined or not.
+    pub fn granted_function(&self, account: &Account, reference: &str) -> Option<ListedFunction> {
+        let (owner, name) = self.resolve(account, reference)?;
+        let record = self.function(owner, name).filter(|_| owner != account.tenant)?;
+        let granted = ListedFunction::Granted { reference: reference.into(), record };
+        self.is_granted(account, owner, name).then_some(granted)
+    }
+
+    /// A page of a tenant's functions with names after `after`, and then of those that others granted whom it did not decline;
+    /// after "/" come these alone.
     pub fn list_functions(&self, account: &Account, after: &str) -> Page<ListedFunction> {
         let own = match after.contains('/') {
             true => Page { items: Vec::new(), more: false },

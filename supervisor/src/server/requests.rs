@@ -42,7 +42,7 @@ fn change_of(request: &Request) -> Option<(&'static str, String)> {
         Request::Grant(grant) => ("grant", granted(grant)),
         Request::Revoke(grant) => ("revoke", granted(grant)),
         Request::Decline(v1::Decline { owner, undo: false }) => ("decline", cut(owner)),
-        Request::Decline(v1::Decline { owner, undo: true }) => ("accept", cut(owner)),
+        Request::Decline(v1::Decline { owner, undo: true }) => ("undo decline", cut(owner)),
         Request::SetDevice(set) => ("set device", cut(&set.device)),
         Request::Settings(settings) if !settings.change.is_empty() => {
             let mut changes: Vec<_> =
@@ -132,8 +132,10 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
             Ok(Response::Functions(v1::FunctionList { functions, more }))
         }
         Request::ShowFunction(v1::Name { name }) => {
-            let shown = registry.show_function(ctx.whose(), account, name).await?;
-            let mut function = to_proto::shown_function(shown);
+            let mut function = match registry.granted_function(&account, &name) {
+                Some(granted) => to_proto::listed_function(&granted),
+                None => to_proto::shown_function(registry.show_function(ctx.whose(), account, name).await?),
+            };
             add_quarantine(ctx, std::slice::from_mut(&mut function));
             add_warmth(ctx, std::slice::from_mut(&mut function));
             Ok(Response::Function(function))

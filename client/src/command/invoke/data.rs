@@ -7,9 +7,9 @@ use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::Path;
 
-use pappus_blueprint::{Blueprint, DType, Known, PRINTED, Plan, Shape, parse};
+use pappus_blueprint::{Blueprint, DType, Known, PRINTED, Plan, Shape, hints, parse};
 use pappus_client::arena::{Arena, aligned};
-use pappus_client::{Client, Code, Error, Invocation, npy, v1};
+use pappus_client::{Client, Error, Invocation, npy, v1};
 use serde_json::{Value, json};
 
 use crate::arguments::{Assignment, Destination, InvokeArguments};
@@ -54,12 +54,10 @@ pub(super) struct Output {
 impl Data {
     /// Reads the inputs and makes room for the outputs.
     pub(super) fn prepare(client: &mut Client, arguments: &InvokeArguments) -> Result<Self> {
-        let function = match client.show_function(&arguments.name) {
-            Err(Error::Refused(e)) if e.code() == Code::PermissionDenied => {
-                return Self::of_another(client, arguments);
-            }
-            other => other?,
-        };
+        let function = client.show_function(&arguments.name)?;
+        if function.granted {
+            return Self::of_another(client, &function, arguments);
+        }
         let mut blueprint = parse(function.config.as_bytes())?;
         let own_outputs = blueprint.outputs().len();
         if arguments.is_checked() {
@@ -94,12 +92,12 @@ impl Data {
     }
 
     /// As [`Data::prepare`], for a function that another tenant granted.
-    fn of_another(client: &mut Client, arguments: &InvokeArguments) -> Result<Self> {
-        let mut all = client.list_functions()?.into_iter();
-        let granted = all.find(|function| function.granted && function.name == arguments.name);
-        let granted =
-            granted.ok_or_else(|| Failure::Refused(format!("{} is not granted any more", arguments.name)))?;
-        let signature = Signature::told(&granted);
+    fn of_another(
+        client: &mut Client,
+        granted: &v1::FunctionInfo,
+        arguments: &InvokeArguments,
+    ) -> Result<Self> {
+        let signature = Signature::told(granted);
         let inputs = open_inputs(&signature.names(), |_| None, arguments)?;
         let bound = signature.bind(&inputs)?;
         let names: Vec<&str> = granted.outputs.iter().map(|output| output.name.as_str()).collect();
@@ -108,7 +106,7 @@ impl Data {
             let dtype = DType::named(&granted.outputs[at].dtype);
             check_stdout(name, to, dtype, arguments)?;
             if let Destination::File(path) = to {
-                Format::of(path)?;
+                Format::to_write(path, name)?;
             }
             if let Some(path) = npy_path(to) {
                 let dtype = dtype.ok_or_else(|| {
@@ -134,7 +132,7 @@ impl Data {
             Ok(Output { name: output.name.clone(), region, to: destination_of(arguments, &output.name) })
         });
         let outputs = outputs.collect::<Result<_>>()?;
-        let warm_on = (arguments.repeat == 1).then_some(granted.warm_on);
+        let warm_on = (arguments.repeat == 1).then(|| granted.warm_on.clone());
         Ok(Self { items, inputs, outputs, types: bound.arrays, version: granted.version, arena, warm_on })
     }
 
@@ -197,7 +195,7 @@ impl Output {
             }
             Some(Destination::File(path)) => {
                 let mut file = File::create(path).map_err(Error::file(path))?;
-                if Format::of(path)? == Format::Png {
+                if Format::to_write(path, &self.name)? == Format::Png {
                     let pixels = self.content(arena, answer)?;
                     return picture::write(path, &self.name, self.shape(answer).as_ref(), &pixels, &mut file);
                 }
@@ -352,7 +350,9 @@ fn check_outputs(blueprint: &Blueprint, plan: &Plan, arguments: &InvokeArguments
                 check_json_bytes(name, plan.buffers[blueprint.outputs()[at].index()].bytes)?;
             }
             Destination::Stdout => {}
-            Destination::File(path) if Format::of(path)? == Format::Png => picture::check(path, name, shape)?,
+            Destination::File(path) if Format::to_write(path, name)? == Format::Png => {
+                picture::check(path, name, shape)?
+            }
             Destination::File(path) if npy::is_npy(path) => npy_type(name, path, dtype).map(|_| ())?,
             Destination::File(_) => {}
         }
@@ -403,7 +403,11 @@ fn not_for_terminals(name: &str) -> Failure {
 /// Where an output stands among all.
 fn position(names: &[&str], name: &str, arguments: &InvokeArguments) -> Result<usize> {
     let function = &arguments.name;
-    let unknown = || Failure::Refused(format!("{function} has no output {name:?}, expected {names:?}"));
+    let is_dump = arguments.dumps.iter().any(|dump| dump.name == name);
+    let noun = if is_dump { "buffer" } else { "output" };
+    let there = || hints::listed(names.iter().copied().filter(|name| *name != PRINTED));
+    let near = hints::nearest(name, names.iter().copied());
+    let unknown = || Failure::Refused(format!("{function} has no {noun} {name:?}{near}; it has {}", there()));
     names.iter().position(|other| *other == name).ok_or_else(unknown)
 }
 

@@ -100,10 +100,12 @@ fn stem(source: &Path) -> Result<String> {
         ["ptx", "hsaco"].iter().all(|end| variants::stem(format!("{stem}.{end}").as_ref()) == **stem)
     };
     stem.filter(is_whole).map(str::to_owned).ok_or_else(|| {
-        Failure::Usage(format!(
-            "{}: expected a source of kernels, NAME.c, whose name does not end in an architecture",
-            source.display()
-        ))
+        let what = match source.extension().is_some_and(|extension| extension == "cu") {
+            true => "a kernel of CUDA's: `nvcc -ptx` makes a module of it for NVIDIA GPUs, and kernels/README.md (\"Coming from CUDA\") \
+                     says how the same is written in NAME.c for all devices",
+            false => "expected a source of kernels, NAME.c, whose name does not end in an architecture",
+        };
+        Failure::Usage(format!("{}: {what}", source.display()))
     })
 }
 
@@ -212,15 +214,21 @@ impl Builder<'_> {
         if !self.said.contains(&text) {
             self.said += &text;
         }
-        match ran.status.success() {
-            true => Ok(()),
-            false => Err(Failure::Refused(format!(
-                "{} for {}: {} refuses it, as it says above",
-                source.display(),
-                target.name,
-                self.toolchain.tool(tool)
-            ))),
+        if ran.status.success() {
+            return Ok(());
         }
+        let has_header =
+            std::fs::read(source).is_ok_and(|text| text.windows(8).any(|word| word == b"pappus.h"));
+        let hint = match tool == CLANG && !has_header {
+            true => "; it lacks #include \"pappus.h\", which also says what to write for names of CUDA's",
+            false => "",
+        };
+        Err(Failure::Refused(format!(
+            "{} for {}: {} refuses it, as it says above{hint}",
+            source.display(),
+            target.name,
+            self.toolchain.tool(tool)
+        )))
     }
 }
 

@@ -40,7 +40,13 @@ pub(super) fn run(arguments: &KernelNewArguments, out: &mut dyn Write) -> Result
         let value = json!({"source": source, "config": config, "commands": commands});
         return Ok(writeln!(out, "{value}")?);
     }
-    writeln!(out, "wrote {} and {}; next:", source.display(), config.display())?;
+    writeln!(
+        out,
+        "wrote {} and {}, and {} for editors; next:",
+        source.display(),
+        config.display(),
+        folder.join(schema).display()
+    )?;
     Ok(commands.iter().try_for_each(|command| writeln!(out, "  {command}"))?)
 }
 

@@ -161,7 +161,9 @@ class Request(_message.Message):
     @_builtins.property
     def list_functions(self) -> Global___Page: ...
     @_builtins.property
-    def show_function(self) -> Global___Name: ...
+    def show_function(self) -> Global___Name:
+        """Of a function that another tenant granted, by OWNER/NAME, the name, inputs and outputs."""
+
     @_builtins.property
     def open_arena(self) -> Global___OpenArena: ...
     @_builtins.property
