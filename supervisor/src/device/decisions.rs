@@ -53,7 +53,7 @@ impl From<Vec<Action<Arc<Call>>>> for Actions {
 impl Drop for Actions {
     fn drop(&mut self) {
         if !self.0.is_empty() && !std::thread::panicking() {
-            tracing::error!("decisions are not carried out: {:?}", self.0);
+            tracing::error!("decisions are not carried out: {}", self.0.len());
             debug_assert!(false, "decisions are not carried out");
         }
     }
@@ -122,6 +122,9 @@ pub(super) struct Decisions {
     lost: AtomicBool,
     /// Calls wait on a device that is lost, or one is no longer lost.
     stranded: OnceLock<Arc<Notify>>,
+    /// So much later it is for a test.
+    #[cfg(test)]
+    pub(super) passed_ns: AtomicU64,
 }
 
 /// What the scheduler of a device of this configuration is told of it.
@@ -163,6 +166,8 @@ impl Decisions {
             clock_ns: AtomicU64::new(u64::MAX),
             lost: AtomicBool::new(false),
             stranded: OnceLock::new(),
+            #[cfg(test)]
+            passed_ns: AtomicU64::new(0),
         }
     }
 
@@ -199,11 +204,21 @@ impl Decisions {
         self.scheduler.lock()
     }
 
+    #[cfg(not(test))]
+    fn now_ns(&self) -> u64 {
+        now_ns()
+    }
+
+    #[cfg(test)]
+    fn now_ns(&self) -> u64 {
+        now_ns() + self.passed_ns.load(Ordering::Relaxed)
+    }
+
     /// Events for the scheduler; what it decides is added to `actions`. Its clock is told if something is due earlier now.
     pub(super) fn decide<T>(&self, actions: &mut Actions, events: impl FnOnce(&mut Deciding<'_>) -> T) -> T {
         let mut scheduler = self.scheduler.lock();
         scheduler.set_taken(self.ledger.taken_bytes());
-        let outcome = events(&mut Deciding { scheduler: &mut scheduler, actions, now_ns: now_ns() });
+        let outcome = events(&mut Deciding { scheduler: &mut scheduler, actions, now_ns: self.now_ns() });
         self.load.store(scheduler.queued() + scheduler.running(), Ordering::Relaxed);
         let next_ns = scheduler.next_deadline_ns();
         if next_ns.is_some_and(|next_ns| next_ns < self.clock_ns.load(Ordering::Relaxed)) {

@@ -5,6 +5,7 @@ mod changing_tests;
 mod clearing_tests;
 mod draining_tests;
 mod forgetting_tests;
+mod model_tests;
 mod order_tests;
 mod panic_tests;
 mod weights_tests;

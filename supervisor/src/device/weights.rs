@@ -160,7 +160,12 @@ impl WeightStore {
                 }
                 Need::Soon => When::Soon,
             };
-            let free_bytes = if self.takes_memory { deciding.free_bytes() } else { u64::MAX };
+            let free_bytes = match self.takes_memory {
+                // Weights that gave way to a call would come again, in place of the call, and give way again.
+                true if when == When::Soon && deciding.is_memory_awaited() => 0,
+                true => deciding.free_bytes(),
+                false => u64::MAX,
+            };
             let claimed = self.change(|weights| {
                 weights.set_room(free_bytes);
                 let source = weights.claim(function.id, worker, taken, when, evicted)?;

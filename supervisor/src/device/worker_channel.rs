@@ -15,7 +15,7 @@ use pappus_protocol::{ArenaId, LaneId, Layers, ProtocolError, ToWorker, control,
 use pappus_shmem::{SharedWords, ValidatedMemfd, memfd};
 
 pub(super) use self::installing::Forget;
-use self::installing::Installed;
+use self::installing::{Forgetting, Installed};
 use super::command_order::{CommandOrder, Stalled};
 use super::weights::{Follows, Need, WeightStore, WeightsError};
 use crate::call::Call;
@@ -66,7 +66,7 @@ struct Connected {
     /// What it was told of settings and memory and did not answer, oldest first.
     unanswered: VecDeque<Asked>,
     /// Functions that it was told to forget and did not answer, or their weights.
-    forgetting: Vec<(FunctionId, Forget)>,
+    forgetting: Vec<Forgetting>,
     /// The hand-over to another domain that it did not confirm.
     handover: Option<u64>,
     /// What it was told early.
@@ -271,10 +271,15 @@ impl WorkerChannel {
         }
     }
 
-    /// The process says that it forgot a function or its weights; false if it was not told to. Weights go once the calls
-    /// that use them are over, others before.
-    pub(super) fn forgot(&mut self, function: FunctionId, what: Forget) -> bool {
-        self.process.as_mut().is_none_or(|process| process.forgot(function, what))
+    /// As [`Connected::is_forgetting`].
+    pub(super) fn is_forgetting(&self, function: FunctionId) -> bool {
+        self.process.as_ref().is_some_and(|process| process.is_forgetting(function))
+    }
+
+    /// The process says that it forgot a function or its weights: true if it had these; none if it was not told to. Weights
+    /// go once the calls that use them are over, others before.
+    pub(super) fn forgot(&mut self, function: FunctionId, what: Forget) -> Option<bool> {
+        self.process.as_mut()?.forgot(function, what)
     }
 
     /// New settings for the process.

@@ -119,8 +119,16 @@ impl WorkerEvents {
         bytes: u64,
         exports: bool,
     ) -> Result<(), Unusable> {
-        let fd = exports.then(|| self.slots.channel(worker).receive(function.get())).transpose()?;
+        let (fd, is_outdated) = {
+            let channel = self.slots.channel(worker);
+            let fd = exports.then(|| channel.receive(function.get())).transpose()?;
+            (fd, channel.is_forgetting(function))
+        };
         let weights = self.weights.as_ref().ok_or(Unusable::WeightsNotAsked)?;
+        // Said before it knew that they are to go: it may have been told to load them again since.
+        if is_outdated {
+            return Ok(());
+        }
         weights.loaded(function, worker, fd, bytes)?;
         // They could not give way while they were on their way.
         self.commands.handle(MemoryCame {});
@@ -130,6 +138,9 @@ impl WorkerEvents {
     /// A function's weights do not load in a worker.
     pub(super) fn not_loaded(&self, worker: WorkerId, function: FunctionId) -> Result<(), Unusable> {
         let weights = self.weights.as_ref().ok_or(Unusable::WeightsNotAsked)?;
+        if self.slots.channel(worker).is_forgetting(function) {
+            return Ok(());
+        }
         weights.not_loaded(function, worker);
         self.slots.channel(worker).unload(function);
         self.commands.handle(Cooled { function });
@@ -161,10 +172,10 @@ impl WorkerEvents {
         function: FunctionId,
         what: Forget,
     ) -> Result<(), Unusable> {
-        if !self.slots.channel(worker).forgot(function, what) {
-            return Err(Unusable::UninstallNotAsked);
-        }
-        if let Some(weights) = &self.weights {
+        let had_weights = self.slots.channel(worker).forgot(function, what);
+        let had_weights = had_weights.ok_or(Unusable::UninstallNotAsked)?;
+        // It may have been told to load them again since: then they do not go.
+        if let Some(weights) = self.weights.as_ref().filter(|_| had_weights) {
             weights.uninstalled(function, worker);
             self.commands.handle(MemoryCame {});
         }
@@ -208,6 +219,8 @@ impl WorkerEvents {
         let handed = call.started_ns.swap(0, Ordering::Relaxed) != 0;
         if handed && let Some(weights) = &self.weights {
             weights.end(&call.function);
+            // Others may wait until these weights can give way.
+            self.commands.handle(MemoryCame {});
         }
         let loss = match (handed, from_outside) {
             (false, _) => Loss::NeverHanded,

@@ -88,7 +88,7 @@ impl<C: Clone> Scheduler<C> {
         urgent: bool,
         actions: &mut Vec<Action<C>>,
     ) -> bool {
-        let waits = self.lending.first().is_some() || self.exclusive.prepared().is_some();
+        let waits = self.is_memory_awaited();
         if bytes <= self.lending.free_bytes() && (urgent || !waits) {
             if !waits {
                 self.lending.settle_asked();

@@ -147,6 +147,11 @@ impl<C> Scheduler<C> {
         self.lending.sums()
     }
 
+    /// True if a call waits for device memory: what comes free is for it.
+    pub fn is_memory_awaited(&self) -> bool {
+        self.lending.first().is_some() || self.exclusive.prepared().is_some()
+    }
+
     /// Device memory that nothing has and no call was promised.
     pub fn free_bytes(&self) -> u64 {
         self.lending.free_bytes()

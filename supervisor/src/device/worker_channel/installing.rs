@@ -31,6 +31,15 @@ pub(in crate::device) enum Forget {
     Weights,
 }
 
+/// What a process was told to forget.
+#[derive(Debug)]
+pub(super) struct Forgetting {
+    function: FunctionId,
+    what: Forget,
+    /// True if the process had its weights, or was to load them.
+    had_weights: bool,
+}
+
 impl Connected {
     /// Installs the call's function and has its weights loaded, as far as that was not done. For a call that starts, they
     /// are in use from here on.
@@ -131,16 +140,22 @@ impl Connected {
         left_out
     }
 
-    /// The process says that it forgot a function or its weights; false if it was not told to.
-    pub(super) fn forgot(&mut self, function: FunctionId, what: Forget) -> bool {
-        let told = self.forgetting.iter().position(|told| *told == (function, what));
-        told.map(|at| self.forgetting.remove(at)).is_some()
+    /// The process says that it forgot a function or its weights: true if it had these; none if it was not told to.
+    pub(super) fn forgot(&mut self, function: FunctionId, what: Forget) -> Option<bool> {
+        let told = self.forgetting.iter().position(|told| (told.function, told.what) == (function, what));
+        told.map(|at| self.forgetting.remove(at).had_weights)
+    }
+
+    /// True if the process was told to forget a function or its weights, and did not say that it did: what else it says of it
+    /// comes from before.
+    pub(super) fn is_forgetting(&self, function: FunctionId) -> bool {
+        self.forgetting.iter().any(|told| told.function == function)
     }
 
     /// Tells the process to forget a function, if it has it.
     pub(super) fn uninstall(&mut self, function: FunctionId) {
-        if self.installed.remove(&function).is_some() {
-            self.forgetting.push((function, Forget::Function));
+        if let Some(Installed { weights: had_weights, .. }) = self.installed.remove(&function) {
+            self.forgetting.push(Forgetting { function, what: Forget::Function, had_weights });
             self.arrival.outbox.push_to_worker(&ToWorker::Uninstall { function });
         }
     }
@@ -150,7 +165,7 @@ impl Connected {
         if let Some(installed) = self.installed.get_mut(&function)
             && std::mem::take(&mut installed.weights)
         {
-            self.forgetting.push((function, Forget::Weights));
+            self.forgetting.push(Forgetting { function, what: Forget::Weights, had_weights: true });
             self.arrival.outbox.push_to_worker(&ToWorker::Unload { function });
         }
     }
