@@ -157,6 +157,13 @@ pub struct KernelInfo {
     pub max_threads: u32,
 }
 
+impl KernelInfo {
+    /// The kernel and its parameters: what is told of it is as many parts.
+    pub fn details(&self) -> usize {
+        1 + self.params.as_ref().map_or(0, Vec::len)
+    }
+}
+
 /// A kernel's parameter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParamInfo {

@@ -3,7 +3,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -26,6 +26,25 @@ pub struct Received {
     pub fds: usize,
     /// More descriptors came than this process may have open; those are gone.
     pub lost: bool,
+}
+
+/// Whether whoever holds the other end of a Unix socket can send descriptors with bytes; what connects to a listening one begins as
+/// that has it. True if the kernel knows the option (Linux 6.16), so that this is in force.
+pub fn take_descriptors(socket: BorrowedFd<'_>, takes: bool) -> bool {
+    /// `include/uapi/asm-generic/socket.h`.
+    const SO_PASSRIGHTS: libc::c_int = 83;
+    let value = libc::c_int::from(takes);
+    // SAFETY: the option reads one `int`, of which it is told address and size.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
+        )
+    };
+    done == 0
 }
 
 /// Sends bytes with at most [`MAX_FDS`] descriptors on their first byte; returns the bytes taken.
@@ -70,6 +89,27 @@ mod tests {
     use crate::memfd;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_listening_socket_takes_no_descriptors_before_it_is_told_to() {
+        use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listening = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        if !take_descriptors(listening.as_fd(), false) {
+            return eprintln!("SKIPPED: this kernel is older than 6.16");
+        }
+        let flags = SocketFlags::CLOEXEC;
+        let peer = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        rustix::net::connect(&peer, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        let sent = |fds: &[BorrowedFd<'_>]| send(peer.as_fd(), b"x", fds);
+        assert_eq!(sent(&[listening.as_fd()]), Err(rustix::io::Errno::PERM), "it waits to be accepted");
+        let (served, _) = listening.accept().unwrap();
+        assert_eq!(sent(&[listening.as_fd()]), Err(rustix::io::Errno::PERM));
+        assert_eq!(sent(&[]), Ok(1));
+        assert!(take_descriptors(served.as_fd(), true));
+        assert_eq!(sent(&[listening.as_fd()]), Ok(1));
+    }
 
     #[test]
     fn descriptors_arrive_owned_and_usable() {

@@ -17,6 +17,8 @@ pub enum Defence {
     ClientIo,
     /// Who opens connections too fast is turned away.
     ConnectionPace,
+    /// Descriptors are taken of connections only that are served.
+    RefusedDescriptors,
     /// Urgent bytes are read in their place, with their descriptors.
     UrgentBytes,
     /// A tenant fills a share of the log only.
@@ -38,6 +40,7 @@ impl Defence {
             Self::FairTurns => "fair-turns",
             Self::ClientIo => "client-io",
             Self::ConnectionPace => "connection-pace",
+            Self::RefusedDescriptors => "refused-descriptors",
             Self::UrgentBytes => "urgent-bytes",
             Self::Logs => "logs",
             Self::WholeDevice => "whole-device",

@@ -114,8 +114,12 @@ pub const MAX_MODULE_BYTES: u64 = pappus_protocol::limits::MAX_MODULE_BYTES as u
 pub const MAX_WEIGHT_BYTES: u64 = MAX_CPU_LEASE_BYTES;
 /// Variants of one module.
 pub const MAX_VARIANTS: usize = 32;
-/// Kernels and parameters of a variant that an answer describes; of larger ones it has the names only.
+/// Kernels and parameters that an answer describes; of modules beyond that it has the names only.
 pub const MAX_DETAILS: usize = 10_000;
+/// Kernels and parameters of all modules of a function, those of the same content counted once: one request has all of them in memory.
+pub const MAX_FUNCTION_DETAILS: usize = 100_000;
+/// Bytes of kernels' names in an answer; of modules beyond that it has none.
+pub const MAX_KERNEL_NAMES: usize = 1 << 20;
 /// Parsed functions kept in memory.
 pub const MAX_LOADED: usize = 1024;
 /// Plans kept per tenant.

@@ -12,9 +12,10 @@ use pappus_proto::frame::{self, Decoder};
 use pappus_proto::handshake::{GREETING_BYTES, Greeting};
 use pappus_proto::limits::MAX_MESSAGE_FDS;
 use prost::Message;
+use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use crate::fixture::PATIENCE;
+use crate::fixture::{PATIENCE, until};
 
 /// The most descriptors that Linux lets one message carry.
 pub(crate) const KERNEL_MAX_FDS: usize = 253;
@@ -86,12 +87,19 @@ impl Raw {
     }
 
     fn send_message(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) {
+        until("the connection is served, and takes descriptors", || self.offer(bytes, fds, flags));
+    }
+
+    /// Sends bytes with descriptors, if the connection takes these: from Linux 6.16 on none does that is not served yet.
+    pub(crate) fn offer(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> bool {
         let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_MAX_FDS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)));
-        let message = [IoSlice::new(bytes)];
-        let sent = rustix::net::sendmsg(&self.stream, &message, &mut ancillary, flags | SendFlags::NOSIGNAL);
-        assert_eq!(sent, Ok(bytes.len()));
+        let (message, flags) = ([IoSlice::new(bytes)], flags | SendFlags::NOSIGNAL);
+        match rustix::net::sendmsg(&self.stream, &message, &mut ancillary, flags) {
+            Err(Errno::PERM) => false,
+            sent => sent == Ok(bytes.len()) || panic!("{sent:?}"),
+        }
     }
 
     /// Sends a request; a frame says how many descriptors come with it.

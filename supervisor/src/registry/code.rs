@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pappus_blueprint::Blueprint;
+use pappus_protocol::from_worker::KernelInfo;
 
 use super::compile::{CompileError, Compiler};
 use super::device_class::DeviceClass;
@@ -22,6 +23,7 @@ use super::views::KnownCode;
 use crate::blocking::Whose;
 use crate::function::loaded::RunsOn;
 use crate::ids::TenantId;
+use crate::limits::MAX_FUNCTION_DETAILS;
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::refusal::{Failure, Reason, Refusable, failed};
 use crate::store::records::{CodeInfo, FunctionModule, Variant};
@@ -41,21 +43,31 @@ pub(super) enum Wish {
 #[derive(Debug)]
 pub(super) struct Codes {
     wish: Wish,
-    outcomes: HashMap<Job, Result<CodeInfo, NotMade>>,
+    outcomes: HashMap<Job, Result<Arc<CodeInfo>, NotMade>>,
+    /// Kernels and parameters in all of them.
+    details: usize,
     missing: Vec<Job>,
 }
 
 impl Codes {
     /// Nothing was made yet.
     pub(super) fn new(wish: Wish) -> Self {
-        Self { wish, outcomes: HashMap::new(), missing: Vec::new() }
+        Self { wish, outcomes: HashMap::new(), details: 0, missing: Vec::new() }
+    }
+
+    /// What became of a job; refused where all of them together tell too much.
+    fn made(&mut self, job: Job, outcome: Result<Arc<CodeInfo>, NotMade>) -> Result<(), CodeError> {
+        let kernels = outcome.iter().flat_map(|info| &info.kernels);
+        self.details += kernels.map(KernelInfo::details).sum::<usize>();
+        self.outcomes.insert(job, outcome);
+        if self.details > MAX_FUNCTION_DETAILS { Err(CodeError::TooManyDetails) } else { Ok(()) }
     }
 
     /// A job that was made, whatever became of its machine code.
     #[cfg(test)]
-    pub(super) fn made(&mut self, job: Job) {
+    pub(super) fn is_made(&mut self, job: Job) {
         let info = CodeInfo { kernels: Vec::new(), targets: Vec::new() };
-        self.outcomes.insert(job, Ok(info));
+        self.made(job, Ok(info.into())).unwrap();
     }
 
     /// What has to be made before the work is tried again; none if its outcome is final. Each is there once.
@@ -141,6 +153,11 @@ pub enum CodeError {
     /// The blueprint does something else than its machine code.
     #[error(transparent)]
     Layout(Box<LayoutError>),
+    /// Together they tell so much that an answer about them would take too much memory.
+    #[error(
+        "its modules have more than {MAX_FUNCTION_DETAILS} kernels and parameters together: make several functions of it"
+    )]
+    TooManyDetails,
     /// It has to be made before the work goes on: no request ends with this.
     #[error("machine code is not made yet")]
     NotMade,
@@ -170,7 +187,7 @@ impl Refusable for CodeError {
     fn reason(&self) -> Reason {
         match self {
             Self::NoVariant { .. } => Reason::Unsupported,
-            Self::Mislabelled { .. } => Reason::InvalidArgument,
+            Self::Mislabelled { .. } | Self::TooManyDetails => Reason::InvalidArgument,
             Self::Compile { why, .. } => why.reason(),
             Self::Declared { why, .. } | Self::Layout(why) => why.reason(),
             Self::Vanished => Reason::NotFound,
@@ -299,7 +316,7 @@ impl Registry {
                     continue;
                 }
                 let declared = self.code(tenant, &module.name, variant, None, codes)?;
-                let Some(CodeInfo { targets, .. }) = &declared else { continue };
+                let Some(targets) = declared.as_ref().map(|declared| &declared.targets) else { continue };
                 if !is_called_right(variant, targets) {
                     let (module, variant, targets) =
                         (module.name.to_string(), variant.label(), targets.clone());
@@ -326,12 +343,17 @@ impl Registry {
         variant: &Variant,
         class: Option<usize>,
         codes: &mut Codes,
-    ) -> Result<Option<CodeInfo>, CodeError> {
+    ) -> Result<Option<Arc<CodeInfo>>, CodeError> {
         let job = Job { tenant, module: variant.sha256, class };
+        if codes.details > MAX_FUNCTION_DETAILS {
+            return Err(CodeError::TooManyDetails);
+        }
         if let Some(outcome) = codes.outcomes.get(&job) {
             return outcome.clone().map(Some).map_err(|why| why.named(module, variant));
         }
         if let Some(info) = self.made(&job) {
+            let info = Arc::new(info);
+            codes.made(job, Ok(info.clone()))?;
             return Ok(Some(info));
         }
         if let Some(why) = self.known_failure(&job, codes.wish) {
@@ -375,7 +397,8 @@ impl Registry {
             });
             let outcome =
                 made.await.unwrap_or_else(|why| Err(NotMade::Compile(CompileError::BrokenOff(why.into()))));
-            codes.outcomes.insert(job, outcome);
+            // What is too much is found when the work begins anew.
+            let _ = codes.made(job, outcome.map(Arc::new));
         }
     }
 

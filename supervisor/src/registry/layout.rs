@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytesize::ByteSize;
 use pappus_blueprint::{Blueprint, Launch, ParamKind, PassedParam, hints};
@@ -155,10 +156,10 @@ impl Refusable for LayoutError {
 /// Checks a blueprint against the machine code of its modules, in its order, as far as it is known.
 pub fn check(
     blueprint: &Blueprint,
-    codes: &[Option<CodeInfo>],
+    codes: &[Option<Arc<CodeInfo>>],
     place: DeviceLimits<'_>,
 ) -> Result<(), LayoutError> {
-    let known: Vec<_> = codes.iter().map(|code| code.as_ref().map(by_name)).collect();
+    let known: Vec<_> = codes.iter().map(|code| code.as_deref().map(by_name)).collect();
     let unknown = KernelInfo::default();
     let mut kernels = Vec::with_capacity(blueprint.kernels().len());
     for (at, kernel) in blueprint.kernels().iter().enumerate() {
@@ -296,7 +297,7 @@ mod tests {
     }
 
     fn judge(blueprint: &Blueprint, kernel: KernelInfo) -> Result<(), (String, String)> {
-        check(blueprint, &[Some(CodeInfo { kernels: vec![kernel], targets: vec![] })], ANYWHERE)
+        check(blueprint, &[Some(Arc::new(CodeInfo { kernels: vec![kernel], targets: vec![] }))], ANYWHERE)
             .map_err(|e| (e.to_string(), e.place().into_owned()))
     }
 
@@ -457,8 +458,12 @@ mod tests {
         }
         let host = DeviceLimits { stack_bytes: None, ..ANYWHERE };
         assert!(
-            check(&function("", 1), &[Some(CodeInfo { kernels: vec![hungry], targets: vec![] })], host)
-                .is_ok()
+            check(
+                &function("", 1),
+                &[Some(Arc::new(CodeInfo { kernels: vec![hungry], targets: vec![] }))],
+                host
+            )
+            .is_ok()
         );
         let (why, at) =
             judge(&function("", 1), KernelInfo { name: "other".into(), ..kernel(&[]) }).unwrap_err();

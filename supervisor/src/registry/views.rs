@@ -6,7 +6,7 @@ use crate::ids::FunctionId;
 use crate::store::records::{CodeInfo, FunctionRecord, ModuleRecord};
 
 /// What is known about machine code, for each variant of a module: none where no device here runs it.
-pub type KnownCode = Vec<Option<CodeInfo>>;
+pub type KnownCode = Vec<Option<Arc<CodeInfo>>>;
 
 /// A module.
 #[derive(Debug)]

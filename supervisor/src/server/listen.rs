@@ -1,9 +1,11 @@
 //! Accepting connections from the two sockets.
 
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pappus_shmem::fds;
 use rustix::net::Shutdown;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Interval, MissedTickBehavior};
@@ -54,6 +56,7 @@ impl Listener {
     }
 
     fn new(socket: UnixListener, file: SocketFile) -> Self {
+        refuse_descriptors(&socket);
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self { socket, file: Arc::new(file), looks, failed: None }
@@ -82,6 +85,7 @@ impl Listener {
                     "the file of a socket was gone, and is made anew: {}",
                     self.file.path().display()
                 );
+                refuse_descriptors(&socket);
                 (self.socket, self.failed) = (socket, None);
             }
             Some(Err(error)) => {
@@ -169,6 +173,7 @@ async fn admit(server: &Arc<Server>, stream: UnixStream, pace: &mut ConnectionPa
         refused(uid, peer.pid(), admin, &format!("its urgent bytes cannot be kept: {error}"));
         return close(server, uid, Some(&account), stream).await;
     }
+    fds::take_descriptors(stream.as_fd(), true);
     let Ok(socket) = stream.into_std() else { return false };
     server.metrics.connections.increment(1);
     let server = server.clone();
@@ -179,6 +184,14 @@ async fn admit(server: &Arc<Server>, stream: UnixStream, pace: &mut ConnectionPa
         }
     });
     true
+}
+
+/// Whoever is not served cannot leave descriptors behind that are closed with the connection, here, for as long as that takes;
+/// where the kernel is older, [`close`] has them closed elsewhere.
+fn refuse_descriptors(socket: &UnixListener) {
+    if !Defence::RefusedDescriptors.is_off() {
+        fds::take_descriptors(socket.as_fd(), false);
+    }
 }
 
 /// Has urgent bytes (`MSG_OOB`) read in their place, before anything is. The kernel drops one that is passed over together with

@@ -1,16 +1,18 @@
 //! What the registry answers as messages of the client protocol.
 
 use pappus_proto::v1;
+use std::sync::Arc;
+
 use pappus_protocol::from_worker::{KernelInfo, ParamClass, ParamInfo};
 
 use crate::function::Versions;
-use crate::limits::{LIST_BYTES, MAX_DETAILS, MAX_SIGNATURE_BYTES};
-use crate::registry::views::{FunctionView, ListedFunction, ModuleView, Registered, Registration};
+use crate::limits::{LIST_BYTES, MAX_DETAILS, MAX_KERNEL_NAMES, MAX_SIGNATURE_BYTES};
+use crate::registry::views::{FunctionView, KnownCode, ListedFunction, ModuleView, Registered, Registration};
 use crate::store::records::{CodeInfo, Declared, Dimension, FunctionRecord, ModuleRecord, Output, Variant};
 
 /// A module with its kernels.
 pub(super) fn module(view: ModuleView) -> v1::ModuleInfo {
-    found(&view.record.name, &view.record.variants, view.code)
+    found(&view.record.name, &view.record.variants, view.code, &mut Room::default())
 }
 
 /// A module that was registered.
@@ -33,7 +35,7 @@ fn registration(done: Registration) -> v1::Registration {
 
 /// A module in a list.
 pub(super) fn listed_module(record: &ModuleRecord) -> v1::ModuleInfo {
-    let variants = record.variants.iter().map(|one| variant_info(one, None)).collect();
+    let variants = record.variants.iter().map(|one| variant_info(one, None, &mut Room::default())).collect();
     v1::ModuleInfo { name: record.name.clone(), variants, ..Default::default() }
 }
 
@@ -52,9 +54,12 @@ fn function(record: &FunctionRecord) -> v1::FunctionInfo {
 pub(super) fn shown_function(view: FunctionView) -> v1::FunctionInfo {
     let record = &view.record;
     let found = record.modules.iter().zip(view.code);
+    let mut room = Room::default();
     v1::FunctionInfo {
         config: String::from_utf8_lossy(&view.config).into_owned(),
-        found: found.map(|(module, code)| self::found(&module.name, &module.variants, code)).collect(),
+        found: found
+            .map(|(module, code)| self::found(&module.name, &module.variants, code, &mut room))
+            .collect(),
         ..function(record)
     }
 }
@@ -153,8 +158,9 @@ pub(super) fn fitting(functions: &mut Vec<v1::FunctionInfo>) -> bool {
 }
 
 /// A module and what is in its variants.
-fn found(name: &str, variants: &[Variant], code: Vec<Option<CodeInfo>>) -> v1::ModuleInfo {
-    let variants = variants.iter().zip(code).map(|(variant, code)| variant_info(variant, code)).collect();
+fn found(name: &str, variants: &[Variant], code: KnownCode, room: &mut Room) -> v1::ModuleInfo {
+    let variants =
+        variants.iter().zip(code).map(|(variant, code)| variant_info(variant, code, room)).collect();
     v1::ModuleInfo { name: name.to_owned(), variants, ..Default::default() }
 }
 
@@ -166,20 +172,39 @@ fn variant(variant: &Variant) -> v1::Variant {
     }
 }
 
-fn variant_info(one: &Variant, code: Option<CodeInfo>) -> v1::VariantInfo {
+/// What an answer, which is one message, has room for still.
+struct Room {
+    details: usize,
+    name_bytes: usize,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { details: MAX_DETAILS, name_bytes: MAX_KERNEL_NAMES }
+    }
+}
+
+/// Takes so much of what is left; true if there was as much.
+fn takes(left: &mut usize, amount: usize) -> bool {
+    let after = left.checked_sub(amount);
+    *left = after.unwrap_or(*left);
+    after.is_some()
+}
+
+fn variant_info(one: &Variant, code: Option<Arc<CodeInfo>>, room: &mut Room) -> v1::VariantInfo {
     let mut info = v1::VariantInfo { variant: Some(variant(one)), bytes: one.bytes, ..Default::default() };
-    let Some(CodeInfo { kernels, .. }) = code else { return info };
-    info.kernels = kernels.iter().map(|kernel| kernel.name.clone()).collect();
-    // An answer is one message; of a module with more than this, it has the names.
-    let params = kernels.iter().map(|kernel| 1 + kernel.params.as_ref().map_or(0, Vec::len));
-    if params.sum::<usize>() <= MAX_DETAILS {
-        info.details = kernels.into_iter().map(kernel).collect();
+    let kernels = code.as_ref().map_or(&[][..], |code| &code.kernels);
+    if takes(&mut room.name_bytes, kernels.iter().map(|kernel| kernel.name.len()).sum()) {
+        info.kernels = kernels.iter().map(|kernel| kernel.name.clone()).collect();
+    }
+    if takes(&mut room.details, kernels.iter().map(KernelInfo::details).sum()) {
+        info.details = kernels.iter().map(kernel).collect();
     }
     info
 }
 
-fn kernel(kernel: KernelInfo) -> v1::Kernel {
-    let param = |param: ParamInfo| {
+fn kernel(kernel: &KernelInfo) -> v1::Kernel {
+    let param = |param: &ParamInfo| {
         let class = match param.class {
             ParamClass::Unknown => "",
             ParamClass::Integer | ParamClass::Whole => "integer",
@@ -192,13 +217,13 @@ fn kernel(kernel: KernelInfo) -> v1::Kernel {
             offset: param.offset,
             bytes: param.bytes,
             r#type: class.to_owned(),
-            name: param.name.into(),
+            name: param.name.to_string(),
         }
     };
     v1::Kernel {
-        name: kernel.name,
+        name: kernel.name.clone(),
         has_params: kernel.params.is_some(),
-        params: kernel.params.into_iter().flatten().map(param).collect(),
+        params: kernel.params.iter().flatten().map(param).collect(),
         local_bytes: kernel.local_bytes,
         stack_bytes: kernel.stack_bytes,
         shared_bytes: kernel.shared_bytes,

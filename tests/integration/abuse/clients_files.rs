@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use pappus_client::v1::{self, item, request, response};
 use pappus_client::{Client, Code, Invocation, memfd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::net::SendFlags;
 use rustix::net::sockopt;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
@@ -211,7 +212,7 @@ fn a_descriptor_with_an_urgent_byte_delays_its_owner_only() {
     stop(&supervisor);
     connections.push(Raw::connect(&supervisor.socket()));
     for (raw, slow) in connections.iter_mut().rev().zip(slow) {
-        raw.send_urgent(0xff, &[slow.as_fd()]);
+        raw.offer(&[0xff], &[slow.as_fd()], SendFlags::OOB);
     }
     signal(supervisor.pid(), Signal::CONT);
     let began = Instant::now();
@@ -255,7 +256,7 @@ fn a_greeting_with_descriptors_that_are_slow_to_close_delays_nobody() {
     let (slow, readers): (Vec<_>, Vec<_>) = (0..6).map(|_| slow_to_close(LINGER)).unzip();
     stop(&supervisor);
     for slow in slow {
-        Raw::connect(&supervisor.socket()).send_fds(b"PAPPUS", &[slow.as_fd()]);
+        Raw::connect(&supervisor.socket()).offer(b"PAPPUS", &[slow.as_fd()], SendFlags::empty());
     }
     signal(supervisor.pid(), Signal::CONT);
     let began = Instant::now();
@@ -287,11 +288,11 @@ fn refused_connections_that_are_slow_to_close_delay_nobody() {
     // It accepts them once the descriptors are closed here: the last close is the supervisor's.
     stop(&supervisor);
     for (nth, slow) in slow.into_iter().enumerate() {
-        let mut raw = Raw::connect(&supervisor.socket());
+        let raw = Raw::connect(&supervisor.socket());
         match nth % 2 {
-            0 => raw.send_fds(&[0xff; 16], &[slow.as_fd()]),
-            _ => raw.send_urgent(0xff, &[slow.as_fd()]),
-        }
+            0 => raw.offer(&[0xff; 16], &[slow.as_fd()], SendFlags::empty()),
+            _ => raw.offer(&[0xff], &[slow.as_fd()], SendFlags::OOB),
+        };
     }
     signal(supervisor.pid(), Signal::CONT);
     let began = Instant::now();

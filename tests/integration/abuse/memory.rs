@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use pappus_client::v1::{self, request, response};
-use pappus_client::{Client, Code, Invocation};
+use pappus_client::{Blob, Client, Code, Invocation};
 use pappus_proto::limits::MAX_MESSAGE_BYTES;
 use serde_json::json;
 
@@ -194,4 +194,52 @@ fn unfinished_frames_count_and_the_connection_goes_on() {
     let mut again = raw_of(&supervisor, "alice");
     again.send(&frame);
     assert!(matches!(again.body(), (9, response::Body::Blob(_))));
+}
+
+/// The same module under many names tells of its kernels as often: what an answer holds of that is bounded, and so is what is made
+/// for it.
+#[test]
+fn what_is_told_of_kernels_is_bounded_for_all_modules_of_a_function() {
+    use pappus_blueprint::signatures::{Class, Signature, laid_out, put};
+    const MODULES: usize = 200;
+    const MOST_DETAILS: usize = 10_000;
+    let supervisor = Supervisor::start();
+    let mut client = supervisor.client();
+    let linalg = pappus_kernels::artefact("linalg.wasm").unwrap();
+    let params = laid_out(vec![("name", Class::Integer, 8, 8); 500]).unwrap();
+    let kernels = ["axpy_f", "matmul_i64", "sgemm", "vec_add_f"];
+    let told: Vec<_> =
+        kernels.map(|kernel| Signature { kernel: kernel.into(), params: params.clone() }).into();
+    let module = client.put_blob(Blob::Bytes(&put(linalg, &told).unwrap())).unwrap().sha256;
+    let names: Vec<String> = (0..MODULES).map(|n| format!("m{n}")).collect();
+    let modules: Vec<_> = names.iter().map(|name| json!({"module_name": name, "path": "m.wasm"})).collect();
+    let config = json!({
+        "modules": modules,
+        "kernels": [],
+        "blueprint": {"inputs": [], "buffers": {}, "outputs": [], "control_flow": []},
+    });
+    let config = client.put_blob(Blob::Bytes(config.to_string().as_bytes())).unwrap().sha256;
+    let variant = v1::Variant { format: "wasm".into(), arch: String::new(), sha256: module };
+    let modules = names.iter().map(|name| v1::FunctionModule {
+        name: name.clone(),
+        variants: vec![variant.clone()],
+        registered: String::new(),
+    });
+    let function = v1::AddFunction {
+        name: "f".into(),
+        config_sha256: config,
+        modules: modules.collect(),
+        ..Default::default()
+    };
+    let before = kernel_says(&supervisor, "VmHWM:");
+    client.add_function(function).unwrap();
+    let shown = client.show_function("f").unwrap();
+    let variants = shown.found.iter().flat_map(|module| &module.variants);
+    let details = variants.clone().flat_map(|variant| &variant.details);
+    let details: usize = details.map(|kernel| 1 + kernel.params.len()).sum();
+    assert!((MOST_DETAILS / 2..=MOST_DETAILS).contains(&details), "{details} details");
+    assert!(variants.clone().all(|variant| variant.kernels.len() > kernels.len()), "names of all");
+    // Told for each module, they would take 100 MB.
+    let grew = kernel_says(&supervisor, "VmHWM:") - before;
+    assert!(grew < 64 * MIB, "{} MiB", grew / MIB);
 }

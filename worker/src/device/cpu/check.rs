@@ -22,7 +22,7 @@ const MAX_NESTING: u32 = 4096;
 const MAX_EXPORTS: u32 = 1024;
 /// Bytes of an export's name.
 const MAX_NAME_BYTES: usize = 255;
-/// Bytes of all kernels' names: what one answer can tell.
+/// Bytes of the names of all kernels, and of those of their parameters: what one answer can tell.
 const MAX_NAMES_BYTES: usize = 64 << 10;
 /// Parameters of all kernels, as far as the module tells them: what one answer can tell.
 const MAX_PARAMS: usize = 8192;
@@ -333,6 +333,14 @@ impl Checker {
                 "section `{}` tells of a kernel `{}`, which the module does not export",
                 signatures::SECTION,
                 absent.kernel
+            )));
+        }
+        let names = signatures.iter().flat_map(|signature| &signature.params);
+        let names: usize = names.map(|param| param.name.len()).sum();
+        if names > MAX_NAMES_BYTES / 2 {
+            return Err(CodeError(format!(
+                "the names of its kernels' parameters have {names} bytes, allowed are {}: shorten them, or split the module",
+                MAX_NAMES_BYTES / 2
             )));
         }
         let params: usize = signatures.iter().map(|signature| signature.params.len()).sum();
