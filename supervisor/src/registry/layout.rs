@@ -100,18 +100,20 @@ pub enum LayoutError {
 }
 
 /// What is wrong with an argument.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentError {
     /// Another size or type.
     #[error(
         "the kernel takes {}{}, the blueprint passes {}",
-        hints::bytes(param.bytes),
-        taken(param.class),
+        hints::bytes(*bytes),
+        taken(*class),
         passed.described()
     )]
     Type {
-        /// What the kernel takes.
-        param: ParamInfo,
+        /// Bytes that the kernel takes.
+        bytes: u32,
+        /// Of which class.
+        class: ParamClass,
         /// What the blueprint passes.
         passed: PassedParam,
     },
@@ -119,12 +121,12 @@ pub enum ArgumentError {
     #[error(
         "the kernel has it at byte {} of its parameters, the blueprint's alignment of {} puts it at byte {expected}: \
          give the struct the kernel's \"align\"",
-        param.offset,
+        offset,
         passed.align
     )]
     Offset {
-        /// What the kernel takes.
-        param: ParamInfo,
+        /// Where the kernel has it.
+        offset: u32,
         /// What the blueprint passes.
         passed: PassedParam,
         /// Where that would be.
@@ -242,10 +244,10 @@ fn check_param(param: &ParamInfo, passed: PassedParam, end: u64) -> Result<(), A
         ParamClass::Unknown | ParamClass::Bytes => false,
     };
     if param.bytes != passed.bytes || wrong_type {
-        return Err(ArgumentError::Type { param: param.clone(), passed });
+        return Err(ArgumentError::Type { bytes: param.bytes, class: param.class, passed });
     }
     passed.lies_at(param.offset.into(), end).map_err(|expected| ArgumentError::Offset {
-        param: param.clone(),
+        offset: param.offset,
         passed,
         expected,
     })
