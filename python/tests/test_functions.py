@@ -136,6 +136,26 @@ def test_a_function_is_granted_and_revoked(house: tuple[pappus.Client, pappus.Cl
         granted(A, A)
 
 
+def test_what_a_declined_owner_grants_is_called_by_its_full_name_and_not_listed(
+    house: tuple[pappus.Client, pappus.Client],
+) -> None:
+    acme, globex = house
+    acme.add_function("vec_add", VEC_ADD)
+    globex.add_function("own", VEC_ADD)
+    acme.grant("vec_add", "globex")
+    assert [info.name for info in globex.functions()] == ["own", "acme/vec_add"]
+    assert [info.name for info in globex.functions(granted=True)] == ["acme/vec_add"]
+    globex.decline("acme")
+    globex.decline(1000)
+    assert list(globex.quota().declined) == ["1000", "acme"]
+    assert globex.functions(granted=True) == []
+    np.testing.assert_array_equal(globex.function("acme/vec_add")(A, A), 2 * A)
+    globex.decline("acme", undo=True)
+    assert [info.name for info in globex.functions(granted=True)] == ["acme/vec_add"]
+    with pytest.raises(TypeError, match="where a name is expected"):
+        globex.remove_function(3)  # type: ignore[arg-type]
+
+
 def test_a_wrong_configuration_is_told_with_file_line_and_column(client: pappus.Client, tmp_path: Path) -> None:
     config = tmp_path / "function.json"
     (tmp_path / "linalg.wasm").write_bytes(b"\0asm")

@@ -77,9 +77,8 @@ def test_a_grantee_knows_what_is_declared_and_sends_what_is_free() -> None:
         answer = v1.Response(id=request.id, invoked=v1.Invoked(outputs=outputs)).SerializeToString()
         peer.sendall(len(answer).to_bytes(4, "little") + bytes(4) + answer)
 
-    listed = v1.FunctionList(functions=[info])
     opened = v1.ArenaOpened(arena=1, bytes=1 << 20)
-    with pretender(greet, reply(functions=listed), reply(arena=opened), invoked) as path, pappus.connect(path) as client:
+    with pretender(greet, reply(function=info), reply(arena=opened), invoked) as path, pappus.connect(path) as client:
         function = client.function("acme/f")
         assert str(function) == "<Function acme/f: A: f32[rows, 3] → B: f32[rows], C: f32[…]>"
         result = function(A)
