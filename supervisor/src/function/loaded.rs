@@ -202,7 +202,7 @@ impl Loaded {
             let variant = choose(&module.variants, target.kind, &target.arch);
             let variant = variant.ok_or_else(|| internal("no variant for this device", &module.name))?;
             let code = state.open_code(self.owner, variant.sha256, &target.fingerprint);
-            code.ok_or_else(|| {
+            code.map_err(|e| failed("cannot open the machine code", &e))?.ok_or_else(|| {
                 self.lacks_code.store(true, Ordering::Release);
                 Refusal::from(NoCode { module: module.name.clone() })
             })

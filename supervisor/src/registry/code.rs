@@ -21,6 +21,7 @@ use super::layout::{self, DeviceLimits, LayoutError};
 use super::state::Registry;
 use super::views::KnownCode;
 use crate::blocking::Whose;
+use crate::function::CodeTarget;
 use crate::function::loaded::RunsOn;
 use crate::ids::TenantId;
 use crate::limits::MAX_FUNCTION_DETAILS;
@@ -351,7 +352,7 @@ impl Registry {
         if let Some(outcome) = codes.outcomes.get(&job) {
             return outcome.clone().map(Some).map_err(|why| why.named(module, variant));
         }
-        if let Some(info) = self.made(&job) {
+        if let Some(info) = self.made(&job)? {
             let info = Arc::new(info);
             codes.made(job, Ok(info.clone()))?;
             return Ok(Some(info));
@@ -366,15 +367,16 @@ impl Registry {
     }
 
     /// What is known about machine code that is there already.
-    fn made(&self, job: &Job) -> Option<CodeInfo> {
-        let class = &self.classes[job.class?];
+    fn made(&self, job: &Job) -> Result<Option<CodeInfo>, Failure> {
+        let Some(class) = job.class.map(|class| &self.classes[class]) else { return Ok(None) };
         let fingerprint = {
             let targets = self.targets.borrow();
-            let same =
-                targets.iter().find(|target| target.kind == class.kind && target.arch == class.arch)?;
-            same.fingerprint.clone()
+            let same = |target: &&CodeTarget| target.kind == class.kind && target.arch == class.arch;
+            targets.iter().find(same).map(|target| target.fingerprint.clone())
         };
-        self.state.code_info(job.tenant, job.module, &fingerprint)
+        let Some(fingerprint) = fingerprint else { return Ok(None) };
+        let info = self.state.code_info(job.tenant, job.module, &fingerprint);
+        info.map_err(|e| failed("cannot read the machine code", &e))
     }
 
     fn known_failure(&self, job: &Job, wish: Wish) -> Option<NotMade> {
@@ -405,7 +407,7 @@ impl Registry {
     /// Makes machine code, or reads what a module declares. Blocking, for as long as a compilation may take.
     fn make_now(&self, job: &Job, wish: Wish) -> Result<CodeInfo, NotMade> {
         // Another request may have made it while this one waited.
-        if let Some(info) = self.made(job) {
+        if let Some(info) = self.made(job)? {
             return Ok(info);
         }
         if let Some(why) = self.known_failure(job, wish) {

@@ -125,7 +125,7 @@ fn flip_all(root: &Path, module: Hash, has_digests: bool) -> usize {
                         true => assert_eq!(registered(&registry), expected, "{}", place()),
                         false => unnoticed += usize::from(registered(&registry) != expected),
                     }
-                    let known = registry.state.code_info(OWNER, module, "print");
+                    let known = registry.state.code_info(OWNER, module, "print").unwrap();
                     assert!(known.is_none_or(|info| info.kernels.is_empty()), "{}", place());
                 }
             }

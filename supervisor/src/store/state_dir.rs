@@ -454,7 +454,7 @@ mod tests {
         stored.retain(|stored| stored.hash != keep);
         state.remove_stored(stored);
         assert!(state.open_blob(TENANT, keep).is_ok() && state.open_blob(TENANT, lose).is_err());
-        assert!(state.open_code(TENANT, lose, "f").is_none());
+        assert!(matches!(state.open_code(TENANT, lose, "f"), Ok(None)));
     }
 
     #[test]

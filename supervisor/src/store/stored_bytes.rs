@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
 use super::error::{StateError, failed};
@@ -98,26 +99,51 @@ impl StateDir {
     }
 
     /// What is known about machine code, if it is there and not damaged.
-    pub fn code_info(&self, tenant: TenantId, hash: Hash, fingerprint: &str) -> Option<CodeInfo> {
-        let (_, record) = self.whole_code(tenant, hash, fingerprint)?;
-        Some(CodeInfo { kernels: record.kernels, targets: Vec::new() })
+    pub fn code_info(
+        &self,
+        tenant: TenantId,
+        hash: Hash,
+        fingerprint: &str,
+    ) -> Result<Option<CodeInfo>, StateError> {
+        let whole = self.whole_code(tenant, hash, fingerprint)?;
+        Ok(whole.map(|(_, record)| CodeInfo { kernels: record.kernels, targets: Vec::new() }))
     }
 
     /// Opens machine code; none if it is not there, or damaged: then it has to be made again.
-    pub fn open_code(&self, tenant: TenantId, hash: Hash, fingerprint: &str) -> Option<File> {
-        self.whole_code(tenant, hash, fingerprint).map(|(file, _)| file)
+    pub fn open_code(
+        &self,
+        tenant: TenantId,
+        hash: Hash,
+        fingerprint: &str,
+    ) -> Result<Option<File>, StateError> {
+        Ok(self.whole_code(tenant, hash, fingerprint)?.map(|(file, _)| file))
     }
 
-    /// Machine code and its record. What is damaged is removed: it can be made from the module.
-    fn whole_code(&self, tenant: TenantId, hash: Hash, fingerprint: &str) -> Option<(File, CodeRecord)> {
+    /// Machine code and its record. What is damaged is removed: it can be made from the module. Where descriptors or memory are
+    /// short nothing is known of it, and it stays.
+    fn whole_code(
+        &self,
+        tenant: TenantId,
+        hash: Hash,
+        fingerprint: &str,
+    ) -> Result<Option<(File, CodeRecord)>, StateError> {
         let path = self.code_path(tenant, hash, fingerprint);
-        let text = fs::read(with_json(&path)).ok()?;
-        let whole = record_files::decode::<CodeRecord>(&text).and_then(|record| match File::open(&path) {
-            Ok(file) if is_whole(&file, &record).unwrap_or(false) => Ok((file, record)),
-            Ok(_) => Err("its bytes are not those that were stored".to_owned()),
-            Err(error) => Err(error.to_string()),
-        });
-        whole
+        let about = with_json(&path);
+        let text = match fs::read(&about) {
+            Err(error) if is_scarcity(&error) => return Err(failed("read", &about)(error)),
+            Err(_) => return Ok(None),
+            Ok(text) => text,
+        };
+        let whole = match record_files::decode::<CodeRecord>(&text) {
+            Err(why) => Err(why),
+            Ok(record) => match File::open(&path) {
+                Err(error) if is_scarcity(&error) => return Err(failed("open", &path)(error)),
+                Err(error) => Err(error.to_string()),
+                Ok(file) if is_whole(&file, &record).unwrap_or(false) => Ok((file, record)),
+                Ok(_) => Err("its bytes are not those that were stored".to_owned()),
+            },
+        };
+        Ok(whole
             .inspect_err(|why| {
                 tracing::warn!(
                     "{}: {why}: the machine code is removed, and made again from its module",
@@ -125,8 +151,14 @@ impl StateDir {
                 );
                 self.keeper.remove(vec![with_json(&path), path.clone()]);
             })
-            .ok()
+            .ok())
     }
+}
+
+/// True if a file could not be opened for lack of descriptors or memory.
+fn is_scarcity(error: &io::Error) -> bool {
+    let scarce = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+    error.raw_os_error().is_some_and(|raw| scarce.contains(&Errno::from_raw_os_error(raw)))
 }
 
 /// Whether a file has the length and the hash that its record says. Its position stays.
@@ -224,8 +256,10 @@ mod tests {
             let staged = state.stage_code(TENANT, hash, "print", &b"machine code"[..], &info).unwrap();
             state.publish_code(TENANT, hash, "print", staged).unwrap();
         };
-        let is_there =
-            || (state.code_info(TENANT, hash, "print"), state.open_code(TENANT, hash, "print").is_some());
+        let is_there = || {
+            let found = state.open_code(TENANT, hash, "print").unwrap();
+            (state.code_info(TENANT, hash, "print").unwrap(), found.is_some())
+        };
         store();
         assert_eq!(is_there(), (Some(info.clone()), true));
         let path = state.code_path(TENANT, hash, "print");
