@@ -154,6 +154,9 @@ def test_what_a_declined_owner_grants_is_called_by_its_full_name_and_not_listed(
     assert [info.name for info in globex.functions(granted=True)] == ["acme/vec_add"]
     with pytest.raises(TypeError, match="where a name is expected"):
         globex.remove_function(3)  # type: ignore[arg-type]
+    for wrong in (True, -1):
+        with pytest.raises(TypeError, match="where a name is expected"):
+            globex.decline(wrong)
 
 
 def test_a_wrong_configuration_is_told_with_file_line_and_column(client: pappus.Client, tmp_path: Path) -> None:

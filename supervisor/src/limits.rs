@@ -94,6 +94,8 @@ pub const MAX_GRANTS: usize = 1_000;
 pub const MAX_GRANTS_TO_ONE: usize = 1_000;
 /// Owners whose functions a tenant may decline to see.
 pub const MAX_DECLINED: usize = 1_000;
+/// Bytes that the kernel takes as a socket's path, without the zero at its end.
+pub const SOCKET_PATH_BYTES: usize = 107;
 /// Bytes of the configuration file.
 pub const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// Tenants that the configuration may name.

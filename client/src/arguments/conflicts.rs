@@ -1,5 +1,6 @@
 //! Options that contradict each other: names that come twice, streams that are used twice.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use super::{Assignment, CheckArguments, Destination, InvokeArguments, SizeOrSpec};
@@ -80,9 +81,13 @@ impl InvokeArguments {
             return Err(Conflict::Stdout);
         }
         let mut files = std::collections::HashSet::new();
+        // Links lead to one file, too.
+        let file = |path: &PathBuf| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
         let twice = written.iter().find_map(|output| match &output.value {
             // Devices such as /dev/null take everything.
-            Destination::File(path) if !path.starts_with("/dev") && !files.insert(path) => Some(path),
+            Destination::File(path) if !path.starts_with("/dev") && !files.insert(file(path).ok_or(path)) => {
+                Some(path)
+            }
             _ => None,
         });
         twice.map_or(Ok(()), |path| Err(Conflict::File(path.clone())))

@@ -112,6 +112,10 @@ fn add(
 
 fn show(function: &v1::FunctionInfo, out: &mut dyn Write) -> Result<()> {
     writeln!(out, "function {}: {}", function.name, signature(function))?;
+    if function.granted {
+        // All that a grantee is told.
+        return Ok(());
+    }
     writeln!(out, "config sha-256: {}", units::hex(&function.config_sha256))?;
     for module in &function.modules {
         let variants: Vec<String> = module.variants.iter().map(variant).collect();

@@ -275,7 +275,8 @@ def _name(name: object) -> str:
 
 def _tenant(tenant: object) -> str:
     """A tenant by its name or its uid."""
-    return str(tenant) if isinstance(tenant, int) else _name(tenant)
+    is_uid = isinstance(tenant, int) and not isinstance(tenant, bool) and tenant >= 0
+    return str(tenant) if is_uid else _name(tenant)
 
 
 def _arena_size(size: int) -> int:

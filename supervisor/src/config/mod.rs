@@ -38,6 +38,8 @@ pub use sandbox::SandboxSettings;
 pub use settings::Settings;
 pub use tenants::TenantRules;
 
+use crate::limits::SOCKET_PATH_BYTES;
+
 /// What is wrong with the configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -186,6 +188,12 @@ impl Config {
             path.push(".admin");
             path.into()
         });
+        for (name, path) in [("socket", &socket), ("admin-socket", &admin_socket)] {
+            if path.as_os_str().len() > SOCKET_PATH_BYTES {
+                let why = format!("a socket's path may have {SOCKET_PATH_BYTES} bytes");
+                wrong.push(bad(name, &path.display().to_string(), why));
+            }
+        }
         let state_dir = given!("state-dir", state_dir);
         if state_dir.is_none() {
             wrong.push(ConfigError::Missing("state-dir"));
@@ -293,6 +301,15 @@ mod tests {
         assert_eq!(config.admin_socket, PathBuf::from("/s.admin"));
         assert_eq!(config.devices, []);
         assert_eq!(config.settings, Settings::default());
+    }
+
+    #[test]
+    fn a_path_that_no_socket_can_have_is_refused() {
+        let name = |bytes: usize| "x".repeat(bytes);
+        let with = |socket: &str| resolve(&["--socket", socket, "--state-dir", "/d"]);
+        assert!(with(&name(SOCKET_PATH_BYTES - ".admin".len())).is_ok());
+        let why = with(&name(SOCKET_PATH_BYTES)).unwrap_err();
+        assert!(why.contains("admin-socket") && why.contains("107 bytes"), "{why}");
     }
 
     #[test]

@@ -12,11 +12,10 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::UnixListener;
 
+use crate::limits::SOCKET_PATH_BYTES;
 use crate::store::StateDir;
 use crate::sync::{OrderedMutex, rank};
 
-/// Bytes that the kernel takes as a socket's path, without the zero at its end.
-const SOCKET_PATH_BYTES: usize = 107;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
