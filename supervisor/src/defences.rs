@@ -15,10 +15,6 @@ pub enum Defence {
     FairTurns,
     /// System calls on clients' descriptors have threads of their own, and closing a socket does not wait for what it sends.
     ClientIo,
-    /// Who opens connections too fast is turned away.
-    ConnectionPace,
-    /// Descriptors are taken of connections only that are served.
-    RefusedDescriptors,
     /// Urgent bytes are read in their place, with their descriptors.
     UrgentBytes,
     /// A tenant fills a share of the log only.
@@ -39,8 +35,6 @@ impl Defence {
             Self::Decoding => "decoding",
             Self::FairTurns => "fair-turns",
             Self::ClientIo => "client-io",
-            Self::ConnectionPace => "connection-pace",
-            Self::RefusedDescriptors => "refused-descriptors",
             Self::UrgentBytes => "urgent-bytes",
             Self::Logs => "logs",
             Self::WholeDevice => "whole-device",

@@ -134,7 +134,7 @@ impl fmt::Display for Lack {
 
 impl Lack {
     /// By what the kernel answered.
-    fn told_by(number: Errno) -> Option<Self> {
+    pub fn told_by(number: Errno) -> Option<Self> {
         match number {
             Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Some(Self::Room),
             Errno::MFILE | Errno::NFILE => Some(Self::Descriptors),

@@ -188,10 +188,10 @@ fn what_a_module_tells_of_its_kernels_is_judged_and_told() {
     assert!(why(&[of("kernel", 0), of("kernel", 1)]).contains("has kernel \"kernel\" twice"));
     let named = |name: &str| Signature {
         kernel: "kernel".to_owned(),
-        params: laid_out(vec![(name, Class::Pointer, 8, 8); 200]).unwrap(),
+        params: laid_out(vec![(name, Class::Pointer, 8, 8); 400]).unwrap(),
     };
-    assert_eq!(told(&[named(&"x".repeat(100))]), Some(200));
-    assert!(why(&[named(&"x".repeat(200))]).contains("parameters have 40000 bytes, allowed are 32768"));
+    assert_eq!(told(&[named(&"x".repeat(100))]), Some(400));
+    assert!(why(&[named(&"x".repeat(200))]).contains("parameters have 80006 bytes, allowed are 65536"));
     let with = put(&bare, &[of("kernel", 1)]).unwrap();
     let section = &with[8..8 + with.len() - bare.len()];
     let twice = [&bare[..8], section, &with[8..]].concat();

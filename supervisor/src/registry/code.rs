@@ -66,7 +66,7 @@ impl Codes {
 
     /// A job that was made, whatever became of its machine code.
     #[cfg(test)]
-    pub(super) fn is_made(&mut self, job: Job) {
+    pub(super) fn put_made(&mut self, job: Job) {
         let info = CodeInfo { kernels: Vec::new(), targets: Vec::new() };
         self.made(job, Ok(info.into())).unwrap();
     }

@@ -231,7 +231,7 @@ fn a_function_whose_machine_code_is_gone_is_not_in_memory() {
     };
     // It was made for this request, and went while another module was.
     let mut codes = Codes::new(Wish::Afresh);
-    codes.is_made(Job { tenant: account.tenant, module, class: Some(0) });
+    codes.put_made(Job { tenant: account.tenant, module, class: Some(0) });
     registry.try_add_function(&account, &new, &mut codes).unwrap();
     assert!(registry.find(&account, "f").is_none());
     // The control: one without modules.

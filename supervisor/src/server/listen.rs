@@ -137,9 +137,7 @@ pub async fn accept(server: Arc<Server>, mut listener: Listener, admin: bool) {
 async fn admit(server: &Arc<Server>, stream: UnixStream, pace: &mut ConnectionPace, admin: bool) -> bool {
     let Ok(peer) = stream.peer_cred() else { return false };
     let uid = peer.uid();
-    if !Defence::ConnectionPace.is_off()
-        && let Err(why) = pace.opened(uid, Instant::now())
-    {
+    if let Err(why) = pace.opened(uid, Instant::now()) {
         refused(uid, peer.pid(), admin, &why.to_string());
         handshake::turn_away(&stream, &why);
         return close(server, uid, None, stream).await;
@@ -189,9 +187,7 @@ async fn admit(server: &Arc<Server>, stream: UnixStream, pace: &mut ConnectionPa
 /// Whoever is not served cannot leave descriptors behind that are closed with the connection, here, for as long as that takes;
 /// where the kernel is older, [`close`] has them closed elsewhere.
 fn refuse_descriptors(socket: &UnixListener) {
-    if !Defence::RefusedDescriptors.is_off() {
-        fds::take_descriptors(socket.as_fd(), false);
-    }
+    fds::take_descriptors(socket.as_fd(), false);
 }
 
 /// Has urgent bytes (`MSG_OOB`) read in their place, before anything is. The kernel drops one that is passed over together with

@@ -15,6 +15,7 @@ use super::records::{CodeInfo, CodeRecord, Hash};
 use super::staged::Staged;
 use super::state_dir::{StateDir, with_json};
 use crate::ids::TenantId;
+use crate::refusal::Lack;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 256 << 10;
@@ -155,10 +156,9 @@ impl StateDir {
     }
 }
 
-/// True if a file could not be opened for lack of descriptors or memory.
+/// True if a file could not be opened or read because the machine has too little of something.
 fn is_scarcity(error: &io::Error) -> bool {
-    let scarce = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
-    error.raw_os_error().is_some_and(|raw| scarce.contains(&Errno::from_raw_os_error(raw)))
+    Errno::from_io_error(error).and_then(Lack::told_by).is_some()
 }
 
 /// Whether a file has the length and the hash that its record says. Its position stays.

@@ -335,12 +335,12 @@ impl Checker {
                 absent.kernel
             )));
         }
-        let names = signatures.iter().flat_map(|signature| &signature.params);
-        let names: usize = names.map(|param| param.name.len()).sum();
-        if names > MAX_NAMES_BYTES / 2 {
+        let of_params = signatures.iter().flat_map(|signature| &signature.params);
+        let names = names + of_params.map(|param| param.name.len()).sum::<usize>();
+        if names > MAX_NAMES_BYTES {
             return Err(CodeError(format!(
-                "the names of its kernels' parameters have {names} bytes, allowed are {}: shorten them, or split the module",
-                MAX_NAMES_BYTES / 2
+                "the names of its kernels and of their parameters have {names} bytes, allowed are {MAX_NAMES_BYTES}: split the \
+                 module"
             )));
         }
         let params: usize = signatures.iter().map(|signature| signature.params.len()).sum();
