@@ -48,14 +48,19 @@ def full(folder: Path) -> Iterator[str]:
         yield path
 
 
-def connect_later(path: str, patience: float) -> None:
+def connect_and_leave(path: str, patience: float) -> None:
+    pappus.connect(path, patience=patience).close()
+
+
+def connect_and_leave_later(path: str, patience: float) -> None:
     async def main() -> None:
-        await pappus.aio.connect(path, patience=patience)
+        async with await pappus.aio.connect(path, patience=patience):
+            pass
 
     asyncio.run(main())
 
 
-CONNECTS: list[Callable[[str, float], Any]] = [lambda path, patience: pappus.connect(path, patience=patience), connect_later]
+CONNECTS: list[Callable[[str, float], None]] = [connect_and_leave, connect_and_leave_later]
 
 
 @pytest.mark.parametrize("connect", CONNECTS, ids=["blocking", "asyncio"])
