@@ -243,7 +243,6 @@ pub(crate) fn device(device: &v1::DeviceStatus) -> Value {
         "quarantined": device.quarantined.iter().map(quarantined).collect::<Vec<_>>(),
         "budgets": device.budgets.iter().map(budget).collect::<Vec<_>>(),
         "tenants": device.tenants.iter().map(tenant_time).collect::<Vec<_>>(),
-        "slices": device.slices,
     })
 }
 

@@ -712,9 +712,6 @@ pub struct DeviceStatus {
     /// Device time by tenant: to the operator all, to others their own.
     #[prost(message, repeated, tag = "32")]
     pub tenants: ::prost::alloc::vec::Vec<TenantDeviceTime>,
-    /// Whether the chip slices its time between workers just now, where that was found to be better than turns.
-    #[prost(bool, tag = "33")]
-    pub slices: bool,
     /// How long a domain keeps a worker that another one waits for.
     #[prost(uint64, tag = "34")]
     pub min_residency_us: u64,

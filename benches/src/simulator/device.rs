@@ -124,11 +124,6 @@ impl Device {
         self.chip.changes()
     }
 
-    /// Whether the chip slices by decision.
-    pub fn slices(&self) -> bool {
-        self.scheduler.slices() || self.shape.quantum_us.is_none()
-    }
-
     /// Processes in slots that serve a domain.
     pub fn residents(&self) -> usize {
         WorkerId::first(self.slots.len())

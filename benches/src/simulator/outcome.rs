@@ -29,8 +29,6 @@ pub struct Outcome {
     pub changes_per_second: f64,
     /// Turns granted, a second.
     pub turns_per_second: f64,
-    /// Part of the windows at whose end the chip sliced by decision.
-    pub slicing: f64,
     /// Processes made.
     pub makes: u64,
     /// Residents that gave way.
@@ -109,7 +107,6 @@ pub struct Recorder {
     residents: usize,
     window_residents: usize,
     most_residents: usize,
-    sliced: u64,
     looks: u64,
     windows: u64,
     /// What was counted when counting began.
@@ -144,7 +141,6 @@ impl Recorder {
             residents: 0,
             window_residents: 0,
             most_residents: 0,
-            sliced: 0,
             looks: 0,
             windows: 0,
             before: None,
@@ -171,7 +167,6 @@ impl Recorder {
         now_ns: u64,
         had: impl Iterator<Item = (usize, TenantId, u64)>,
         residents: usize,
-        slices: bool,
     ) {
         let counts = now_ns > self.warm_ns;
         for (group, tenant, ns) in had.filter(|_| counts) {
@@ -182,7 +177,6 @@ impl Recorder {
         }
         if counts {
             self.window_residents += residents;
-            self.sliced += u64::from(slices);
             self.looks += 1;
         }
     }
@@ -256,7 +250,6 @@ impl Recorder {
             most_residents: self.most_residents,
             changes_per_second: (changes - changes_before) as f64 / seconds,
             turns_per_second: (after.turns - before.turns) as f64 / seconds,
-            slicing: self.sliced as f64 / self.looks.max(1) as f64,
             makes: after.makes - before.makes,
             evictions: after.evictions - before.evictions,
             scrubs: after.scrubs - before.scrubs,

@@ -50,7 +50,6 @@ mod tests {
     fn defaults_are_the_supervisors() {
         let defaults = shape("").unwrap();
         assert_eq!((defaults.workers, defaults.standbys, defaults.quantum_us), (62, 1, Some(5_000)));
-        assert!(defaults.turn_rules.may_slice);
         let given = shape(&merged("workers=8,turns=on", "turns=off,lanes=4")).unwrap();
         assert_eq!((given.workers, given.lanes, given.quantum_us), (8, 4, None));
         assert!(shape("turns=sometimes").is_err());

@@ -1,6 +1,6 @@
 //! What is simulated: each scenario is a few cases, and the numbers that they must reach.
 
-use pappus_supervisor::schedule::{TenantShare, TurnRules};
+use pappus_supervisor::schedule::TenantShare;
 
 use super::costs::{Costs, Work};
 use super::outcome::Outcome;
@@ -95,7 +95,7 @@ pub const ALL: [Scenario; 15] = [
     },
     Scenario {
         name: "few",
-        about: "8 tenants with 1, 2, 4, 8, 16 calls in flight each: turns off, on, auto",
+        about: "8 tenants with 1, 2, 4, 8, 16 calls in flight each: turns off, on",
         cases: few,
         judge: judge_few,
     },
@@ -180,7 +180,7 @@ impl Case {
     fn run_with(&self, rules_on_top: &str, options: &Options, costs: Costs) -> Result<Outcome> {
         let scaled = |ns: u64| (ns as f64 * options.scale) as u64;
         let mut shape = rules::shape(&rules::merged(&self.settings, rules_on_top))?;
-        shape.turn_rules = TurnRules { change_ns: costs.change_ns, ..shape.turn_rules };
+        shape.change_ns = costs.change_ns;
         let setup = Setup {
             shape,
             devices: self.devices,
@@ -244,22 +244,20 @@ fn few(_: &Options) -> Vec<Case> {
             Case::new(format!("{in_flight} in flight, turns={turns}"), &settings, groups).lasting(5, 3)
         })
     };
-    ["off", "on", "auto"].into_iter().flat_map(case).collect()
+    ["off", "on"].into_iter().flat_map(case).collect()
 }
 
 fn judge_few(runs: &Runs, report: &mut Report) -> Result<()> {
     let mut before = 0.0;
     for in_flight in IN_FLIGHT {
         let rate = |turns: &str| runs.rate(&format!("{in_flight} in flight, turns={turns}"));
-        let (off, auto) = (rate("off")?, rate("auto")?);
+        let (off, on) = (rate("off")?, rate("on")?);
         let title = format!("8 tenants, {in_flight} in flight each");
-        report.at_least(0.97, format!("{title}, turns=auto / turns=off"), auto / off, Unit::Ratio);
-        let best = off.max(rate("on")?);
-        report.at_least(0.95, format!("{title}, turns=auto / the better of both"), auto / best, Unit::Ratio);
+        report.at_least(0.97, format!("{title}, turns=on / turns=off"), on / off, Unit::Ratio);
         if before > 0.0 {
-            report.at_least(1.0, format!("{title}, / half as many"), auto / before, Unit::Ratio);
+            report.at_least(1.0, format!("{title}, / half as many"), on / before, Unit::Ratio);
         }
-        before = auto;
+        before = on;
     }
     Ok(())
 }

@@ -86,19 +86,6 @@ fn tenants_with_one_call_in_flight_are_waited_for_where_a_change_is_dear() {
 }
 
 #[test]
-fn the_better_mode_is_found() {
-    for in_flight in [1, 16] {
-        let rate = |turns: &str| {
-            let settings = format!("workers=8,memory=64GiB,turns={turns}");
-            let work = Work::lasting("short", 400_000, 4.0);
-            simulate(&settings, 1, vec![Group::looping("t", 8, in_flight, work)], 5000, 500).per_second
-        };
-        let [off, on, auto] = ["off", "on", "auto"].map(rate);
-        assert!(auto >= 0.9 * off.max(on), "{in_flight} in flight: off {off}, on {on}, auto {auto}");
-    }
-}
-
-#[test]
 fn nine_busy_tenants_on_eight_workers_lose_little() {
     let rate = |settings: &str, tenants| {
         let settings = format!("workers=8,memory=64GiB,{settings}");

@@ -226,7 +226,7 @@ impl World {
                     let had = device.take_had(now_ns);
                     let had =
                         had.into_iter().map(|(tenant, ns)| (self.tenants[index(tenant)].group, tenant, ns));
-                    self.recorder.device(now_ns, had, device.residents(), device.slices());
+                    self.recorder.device(now_ns, had, device.residents());
                 }
                 self.recorder.window_ends(now_ns, &self.devices);
                 self.events.at(now_ns + self.setup.window_ns, Event::Window);

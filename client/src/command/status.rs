@@ -119,7 +119,6 @@ fn settings(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             device.workers_at_most.to_string(),
             device.lanes.to_string(),
             match device.turns {
-                true if device.slices => "slices".to_owned(),
                 true => nanoseconds(device.quantum_us * 1000),
                 false => "off".to_owned(),
             },

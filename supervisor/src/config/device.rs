@@ -8,7 +8,7 @@ use pappus_protocol::Kind;
 use pappus_protocol::device_memory::{WASM_PAGE_BYTES, whole_gpu_pages};
 use pappus_protocol::from_worker::{FoundDevice, Survey};
 
-use super::request::{DeviceRequest, Selector, Turns};
+use super::request::{DeviceRequest, Selector};
 use super::{ConfigError, given_twice};
 use crate::limits;
 
@@ -47,8 +47,6 @@ pub struct DeviceConfig {
     pub stack_bytes: u64,
     /// Workers submit by turns.
     pub turns: bool,
-    /// Whether it is found out if slicing is better than turns.
-    pub may_slice: bool,
     /// How long a turn lasts while others wait.
     pub quantum: Duration,
     /// On-chip state is cleared between any two calls.
@@ -112,16 +110,6 @@ impl DeviceConfig {
         }
     }
 
-    /// Whether it takes turns as was asked for.
-    pub(super) fn has_turns(&self, asked: Turns) -> bool {
-        match asked {
-            Turns::On => self.turns && !self.may_slice,
-            Turns::Off => !self.turns,
-            // Decided at the start.
-            Turns::Auto => self.may_slice || !self.turns && (self.shared || self.workers == 1),
-        }
-    }
-
     fn cpu(request: &DeviceRequest) -> Result<Self, ConfigError> {
         let workers = request.workers.unwrap_or(CPU_WORKERS);
         let device = Self {
@@ -141,8 +129,7 @@ impl DeviceConfig {
             there_bytes: limits::MAX_CPU_MEMORY_BYTES,
             weights_bytes: request.weights_bytes.unwrap_or(u64::MAX),
             stack_bytes: 0,
-            turns: matches!(request.turns, Some(Turns::On | Turns::Auto)),
-            may_slice: request.turns == Some(Turns::Auto),
+            turns: request.turns.unwrap_or(false),
             quantum: request.quantum.unwrap_or(DEFAULT_QUANTUM),
             scrub_calls: false,
             min_residency: request.min_residency(),
@@ -186,15 +173,8 @@ impl DeviceConfig {
         let made = max_contexts(kind, survey.shared).saturating_sub(standbys + COMPILERS);
         let most = (share / CONTEXT_BYTES).min(made as u64).clamp(1, limits::MAX_WORKERS as u64) as usize;
         let workers = request.workers.unwrap_or(most);
-        // Overlapping is not tried out where it would let one tenant's kernels find what another's left in a processor.
         let concurrent = kind.traits().has_concurrent_processes;
-        let unasked = if concurrent && workers > 1 { Turns::On } else { Turns::Auto };
-        let asked_turns = request.turns.unwrap_or(unasked);
-        let turns = match asked_turns {
-            Turns::Auto => workers > 1 && !survey.shared,
-            Turns::On => true,
-            Turns::Off => false,
-        };
+        let turns = request.turns.unwrap_or(workers > 1 && !survey.shared);
         let scrub_calls = request.scrub_calls.unwrap_or(false);
         let scrub_switch = request.scrub_switch.unwrap_or(false);
         for (asked, setting, instead) in [
@@ -207,7 +187,7 @@ impl DeviceConfig {
                      meanwhile: stop the MPS daemon or use {instead}"
                 )));
             }
-            if asked && concurrent && workers > 1 && asked_turns != Turns::On {
+            if asked && concurrent && workers > 1 && !turns {
                 return Err(request.bad(format!(
                     "{setting} works with turns=on only, since other processes may keep compute units of {name} busy \
                      meanwhile: leave turns out or use {instead}"
@@ -231,7 +211,6 @@ impl DeviceConfig {
             // Small devices keep most of their memory for calls.
             stack_bytes: request.stack_bytes.unwrap_or(GIB.min(memory_bytes / 16)),
             turns,
-            may_slice: turns && asked_turns == Turns::Auto,
             quantum: request.quantum.unwrap_or(DEFAULT_QUANTUM),
             scrub_calls,
             min_residency: request.min_residency(),

@@ -179,24 +179,17 @@ fn processes_that_would_overlap_by_themselves_take_turns_unless_told_otherwise()
         let devices = resolve(&[text.parse().unwrap()], &surveys).map_err(|e| e.to_string());
         devices.map(|mut devices| devices.remove(0))
     };
-    for (text, turns, may_slice) in [
-        ("cuda:0", true, true),
-        ("hip:0", true, false),
-        ("hip:0:turns=auto", true, true),
-        ("hip:0:turns=off", false, false),
-        ("hip:0:workers=1", false, false),
-    ] {
-        let device = take(text).unwrap();
-        assert_eq!((device.turns, device.may_slice), (turns, may_slice), "{text}");
+    for (text, turns) in
+        [("cuda:0", true), ("hip:0", true), ("hip:0:turns=off", false), ("hip:0:workers=1", false)]
+    {
+        assert_eq!(take(text).unwrap().turns, turns, "{text}");
     }
     for setting in ["scrub=call", "tenant-switch=scrub"] {
         assert!(take(&format!("hip:0:{setting}")).is_ok());
         assert!(take(&format!("hip:0:workers=1,{setting}")).is_ok());
-        assert!(take(&format!("cuda:0:turns=auto,{setting}")).is_ok());
-        for turns in ["off", "auto"] {
-            let why = take(&format!("hip:0:turns={turns},{setting}")).unwrap_err();
-            assert!(why.contains("works with turns=on only"), "{why}");
-        }
+        assert!(take(&format!("cuda:0:turns=off,{setting}")).is_ok());
+        let why = take(&format!("hip:0:turns=off,{setting}")).unwrap_err();
+        assert!(why.contains("works with turns=on only"), "{why}");
     }
 }
 

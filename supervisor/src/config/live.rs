@@ -138,7 +138,7 @@ impl DeviceConfig {
             ("stack", request.stack_bytes.is_some_and(|bytes| bytes != self.stack_bytes)),
             ("scrub", request.scrub_calls.is_some_and(|call| call != self.scrub_calls)),
             ("tenant-switch", request.scrub_switch.is_some_and(|scrub| scrub != self.scrub_switch)),
-            ("turns", request.turns.is_some_and(|turns| !self.has_turns(turns))),
+            ("turns", request.turns.is_some_and(|turns| turns != self.turns)),
         ];
         let differs = differs.into_iter().filter(|(_, differs)| *differs);
         differs.map(|(name, _)| Fixed { name, device: Some(self.name.clone()) }).collect()
@@ -280,7 +280,7 @@ mod tests {
             let fixed = gpu.fixed(&text.parse().unwrap());
             fixed.into_iter().map(|fixed| fixed.name).collect::<Vec<_>>()
         };
-        assert_eq!(fixed("cuda:0:workers=9,weights=1GiB,turns=auto"), Vec::<&str>::new());
+        assert_eq!(fixed("cuda:0:workers=9,weights=1GiB,turns=on"), Vec::<&str>::new());
         assert_eq!(fixed("cuda:0:weights=2GiB,turns=off,scrub=call"), ["weights", "scrub", "turns"]);
     }
 }

@@ -53,18 +53,6 @@ impl fmt::Display for Selector {
     }
 }
 
-/// Whether workers submit by turns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turns {
-    /// Where there are several workers that cannot share the device at the same time, and where that is better than
-    /// slicing, which is found out while serving.
-    Auto,
-    /// Always.
-    On,
-    /// Never.
-    Off,
-}
-
 /// A device as asked for; what was not given is decided once the device is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceRequest {
@@ -76,7 +64,7 @@ pub struct DeviceRequest {
     pub(super) lanes: Option<u32>,
     pub(super) memory_bytes: Option<u64>,
     pub(super) standbys: Option<usize>,
-    pub(super) turns: Option<Turns>,
+    pub(super) turns: Option<bool>,
     pub(super) quantum: Option<Duration>,
     pub(super) weights_bytes: Option<u64>,
     pub(super) stack_bytes: Option<u64>,
@@ -87,10 +75,10 @@ pub struct DeviceRequest {
     seen: Vec<String>,
 }
 
-const CPU_SETTINGS: &str = "workers=N, memory=SIZE, weights=SIZE, standbys=N, turns=auto|on|off, \
+const CPU_SETTINGS: &str = "workers=N, memory=SIZE, weights=SIZE, standbys=N, turns=on|off, \
     quantum=DURATION, min-residency=DURATION and tenant-switch=replace|scrub, e.g. cpu:workers=2,memory=256MiB";
 const GPU_SETTINGS: &str = "workers=N, lanes=N, memory=SIZE, standbys=N, quantum=DURATION, \
-    turns=auto|on|off, weights=SIZE, stack=SIZE, scrub=switch|call, min-residency=DURATION and \
+    turns=on|off, weights=SIZE, stack=SIZE, scrub=switch|call, min-residency=DURATION and \
     tenant-switch=replace|scrub, e.g. cuda:0:workers=4,lanes=8";
 /// The longest UUID that is read.
 const MAX_UUID: usize = 96;
@@ -187,10 +175,9 @@ impl DeviceRequest {
             }
             "turns" => {
                 self.turns = Some(match value {
-                    "on" => Turns::On,
-                    "off" => Turns::Off,
-                    "auto" => Turns::Auto,
-                    _ => return Err(self.bad("turns must be auto, on or off, e.g. turns=auto")),
+                    "on" => true,
+                    "off" => false,
+                    _ => return Err(self.bad("turns must be on or off, e.g. turns=on")),
                 });
             }
             "lanes" if gpu => {
@@ -323,13 +310,13 @@ mod tests {
 
     #[test]
     fn every_setting_is_read() {
-        let text = "cuda:0:workers=4,lanes=8,memory=100GiB,standbys=2,quantum=0.5ms,turns=auto,weights=20GiB,\
+        let text = "cuda:0:workers=4,lanes=8,memory=100GiB,standbys=2,quantum=0.5ms,turns=on,weights=20GiB,\
                     stack=1GiB,scrub=call,min-residency=2s,tenant-switch=scrub";
         let r = request(text);
         assert_eq!((r.workers, r.lanes, r.standbys), (Some(4), Some(8), Some(2)));
         assert_eq!((r.memory_bytes, r.weights_bytes), (Some(100 << 30), Some(20 << 30)));
         assert_eq!((r.stack_bytes, r.scrub_calls), (Some(1 << 30), Some(true)));
-        assert_eq!((r.turns, r.quantum), (Some(Turns::Auto), Some(Duration::from_micros(500))));
+        assert_eq!((r.turns, r.quantum), (Some(true), Some(Duration::from_micros(500))));
         assert_eq!((r.min_residency(), r.scrub_switch), (Duration::from_secs(2), Some(true)));
         assert_eq!(request("cpu:min-residency=0s").min_residency(), Duration::ZERO);
         assert_eq!(request("cpu").min_residency(), Duration::from_millis(100));
@@ -355,12 +342,12 @@ mod tests {
             ("cuda:0:quantum=10us", "quantum must be 100us to 1s"),
             ("cpu:min-residency=1h", "min-residency must be 0s to 10m"),
             ("cpu:tenant-switch=keep", "tenant-switch must be replace or scrub"),
-            ("cuda:0:turns=maybe", "turns must be auto, on or off"),
+            ("cuda:0:turns=maybe", "turns must be on or off"),
             ("cuda:0:scrub=never", "scrub must be switch or call"),
             ("cuda:0:workers=1,workers=2", "given twice"),
             ("cuda:0:colour=red", "\"colour=red\" is no setting of it; there are workers=N, lanes=N"),
             ("cpu:lanes=2", "one lane"),
-            ("cpu:turns=maybe", "turns must be auto, on or off"),
+            ("cpu:turns=maybe", "turns must be on or off"),
             ("cpu:stack=1GiB", "is no setting of it; there are workers=N, memory=SIZE"),
         ] {
             let why = text.parse::<DeviceRequest>().unwrap_err().to_string();

@@ -14,7 +14,7 @@ use crate::config::DeviceConfig;
 use crate::limits::{CPU_CHANGE_NS, GPU_CHANGE_NS};
 use crate::processes::memory_ledger::{MemoryLedger, most_starting};
 use crate::schedule::events::{Event, SetPolicy};
-use crate::schedule::{Action, Policy, ResidentPrice, Scheduler, Shape, Size, TurnRules};
+use crate::schedule::{Action, Policy, ResidentPrice, Scheduler, Shape, Size};
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 
 /// What is to be done, in the order in which it was decided. Whoever has something decided carries this out: what is
@@ -140,7 +140,7 @@ pub fn shape(config: &DeviceConfig) -> Shape {
         lanes: size.lanes,
         workers_per_domain: size.workers_per_domain,
         quantum_us: config.takes_turns().then_some(size.quantum_us),
-        turn_rules: TurnRules { change_ns, may_slice: config.may_slice },
+        change_ns,
         residency_ns: size.residency_ns,
         scrubs: config.scrub_switch,
         resident_price,

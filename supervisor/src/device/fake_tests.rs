@@ -95,7 +95,6 @@ fn config(turns: bool) -> DeviceConfig {
         weights_bytes: 10 * MIB,
         stack_bytes: 5 * MIB,
         turns,
-        may_slice: false,
         quantum: Duration::from_millis(5),
         scrub_calls: false,
         min_residency: std::time::Duration::from_millis(100),

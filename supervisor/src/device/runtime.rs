@@ -440,11 +440,6 @@ impl Device {
         self.decisions.ask().device_times(MAX_TENANTS_SHOWN)
     }
 
-    /// Whether the chip slices its time between workers now.
-    pub fn slices(&self) -> bool {
-        self.decisions.ask().slices()
-    }
-
     /// Device time that one tenant used.
     pub fn device_time_of(&self, tenant: TenantId) -> u64 {
         self.decisions.ask().device_time_of(tenant)

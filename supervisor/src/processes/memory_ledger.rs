@@ -400,7 +400,6 @@ mod tests {
             weights_bytes: 20 * GIB,
             stack_bytes: GIB,
             turns: true,
-            may_slice: false,
             quantum: std::time::Duration::from_millis(5),
             scrub_calls: false,
             min_residency: std::time::Duration::from_millis(100),

@@ -11,7 +11,6 @@
 //! - [`turns`]: who may submit to the device (`turn_holder`: who does; `slowed_clock`: what each of several had); `turn_cost`: what a change costs; `turn_fines`: who
 //!   has to stand behind others; `share_line`: who is next, by classes and weights (`fair_line`: start-time fair queueing).
 //! - `lane_shares`: how many lanes a tenant may use where several have the device at once.
-//! - `turn_mode`: whether slicing is better; `mode_window`: what that is judged by.
 //! - `overruns`: calls that are in the way of others for too long.
 //! - `lending`: who has what of the device's memory, and whose calls wait for some.
 //! - `residency`: which resident gives way to another domain, and when.
@@ -38,7 +37,6 @@ mod gathering;
 mod idle_weights;
 mod lane_shares;
 mod lending;
-mod mode_window;
 mod overruns;
 mod penalties;
 mod placing;
@@ -55,7 +53,6 @@ mod slowed_clock;
 mod turn_cost;
 mod turn_fines;
 mod turn_holder;
-mod turn_mode;
 pub mod turns;
 pub mod types;
 mod unproven;
@@ -70,5 +67,5 @@ pub use retry::{Attempts, Withdrawn};
 pub use scheduler::Scheduler;
 pub use types::{
     Action, Address, CallId, Class, Command, Domain, Ended, KillReason, Limits, Loss, NotNow, Policy,
-    Resident, ResidentPrice, Shape, TenantShare, Terms, TurnRules, Verdict, WhyGone,
+    Resident, ResidentPrice, Shape, TenantShare, Terms, Verdict, WhyGone,
 };

@@ -39,7 +39,7 @@ impl<C: Clone> Scheduler<C> {
             return;
         }
         self.overrun_check_ns = now_ns.saturating_add(OVERRUN_CHECK_NS);
-        let (clock_ns, contended_ns) = (turns.in_the_way_ns(now_ns), turns.contended_ns(now_ns));
+        let clock_ns = turns.in_the_way_ns(now_ns);
         let granted: Vec<(WorkerId, u64)> = turns.granted().collect();
         let mut long_calls = 0;
         for (worker, granted_clock_ns) in granted {
@@ -49,7 +49,6 @@ impl<C: Clone> Scheduler<C> {
             let limit_ns = self.placing.share_of(tenant).overrun_ns.unwrap_or(self.overrun_ns);
             if limit_ns != 0 && ran_ns >= limit_ns {
                 self.turns.iter_mut().for_each(|turns| turns.fine(tenant, ran_ns));
-                self.mode.iter_mut().for_each(|mode| mode.overran(contended_ns));
                 self.kill_overrun(now_ns, worker, id, actions);
             }
         }

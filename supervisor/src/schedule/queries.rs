@@ -4,7 +4,6 @@ use super::budget::Budget;
 use super::calls::CallState;
 use super::quarantine::Quarantined;
 use super::scheduler::Scheduler;
-use super::turn_mode::TurnMode;
 use super::turns::Turns;
 use super::types::{CallId, Domain, Resident, TenantShare};
 use super::workers::State;
@@ -73,7 +72,6 @@ impl<C> Scheduler<C> {
             self.penalties.next_ns(),
             self.exclusive.next_ns(),
             self.next_overrun_check_ns(),
-            self.next_look_ns,
             self.lending.next_ns(),
         ];
         all.into_iter().flatten().min()
@@ -110,11 +108,6 @@ impl<C> Scheduler<C> {
     /// Device time that one tenant used.
     pub fn device_time_of(&self, tenant: TenantId) -> u64 {
         self.device_time.of(tenant)
-    }
-
-    /// Whether the chip slices its time between workers now.
-    pub fn slices(&self) -> bool {
-        self.mode.as_ref().is_some_and(TurnMode::slices)
     }
 
     /// Functions that are refused, and to whom.

@@ -43,25 +43,13 @@ pub(super) struct RunTimes(IdMap<Kind, Seen>);
 impl RunTimes {
     /// A call was on the device for so long; how long the shortest was.
     pub(super) fn ended(&mut self, kind: Kind, device_ns: u64) -> u64 {
-        let seen = self.seen(kind, device_ns);
-        seen.calls = seen.calls.saturating_add(1);
-        seen.shortest_ns = (seen.shortest_ns + seen.shortest_ns / RISE).min(device_ns);
-        seen.shortest_ns
-    }
-
-    /// A call was there for so long while others had a part of the device: calls take no longer than that, but nothing is known
-    /// of how long they take at least. How long the shortest was.
-    pub(super) fn ended_beside_others(&mut self, kind: Kind, device_ns: u64) -> u64 {
-        let seen = self.seen(kind, device_ns);
-        seen.shortest_ns = seen.shortest_ns.min(device_ns);
-        seen.shortest_ns
-    }
-
-    fn seen(&mut self, kind: Kind, device_ns: u64) -> &mut Seen {
         if self.0.len() >= MOST && !self.0.contains_key(&kind) {
             self.0.clear();
         }
-        self.0.entry(kind).or_insert(Seen { calls: 0, shortest_ns: device_ns })
+        let seen = self.0.entry(kind).or_insert(Seen { calls: 0, shortest_ns: device_ns });
+        seen.calls = seen.calls.saturating_add(1);
+        seen.shortest_ns = (seen.shortest_ns + seen.shortest_ns / RISE).min(device_ns);
+        seen.shortest_ns
     }
 
     /// How long a call takes at least; none if too few ended.
@@ -70,6 +58,7 @@ impl RunTimes {
     }
 
     /// The shortest of the calls that ended, of few ones, too.
+    #[cfg(test)]
     pub(super) fn shortest_ns(&self, kind: Kind) -> Option<u64> {
         self.0.get(&kind).map(|seen| seen.shortest_ns)
     }
@@ -166,17 +155,5 @@ mod tests {
         assert_eq!([ALICE, BOB, TenantId::new(3)].map(known), [Some(10), Some(80), None]);
         times.forget(F);
         assert!(times.0.is_empty());
-    }
-
-    #[test]
-    fn calls_that_share_the_device_make_it_shorter_and_never_certain() {
-        let mut times = RunTimes::default();
-        [900, 70, 800].into_iter().for_each(|ns| {
-            times.ended_beside_others(kind(F), ns);
-        });
-        (0..ENOUGH).for_each(|_| {
-            times.ended_beside_others(kind(F), 500);
-        });
-        assert_eq!((times.shortest_ns(kind(F)), times.at_least_ns(kind(F))), (Some(70), None));
     }
 }

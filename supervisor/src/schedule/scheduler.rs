@@ -28,7 +28,6 @@ use super::quarantine::{Admission, Use};
 use super::residency::Residency;
 use super::retry::{Attempts, Withdrawn};
 use super::run_times::RunTimes;
-use super::turn_mode::TurnMode;
 use super::turns::{Order, Turns};
 use super::types::{
     Action, CallId, Command, Ended, KillReason, Limits, Loss, NotNow, Policy, Shape, Terms, Verdict, WhyGone,
@@ -46,15 +45,11 @@ pub struct Scheduler<C> {
     pub(super) calls: Calls<C>,
     pub(super) placing: Placing,
     pub(super) turns: Option<Turns>,
-    /// Whether turns are taken or the chip slices, where that is found out.
-    pub(super) mode: Option<TurnMode>,
     pub(super) run_times: RunTimes,
     pub(super) device_time: DeviceTime,
     /// How long a call may be in the way of others, and when that is looked at next.
     pub(super) overrun_ns: u64,
     pub(super) overrun_check_ns: u64,
-    /// When the mode is looked at next.
-    pub(super) next_look_ns: Option<u64>,
     pub(super) exclusive: Exclusive,
     pub(super) penalties: Penalties,
     pub(super) lending: Lending,
@@ -79,13 +74,11 @@ impl<C: Clone> Scheduler<C> {
             workers: Workers::new(shape.workers, shape.lanes),
             calls: Calls::default(),
             placing: Placing::new(&shape),
-            turns: shape.quantum_us.map(|us| Turns::new(shape.workers, us, shape.turn_rules)),
-            mode: shape.quantum_us.filter(|_| shape.turn_rules.may_slice).map(|_| TurnMode::new()),
+            turns: shape.quantum_us.map(|us| Turns::new(shape.workers, us, shape.change_ns)),
             run_times: RunTimes::default(),
             device_time: DeviceTime::default(),
             overrun_ns: Policy::default().overrun_ns,
             overrun_check_ns: 0,
-            next_look_ns: None,
             exclusive: Exclusive::new(),
             penalties: Penalties::new(Policy::default()),
             lending: Lending::new(&shape),
@@ -568,9 +561,6 @@ impl<C: Clone> Scheduler<C> {
         }
         self.turn(actions, |turns, orders| turns.overrun(now_ns, orders));
         self.check_overruns(now_ns, actions);
-        if self.next_look_ns.is_some_and(|at_ns| at_ns <= now_ns) {
-            self.choose_mode(now_ns, actions);
-        }
         for caller in self.penalties.due(now_ns) {
             self.review(now_ns, caller, actions);
         }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::MEMORY;
-use crate::schedule::{Policy, Shape, TurnRules};
+use crate::schedule::{Policy, Shape};
 
 const MS: u64 = 1_000_000;
 
@@ -19,15 +19,13 @@ pub(super) struct Holder {
 pub(super) fn shapes() -> impl Strategy<Value = Shape> {
     let residency_ms = prop_oneof![Just(0), 1..200u64];
     let parts = (1..4usize, 1..4u32, 1..4usize, any::<bool>(), prop::bool::weighted(0.2), any::<bool>());
-    (parts, residency_ms, any::<bool>(), 1..4usize).prop_map(|(parts, residency_ms, may_slice, starting)| {
+    (parts, residency_ms, 1..4usize).prop_map(|(parts, residency_ms, starting)| {
         let (workers, lanes, workers_per_domain, turns, shared_faults, scrubs) = parts;
         let residency_ns = residency_ms * MS;
         let quantum_us = turns.then_some(5000);
-        let turn_rules = TurnRules { may_slice, ..TurnRules::default() };
         Shape {
             workers_per_domain,
             quantum_us,
-            turn_rules,
             residency_ns,
             shared_faults,
             scrubs,

@@ -1,15 +1,11 @@
-//! What sharing a device takes from the events of calls: who is charged, what calls take, whether a new call can end in
-//! time, and whether the chip slices.
+//! What sharing a device takes from the events of calls: who is charged, what calls take, and whether a new call can end in
+//! time.
 
 use super::run_times::Kind;
 use super::scheduler::Scheduler;
-use super::turns::{Charge, Turns};
+use super::turns::Charge;
 use super::types::{Action, CallId, NotNow, TenantShare, Terms};
 use crate::ids::{TenantId, WorkerId};
-
-/// Between two looks at the modes of turns: shares that changed and fines that are paid are seen then, too.
-const SHORTEST_LOOK_NS: u64 = 1_000_000;
-const LONGEST_LOOK_NS: u64 = 50_000_000;
 
 impl<C: Clone> Scheduler<C> {
     /// A tenant is given this of the device from now on.
@@ -72,15 +68,7 @@ impl<C: Clone> Scheduler<C> {
         let tenant = entry.domain.caller;
         let kind = Kind::of(entry.function, tenant, entry.memory_bytes);
         let device_ns = device_ns.min(now_ns.saturating_sub(entry.started_ns));
-        // Where the chip slices, calls take longer than the work that they are.
-        let work_ns = match self.slices() {
-            true => self.run_times.ended_beside_others(kind, device_ns),
-            false => self.run_times.ended(kind, device_ns),
-        };
-        // Modes are compared by what is done while several want the device: only then windows begin anew, too.
-        if self.turns.as_ref().is_some_and(Turns::is_contended) {
-            self.mode.iter_mut().for_each(|mode| mode.completed(tenant, kind));
-        }
+        let work_ns = self.run_times.ended(kind, device_ns);
         let alone = self.workers[worker].calls().len() == 1;
         let charge =
             self.turns.as_mut().and_then(|turns| turns.finished(now_ns, worker, device_ns, work_ns, alone));
@@ -98,23 +86,6 @@ impl<C: Clone> Scheduler<C> {
         (ends_ns > terms.deadline_ns).then_some(NotNow::TooLate { queue_ms, call_ms })
     }
 
-    /// Finds out whether the chip slices better than turns do, and makes it so.
-    pub(super) fn choose_mode(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        let (Some(mode), Some(turns)) = (&mut self.mode, &mut self.turns) else { return };
-        if !turns.is_contended() {
-            self.next_look_ns = None;
-            return;
-        }
-        let clock_ns = turns.contended_ns(now_ns);
-        if !turns.none_is_in_the_way() {
-            mode.postpone(clock_ns);
-        }
-        let slicing = mode.look(clock_ns, turns.sight(self.calls.in_processes()), &self.run_times);
-        let left_ns = mode.next_look_ns(clock_ns).clamp(SHORTEST_LOOK_NS, LONGEST_LOOK_NS);
-        self.next_look_ns = Some(now_ns.saturating_add(left_ns));
-        self.turn(actions, |turns, orders| turns.set_slicing(now_ns, slicing, orders));
-    }
-
     /// Domains without workers may wait no more.
     pub(super) fn note_waits(&mut self) {
         if !self.placing.has_unplaced() {
@@ -122,7 +93,7 @@ impl<C: Clone> Scheduler<C> {
         }
     }
 
-    /// A call waits, or a worker has one: what is looked at while tenants contend is looked at soon.
+    /// A call waits, or a worker has one: whether tenants contend may have changed.
     pub(super) fn note_contention(&mut self, now_ns: u64) {
         let waits = self.placing.has_unplaced();
         match waits {
@@ -131,9 +102,6 @@ impl<C: Clone> Scheduler<C> {
         }
         if let Some(turns) = &mut self.turns {
             turns.set_outside(now_ns, waits);
-        }
-        if self.mode.is_some() && self.turns.as_ref().is_some_and(Turns::is_contended) {
-            self.next_look_ns.get_or_insert(now_ns);
         }
     }
 }

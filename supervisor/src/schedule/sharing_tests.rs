@@ -1,8 +1,8 @@
 //! A device that several tenants want: overruns, deadlines, shares, as the scheduler puts them together.
 
 use super::*;
+use crate::schedule::TenantShare;
 use crate::schedule::run_times::Kind;
-use crate::schedule::{Class, TenantShare, TurnRules};
 
 const S: u64 = 1000 * MS;
 
@@ -253,98 +253,6 @@ fn a_worker_that_says_too_much_is_believed_as_far_as_that_can_be() {
         b.scheduler.run_times.at_least_ns(Kind::of(FUNCTION, ALICE.caller, TERMS.memory_bytes)),
         Some(MS)
     );
-}
-
-#[test]
-fn what_a_tenant_does_alone_is_not_kept_for_comparisons() {
-    let turn_rules = TurnRules { may_slice: true, ..TurnRules::default() };
-    let mut b = Bench::of(Shape { turn_rules, ..by_turns(2, 1) });
-    let counted = |b: &Bench| b.scheduler.mode.as_ref().map(|mode| mode.counted());
-    let mut call = 0;
-    let mut ends = |b: &mut Bench| {
-        call += 1;
-        let id = submit_due(b, call, ALICE, u64::MAX).unwrap();
-        b.now += MS;
-        b.scheduler.handle(b.now, Ran { worker: W0, id, device_ns: MS }, &mut b.actions);
-        b.finish(W0, id);
-    };
-    (0..10).for_each(|_| ends(&mut b));
-    assert_eq!(counted(&b), Some(0));
-    submit_due(&mut b, 100, BOB, u64::MAX).unwrap();
-    ends(&mut b);
-    assert_eq!(counted(&b), Some(1));
-}
-
-/// Workers yield that were told to.
-fn yield_revoked(b: &mut Bench) {
-    for action in std::mem::take(&mut b.actions) {
-        if let Action::Tell { to, command: Command::Revoke { turn } } = action {
-            let yielded = Yielded { worker: to.worker, turn, used_ns: 0, answered: 0 };
-            b.scheduler.handle(b.now, yielded, &mut b.actions);
-        }
-    }
-}
-
-/// A millisecond passes. By turns the call of who has the device ends, and its tenant makes another one; where the chip slices,
-/// none ends.
-fn a_millisecond(b: &mut Bench, calls: &mut [CallId; 2]) {
-    let until_ns = b.now + MS;
-    wait_until(b, until_ns);
-    for (worker, domain) in [(W0, ALICE), (W1, BOB)] {
-        let id = calls[worker.get()];
-        let holds = b.scheduler.turns.as_ref().unwrap().could_act(b.now, worker, 0);
-        if holds && !b.scheduler.slices() {
-            b.scheduler.handle(b.now, Ran { worker, id, device_ns: MS }, &mut b.actions);
-            b.finish(worker, id);
-            calls[worker.get()] = submit_due(b, 0, domain, u64::MAX).unwrap();
-        }
-    }
-    yield_revoked(b);
-}
-
-#[test]
-fn a_probe_lets_the_chip_slice_and_ends() {
-    let turn_rules = TurnRules { may_slice: true, ..TurnRules::default() };
-    let mut b = Bench::of(Shape { turn_rules, ..by_turns(2, 1) });
-    b.scheduler.overrun_ns = 0;
-    let mut calls = [ALICE, BOB].map(|domain| submit_due(&mut b, 0, domain, u64::MAX).unwrap());
-    let (mut sliced, mut turns) = (false, 0);
-    for _ in 0..2000 {
-        a_millisecond(&mut b, &mut calls);
-        let slices = b.scheduler.slices();
-        turns += u32::from(sliced && !slices);
-        sliced = slices;
-    }
-    assert!(turns >= 1 && !sliced, "no work was done where it sliced: turns stay");
-    let batch = TenantShare { class: Class::Batch, ..TenantShare::default() };
-    b.scheduler.handle(b.now, SetShare { tenant: BOB.caller, share: batch }, &mut b.actions);
-    for _ in 0..2000 {
-        a_millisecond(&mut b, &mut calls);
-        assert!(!b.scheduler.slices(), "tenants of different classes take turns");
-    }
-}
-
-#[test]
-fn what_calls_take_while_the_chip_slices_refuses_none() {
-    let turn_rules = TurnRules { may_slice: true, ..TurnRules::default() };
-    let mut b = Bench::of(Shape { turn_rules, ..by_turns(2, 1) });
-    b.scheduler.overrun_ns = 0;
-    let mut calls = [ALICE, BOB].map(|domain| submit_due(&mut b, 0, domain, u64::MAX).unwrap());
-    while !b.scheduler.slices() {
-        a_millisecond(&mut b, &mut calls);
-    }
-    // Of another function.
-    let terms = Terms { function: FunctionId::new(99), ..TERMS };
-    b.finish(W0, calls[0]);
-    for call in 3..23 {
-        let id = b.scheduler.handle(b.now, Submit { call, terms, limits: LIMITS }, &mut b.actions).unwrap();
-        b.scheduler.handle(b.now, Ran { worker: W0, id, device_ns: MS }, &mut b.actions);
-        b.finish(W0, id);
-    }
-    assert!(b.scheduler.slices());
-    let (times, kind) =
-        (&b.scheduler.run_times, Kind::of(terms.function, terms.domain.caller, TERMS.memory_bytes));
-    assert_eq!((times.at_least_ns(kind), times.shortest_ns(kind).is_some()), (None, true));
 }
 
 #[test]

@@ -21,7 +21,7 @@ impl Turns {
         let shared = self.is_shared();
         let sharers = match shared {
             true => u64::from(self.active.count_ones().max(1)),
-            // Where the chip sliced before, several still have grants.
+            // Those that joined a turn that was overrun may still have grants.
             false => self.holders.len() as u64,
         };
         let overran = self.overran();
@@ -39,7 +39,7 @@ impl Turns {
                 holder.overrun_ns += (waited_ns / overran).saturating_sub(part_ns);
                 part_ns
             }
-            false if shared && !self.slicing => {
+            false if shared => {
                 let beside_ns = part_ns.min(work_ns.unwrap_or(part_ns));
                 self.beside_ns += beside_ns / overran;
                 beside_ns
@@ -106,7 +106,7 @@ impl Turns {
 
     /// A call of a worker ended that was on the device for so long, of which `work_ns` is what such calls take at least;
     /// `alone` says that the worker has no other call.
-    /// Where the chip slices, and where none waits, turns do not end: what was used meanwhile is returned.
+    /// Beside a turn that is overrun, and where none waits, turns do not end: what was used meanwhile is returned.
     pub fn finished(
         &mut self,
         now_ns: u64,

@@ -28,11 +28,6 @@ impl Fines {
         self.fined.contains(&tenant)
     }
 
-    /// Whether none stands behind others.
-    pub(super) fn is_empty(&self) -> bool {
-        self.fined.is_empty()
-    }
-
     /// A worker of a tenant with a grant has no call any more.
     pub(super) fn idled(&mut self, now_ns: u64, tenant: TenantId) {
         if !self.has(tenant) {

@@ -12,8 +12,6 @@
 //! and the chip slices its time between them. A tenant that overran is charged for what the others left of that time, and gets
 //! no grant again before none is left that overran.
 //!
-//! Where slicing is better altogether (`turn_mode`), all workers with calls have a grant.
-//!
 //! Who is ended for an overrun is fined (`turn_fines`).
 //!
 //! Two clocks run while at least two parties want the device: that of contended time ([`Turns::contended_ns`]), and one that
@@ -26,8 +24,7 @@ use super::slowed_clock::SlowedClock;
 use super::turn_cost::ChangeCost;
 use super::turn_fines::Fines;
 use super::turn_holder::Holder;
-use super::turn_mode::Sight;
-use super::types::{TenantShare, TurnRules};
+use super::types::TenantShare;
 use crate::ids::{TenantId, TurnId, WorkerId};
 use crate::limits::{OVERRUN_QUANTA, YIELD_NS};
 
@@ -70,7 +67,7 @@ type Place = (u64, WorkerId);
 pub struct Turns {
     quantum_us: u32,
     cost: ChangeCost,
-    /// One, unless the chip slices.
+    /// One, unless a turn is overrun, or those that joined it did not yield yet.
     holders: Vec<Holder>,
     /// Workers that have calls and no grant.
     line: ShareLine<Place>,
@@ -80,8 +77,6 @@ pub struct Turns {
     next_place: u64,
     /// Device time that each worker was charged.
     used_ns: Vec<u64>,
-    /// All that have calls are granted.
-    slicing: bool,
     /// Workers with calls, one bit for each.
     active: u64,
     /// Tenants without a worker wait, too.
@@ -105,17 +100,16 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// No worker has the device.
-    pub fn new(workers: usize, quantum_us: u32, rules: TurnRules) -> Self {
+    /// No worker has the device. A change of turns costs `change_ns` until it was measured.
+    pub fn new(workers: usize, quantum_us: u32, change_ns: u64) -> Self {
         Self {
-            cost: ChangeCost::new(rules.change_ns),
+            cost: ChangeCost::new(change_ns),
             holders: Vec::new(),
             line: ShareLine::new(u64::from(quantum_us) * 1000, u64::from(quantum_us) * 1000 / CREDIT),
             places: vec![None; workers],
             next_turn: 1,
             next_place: 0,
             used_ns: vec![0; workers],
-            slicing: false,
             active: 0,
             outside: false,
             contended_ns: 0,
@@ -175,9 +169,9 @@ impl Turns {
         self.position(worker).filter(|at| self.holders[*at].turn == turn)
     }
 
-    /// Whether several may have the device at once.
+    /// True if a turn is overrun: all that want the device have it.
     fn is_shared(&self) -> bool {
-        self.slicing || self.holders.iter().any(|holder| holder.overran)
+        self.holders.iter().any(|holder| holder.overran)
     }
 
     /// Counts who wants the device, after that changed.
@@ -239,29 +233,6 @@ impl Turns {
         self.holders.iter().map(|holder| (holder.worker, holder.granted_clock_ns))
     }
 
-    /// What `turn_mode` looks at, while so many calls are in workers.
-    pub(super) fn sight(&self, running: u64) -> Sight {
-        let parties = self.parties();
-        Sight {
-            parties,
-            running,
-            equal: self.are_equal(),
-            settled: self.slicing || self.holders.len() <= 1,
-            round_ns: u64::from(parties).saturating_mul(self.quantum_ns()),
-        }
-    }
-
-    /// Whether weights and classes of all that want the device now are the same.
-    fn are_equal(&self) -> bool {
-        let tenants = self.holders.iter().map(|holder| holder.tenant);
-        let mut shares = tenants.chain(self.line.iter().map(|(tenant, _)| tenant)).map(|tenant| {
-            let share = self.line.share_of(tenant);
-            (share.weight, share.class)
-        });
-        let first = shares.next();
-        shares.all(|share| Some(share) == first)
-    }
-
     /// A call was handed to the worker, which serves this tenant.
     pub fn has_work(&mut self, now_ns: u64, worker: WorkerId, tenant: TenantId, orders: &mut Vec<Order>) {
         self.set_active(now_ns, worker, true);
@@ -315,9 +286,9 @@ impl Turns {
 
     /// Grants and revokes what is due.
     fn proceed(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
+        self.fines.forget_paid(&self.line);
         if self.is_shared() {
-            let stays =
-                |tenant: &TenantId| self.fines.has(*tenant) || !self.slicing && self.barred.contains(tenant);
+            let stays = |tenant: &TenantId| self.fines.has(*tenant) || self.barred.contains(tenant);
             let joins = self.line.iter().filter(|(tenant, _)| !stays(tenant));
             let joins: Vec<WorkerId> = joins.map(|(_, (_, worker))| worker).collect();
             joins.into_iter().for_each(|worker| self.grant(now_ns, worker, orders));
@@ -339,7 +310,7 @@ impl Turns {
         }
         if self.holders.len() + self.line.len() > 1 {
             let shared = self.is_shared();
-            // Where the chip slices, idle workers are in no other's way.
+            // Beside a turn that is overrun, idle workers are in no other's way.
             for holder in self.holders.iter_mut().filter(|holder| !shared || holder.idle_ns.is_none()) {
                 holder.charged_from_ns.get_or_insert(now_ns);
             }
@@ -435,30 +406,6 @@ impl Turns {
         Some(charge)
     }
 
-    /// The chip slices between all that have calls, or does so no more.
-    pub fn set_slicing(&mut self, now_ns: u64, slicing: bool, orders: &mut Vec<Order>) {
-        if self.slicing != slicing {
-            self.settle_all(now_ns);
-            for at in 0..self.holders.len() {
-                self.holders[at].unsaid_ns += self.settle_overrun(at, true);
-            }
-            self.slicing = slicing;
-            self.cost.disturbed();
-            // What they have while the chip slices is no turn that they could overrun.
-            let part_ns = self.parts.ns(now_ns);
-            for holder in &mut self.holders {
-                (holder.granted_ns, holder.granted_part_ns, holder.overran) = (now_ns, part_ns, false);
-            }
-            self.proceed(now_ns, orders);
-        }
-    }
-
-    /// Whether no turn is overrun, and no tenant has to stand behind others since it was fined.
-    pub fn none_is_in_the_way(&mut self) -> bool {
-        self.fines.forget_paid(&self.line);
-        self.fines.is_empty() && self.holders.iter().all(|holder| !holder.overran)
-    }
-
     /// A tenant's call is ended for being in the way of others: it is charged so much more than it is for its turns.
     pub fn fine(&mut self, tenant: TenantId, ns: u64) {
         self.line.charge(tenant, ns);
@@ -472,7 +419,7 @@ impl Turns {
 
     /// When a holder with calls has overrun its turn, if others wait for it.
     fn overruns_ns(&self, holder: &Holder) -> Option<u64> {
-        if self.slicing || holder.overran || holder.idle_ns.is_some() || self.line.is_empty() {
+        if holder.overran || holder.idle_ns.is_some() || self.line.is_empty() {
             return None;
         }
         let by_turn_ns = holder.granted_part_ns.saturating_add(OVERRUN_QUANTA * self.quantum_ns());
@@ -494,11 +441,8 @@ impl Turns {
         let of =
             |holder| [self.patience_ends_ns(holder), self.overruns_ns(holder)].into_iter().flatten().min();
         let fined = match self.line.first() {
-            // A tenant whose share changed may have to stand behind nobody any more: it is next at once. Where the chip
-            // slices, who was fined joins nobody, and waits for that to end.
-            Some((tenant, _)) if self.holders.is_empty() => {
-                self.waits_until_ns(tenant).or((!self.slicing).then_some(0))
-            }
+            // A tenant whose share changed may have to stand behind nobody any more: it is next at once.
+            Some((tenant, _)) if self.holders.is_empty() => self.waits_until_ns(tenant).or(Some(0)),
             _ => None,
         };
         self.holders.iter().filter_map(of).chain(fined).min()

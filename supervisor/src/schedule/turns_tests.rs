@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ids::WorkerId;
+use crate::limits::CPU_CHANGE_NS;
 use crate::schedule::Class;
 
 const W0: WorkerId = WorkerId::new(0);
@@ -33,7 +34,7 @@ impl Turns {
 
 /// So many workers, each of a tenant of its own.
 fn turns(workers: usize) -> Turns {
-    Turns::new(workers, QUANTUM_US, TurnRules::default())
+    Turns::new(workers, QUANTUM_US, CPU_CHANGE_NS)
 }
 
 /// The tenant of a worker.
@@ -275,16 +276,16 @@ fn who_waits_for_the_end_of_a_fine_is_next_once_it_stands_behind_nobody() {
 
 #[test]
 fn who_had_a_part_of_the_device_has_not_overrun_its_turn() {
-    // The chip sliced between eight, which yield one after the other now: the last one has the device for 58 ms by then, 10 of them
-    // its own.
+    // Eight join a turn that overran. Once that is over they yield one after the other: the last one has the device for 58 ms by
+    // then, 10 of them its own.
     let (mut turns, mut orders) = (turns(9), Vec::new());
-    turns.set_slicing(0, true, &mut orders);
-    (0..8).for_each(|worker| has_work(&mut turns, 0, WorkerId::new(worker), &mut orders));
-    turns.set_slicing(0, false, &mut orders);
-    has_work(&mut turns, 0, WorkerId::new(8), &mut orders);
+    (0..9).for_each(|worker| has_work(&mut turns, 0, WorkerId::new(worker), &mut orders));
+    let begun = turns.next_deadline_ns().unwrap();
+    turns.overrun(begun, &mut orders);
+    turns.yielded(begun, W0, TurnId::new(1), 0, true, &mut orders);
     orders.clear();
-    let mut now_ns = 40 * MS;
-    for worker in (0..7).map(WorkerId::new) {
+    let mut now_ns = begun + 40 * MS;
+    for worker in (1..8).map(WorkerId::new) {
         turns.overrun(now_ns, &mut orders);
         let turn = turns.holders[0].turn;
         turns.yielded(now_ns, worker, turn, 0, true, &mut orders);
@@ -298,9 +299,9 @@ fn who_had_a_part_of_the_device_has_not_overrun_its_turn() {
         last.is_some_and(|at_ns| at_ns.abs_diff(now_ns - 3 * MS + 15 * MS - part_ns) < MS / 100),
         "{last:?}"
     );
-    // It overruns as any other does.
+    // It overruns as any other does; whoever did so before has no part in that.
     turns.overrun(last.unwrap(), &mut orders);
-    assert!(orders.iter().filter(|order| matches!(order, Order::Grant { .. })).count() == 8, "{orders:?}");
+    assert!(orders.iter().filter(|order| matches!(order, Order::Grant { .. })).count() == 7, "{orders:?}");
 }
 
 /// A turn of 15 ms that overran and ended 320 ms later by itself, or with its process, while `others` waited for it, whose calls
@@ -343,22 +344,6 @@ fn who_overran_is_charged_for_what_others_left_of_the_chip() {
 }
 
 #[test]
-fn what_a_turn_that_overran_had_is_settled_when_slicing_begins() {
-    let (mut turns, mut orders, now) = overrun();
-    turns.yielded(now, W0, TurnId::new(1), 0, true, &mut orders);
-    // W1 overruns as well, alone; W2 joins it, and W0 stays behind until W1 is over.
-    has_work(&mut turns, now, W2, &mut orders);
-    let late = turns.next_deadline_ns().unwrap();
-    turns.overrun(late, &mut orders);
-    let before: Vec<u64> = [W0, W1, W2].map(|worker| turns.used_ns(worker)).into();
-    turns.finished(late + 50 * MS, W2, 50 * MS, 5 * MS, true);
-    // The chip slices between all from here on: what came before is settled.
-    turns.set_slicing(late + 50 * MS, true, &mut orders);
-    let had = [W0, W1, W2].map(|worker| turns.used_ns(worker) - before[worker.get()]);
-    assert_eq!(had, [0, 45 * MS, 5 * MS]);
-}
-
-#[test]
 fn who_overran_is_not_granted_beside_another_that_overruns() {
     let (mut turns, mut orders, now) = overrun();
     turns.yielded(now, W0, TurnId::new(1), 0, true, &mut orders);
@@ -373,41 +358,6 @@ fn who_overran_is_not_granted_beside_another_that_overruns() {
     turns.gone(late, W1, &mut orders);
     expect(&mut orders, &[grant(W0, 4)]);
     assert!(turns.barred.is_empty() || turns.barred == [tenant(W1)]);
-}
-
-#[test]
-fn where_the_chip_slices_all_have_grants() {
-    let (mut turns, mut orders) = (turns(3), Vec::new());
-    has_work(&mut turns, 0, W0, &mut orders);
-    has_work(&mut turns, 0, W1, &mut orders);
-    orders.clear();
-    turns.set_slicing(0, true, &mut orders);
-    expect(&mut orders, &[grant(W1, 2)]);
-    has_work(&mut turns, 0, W2, &mut orders);
-    expect(&mut orders, &[grant(W2, 3)]);
-    // Each is charged for its part, as its calls end.
-    assert_eq!(turns.finished(30, W2, 30, 30, true), charge(W2, 10, 10));
-    turns.idle(60, W2, &mut orders);
-    assert_eq!(turns.finished(60, W1, 60, 60, true), charge(W1, 30, 30));
-    turns.set_slicing(60, false, &mut orders);
-    // The first was revoked before.
-    expect(&mut orders, &[revoke(W1, 2), revoke(W2, 3)]);
-    // Until they have yielded, each has its part still, and what it says beyond that was others' time.
-    assert_eq!(turns.yielded(90, W1, TurnId::new(2), 90, true, &mut orders), charge(W1, 10, 10));
-    assert_eq!(turns.yielded(100, W0, TurnId::new(1), 100, true, &mut orders), charge(W0, 45, 45));
-    assert_eq!(turns.yielded(104, W2, TurnId::new(3), 30, false, &mut orders), charge(W2, 19, 19));
-    expect(&mut orders, &[grant(W1, 4), revoke(W1, 4)]);
-}
-
-#[test]
-fn what_others_used_while_the_chip_sliced_is_not_counted_as_its_own() {
-    let (mut turns, mut orders) = (turns(2), Vec::new());
-    has_work(&mut turns, 0, W0, &mut orders);
-    has_work(&mut turns, 0, W1, &mut orders);
-    turns.set_slicing(0, true, &mut orders);
-    assert_eq!(turns.finished(60, W1, 60, 60, true), charge(W1, 30, 30));
-    // It is scrubbed, say. All the time it had something on the chip.
-    assert_eq!(turns.yielded(60, W1, TurnId::new(2), 60, false, &mut orders), charge(W1, 0, 0));
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub struct Shape {
     /// Workers submit by turns of so many microseconds; none says at any time.
     pub quantum_us: Option<u32>,
     /// How they take turns, if they do.
-    pub turn_rules: TurnRules,
+    pub change_ns: u64,
     /// How long a domain keeps a worker that another one waits for.
     pub residency_ns: u64,
     /// A fault in one worker hits the calls of all.
@@ -87,21 +87,6 @@ impl ResidentPrice {
     };
 }
 
-/// How workers take turns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TurnRules {
-    /// What a change of turns costs, until it was measured, in nanoseconds.
-    pub change_ns: u64,
-    /// Whether it is found out if the device slices its time between workers better than turns do.
-    pub may_slice: bool,
-}
-
-impl Default for TurnRules {
-    fn default() -> Self {
-        Self { change_ns: CPU_CHANGE_NS, may_slice: false }
-    }
-}
-
 /// Which tenants go first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
@@ -153,7 +138,7 @@ impl Shape {
             lanes,
             workers_per_domain: workers,
             quantum_us: None,
-            turn_rules: TurnRules::default(),
+            change_ns: CPU_CHANGE_NS,
             residency_ns: RESIDENCY_NS,
             scrubs: false,
             resident_price: ResidentPrice::GPU,

@@ -130,7 +130,6 @@ fn of_device(ctx: &RequestCtx, device: &Device) -> v1::DeviceStatus {
         budgets: budgets.collect(),
         tenants: tenants.collect(),
         weights: ctx.operator.then_some(weights),
-        slices: device.slices(),
     }
 }
 

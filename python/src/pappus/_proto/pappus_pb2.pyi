@@ -1737,7 +1737,6 @@ class DeviceStatus(_message.Message):
     QUARANTINED_FIELD_NUMBER: _builtins.int
     BUDGETS_FIELD_NUMBER: _builtins.int
     TENANTS_FIELD_NUMBER: _builtins.int
-    SLICES_FIELD_NUMBER: _builtins.int
     MIN_RESIDENCY_US_FIELD_NUMBER: _builtins.int
     QUEUED_BYTES_FIELD_NUMBER: _builtins.int
     QUEUE_CALLS_AT_MOST_FIELD_NUMBER: _builtins.int
@@ -1771,8 +1770,6 @@ class DeviceStatus(_message.Message):
     """Whether on-chip state is cleared between any two calls."""
     workers_at_most: _builtins.int
     """The most workers that there may be at once."""
-    slices: _builtins.bool
-    """Whether the chip slices its time between workers just now, where that was found to be better than turns."""
     min_residency_us: _builtins.int
     """How long a domain keeps a worker that another one waits for."""
     queued_bytes: _builtins.int
@@ -1829,7 +1826,6 @@ class DeviceStatus(_message.Message):
         quarantined: _abc.Iterable[Global___Quarantine] | None = ...,
         budgets: _abc.Iterable[Global___FaultBudget] | None = ...,
         tenants: _abc.Iterable[Global___TenantDeviceTime] | None = ...,
-        slices: _builtins.bool = ...,
         min_residency_us: _builtins.int = ...,
         queued_bytes: _builtins.int = ...,
         queue_calls_at_most: _builtins.int = ...,
@@ -1839,7 +1835,7 @@ class DeviceStatus(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "weights", b"weights"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arch", b"arch", "budgets", b"budgets", "completed", b"completed", "description", b"description", "driver", b"driver", "failed", b"failed", "kind", b"kind", "lanes", b"lanes", "largest_call_bytes", b"largest_call_bytes", "lost", b"lost", "memory", b"memory", "memory_bytes", b"memory_bytes", "min_residency_us", b"min_residency_us", "name", b"name", "quantum_us", b"quantum_us", "quarantined", b"quarantined", "queue_bytes_at_most", b"queue_bytes_at_most", "queue_calls_at_most", b"queue_calls_at_most", "queued", b"queued", "queued_bytes", b"queued_bytes", "running", b"running", "scrub_calls", b"scrub_calls", "slices", b"slices", "standbys", b"standbys", "standbys_ready", b"standbys_ready", "tenants", b"tenants", "turns", b"turns", "weights", b"weights", "workers", b"workers", "workers_at_most", b"workers_at_most"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arch", b"arch", "budgets", b"budgets", "completed", b"completed", "description", b"description", "driver", b"driver", "failed", b"failed", "kind", b"kind", "lanes", b"lanes", "largest_call_bytes", b"largest_call_bytes", "lost", b"lost", "memory", b"memory", "memory_bytes", b"memory_bytes", "min_residency_us", b"min_residency_us", "name", b"name", "quantum_us", b"quantum_us", "quarantined", b"quarantined", "queue_bytes_at_most", b"queue_bytes_at_most", "queue_calls_at_most", b"queue_calls_at_most", "queued", b"queued", "queued_bytes", b"queued_bytes", "running", b"running", "scrub_calls", b"scrub_calls", "standbys", b"standbys", "standbys_ready", b"standbys_ready", "tenants", b"tenants", "turns", b"turns", "weights", b"weights", "workers", b"workers", "workers_at_most", b"workers_at_most"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
