@@ -11,7 +11,7 @@ use pappus_supervisor::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId}
 use pappus_supervisor::placement::{Candidate, Placement, Routed};
 use pappus_supervisor::schedule::events::{Finished, Gone, Ready, StandbysReady, Submit, Tick, Yielded};
 use pappus_supervisor::schedule::weights::{Weights, When};
-use pappus_supervisor::schedule::{Action, CallId, Command, Domain, Limits, Scheduler, Terms, Verdict};
+use pappus_supervisor::schedule::{self, Action, CallId, Command, Domain, Limits, Scheduler, Terms, Verdict};
 
 use crate::Result;
 use crate::harness::sampling::median;
@@ -97,8 +97,14 @@ fn clock_ns() -> f64 {
     start.elapsed().as_nanos() as f64 / f64::from(times)
 }
 
-/// A call: where it was routed.
-type Call = Arc<Routed>;
+/// A call: where it was routed, which counts until it is over.
+#[derive(Debug, Clone)]
+#[expect(dead_code, reason = "it is kept, and looked at by none")]
+struct Call(Arc<Routed>);
+
+impl schedule::Call for Call {
+    type Memory = ();
+}
 
 /// Devices and the router.
 struct Host {
@@ -212,7 +218,7 @@ impl Host {
             weight_bytes: 0,
         };
         let device = &mut self.devices[at];
-        let submit = Submit { call: Arc::new(routed), terms, limits: LIMITS };
+        let submit = Submit { call: Call(Arc::new(routed)), terms, limits: LIMITS };
         device.scheduler.handle(self.now_ns, submit, &mut device.actions)?;
         device.carry_out();
         Ok(at)

@@ -4,11 +4,12 @@
 
 use pappus_supervisor::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 use pappus_supervisor::schedule::events::{
-    Event as SchedulerEvent, Finished, GaveBack, Ran, Scrubbed, SetPolicy, SetShare, Submit, Tick,
-    WeightsGivenUp, Yielded, Yielding,
+    Event as SchedulerEvent, Finished, GaveBack, Ran, Scrubbed, SetPolicy, SetShare, Submit, Tick, Yielded,
+    Yielding,
 };
 use pappus_supervisor::schedule::{
-    Action, Address, CallId, Command, Limits, NotNow, Policy, Scheduler, Shape, TenantShare, Terms, Verdict,
+    self, Action, Address, CallId, Command, Limits, NotNow, Policy, Scheduler, Shape, TenantShare, Terms,
+    Verdict,
 };
 
 use super::chip::{Chip, ContextId, Left};
@@ -19,6 +20,10 @@ use super::worker::{Does, Told, Worker};
 
 /// How many calls may wait; as by default.
 const LIMITS: Limits = Limits { calls: 10_000, bytes: u64::MAX, own_calls: u64::MAX, own_bytes: u64::MAX };
+
+impl schedule::Call for Call {
+    type Memory = ();
+}
 
 /// A call as the scheduler has it.
 #[derive(Debug, Clone, Copy)]
@@ -221,7 +226,7 @@ impl Device {
         event: E,
         events: &mut Events,
     ) -> E::Reply {
-        self.scheduler.set_taken(self.processes.taken_bytes());
+        self.scheduler.set_contexts(self.processes.taken_bytes());
         let reply = self.scheduler.handle(now_ns, event, &mut self.actions);
         while !self.actions.is_empty() {
             let mut batch = std::mem::take(&mut self.actions);
@@ -252,9 +257,8 @@ impl Device {
                 fail(call, events);
             }
             Action::Bring { worker } => self.bring(now_ns, worker, events),
-            Action::GiveUpWeights { .. } => {
-                self.scheduler.handle(now_ns, WeightsGivenUp { coming_bytes: 0 }, &mut self.actions);
-            }
+            // No function has weights.
+            Action::OverQuota { .. } | Action::Release { .. } => {}
             Action::Kill { worker, generation, .. } => self.kill(now_ns, worker, generation, events),
         }
     }
@@ -278,7 +282,7 @@ impl Device {
             }
             Command::Configure => Told::Configure,
             // No function has weights.
-            Command::LookAhead { .. } => return,
+            Command::Load { .. } | Command::Unload { .. } | Command::Uninstall { .. } => return,
             Command::Leave => {
                 self.counts.evictions += 1;
                 return self.leave(now_ns, to.worker, to.generation, events);

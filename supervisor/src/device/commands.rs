@@ -14,9 +14,9 @@ use tokio::sync::watch;
 use super::decisions::{Actions, Decisions};
 use super::held::Held;
 use super::panics::{Panicked, contained};
-use super::quota::MemoryQuota;
+use super::quota::exceeds;
 use super::standby::Standbys;
-use super::weights::{Follows, WeightStore};
+use super::weights::Memory;
 use super::worker_channel::{Start, StartError, WorkerChannel};
 use super::worker_slots::WorkerSlots;
 use crate::call::{Call, Outcome, SpentBudget};
@@ -24,9 +24,8 @@ use crate::config::{DeviceConfig, Settings};
 use crate::ids::{FunctionId, Generation, WorkerId};
 use crate::metrics::DeviceMetrics;
 use crate::refusal::Refusal;
-use crate::schedule::events::{
-    Buried, Cooled, Event, Finished, NotStarted, StandbysReady, WeightsGivenUp, WeightsInUse,
-};
+use crate::schedule::events::{Buried, Event, Finished, NotSent, StandbysReady};
+use crate::schedule::weights::Supply;
 use crate::schedule::{Action, Address, CallId, Command, KillReason, Loss, Verdict};
 use crate::store::StateDir;
 
@@ -37,10 +36,8 @@ pub(super) struct CommandRunner {
     pub(super) metrics: Arc<DeviceMetrics>,
     pub(super) settings: watch::Receiver<Settings>,
     pub(super) store: Arc<StateDir>,
-    pub(super) weights: Option<Arc<WeightStore>>,
     pub(super) slots: Arc<WorkerSlots>,
     pub(super) decisions: Arc<Decisions>,
-    pub(super) quota: Arc<MemoryQuota>,
     /// Numbers for workers that are scrubbed for another domain.
     pub(super) handovers: AtomicU64,
 }
@@ -57,15 +54,10 @@ pub(super) struct ProcessEnd {
 /// What is left to do once a worker's channel is free again.
 #[derive(Debug, Default)]
 struct Leftover {
-    follows: Follows,
-    /// Functions whose weights were to be loaded for calls that wait, and there was no room.
-    left_out: Vec<FunctionId>,
+    /// Functions whose weights the worker was not told to load after all.
+    not_sent: Vec<FunctionId>,
     /// Calls that could not be handed over.
     refused: Vec<(CallId, Arc<Call>, Refusal)>,
-    /// Calls that wait again, for so much memory.
-    short: Vec<(CallId, u64)>,
-    /// Calls that wait again, for weights that others use: since which moment.
-    crowded: Vec<(CallId, u64)>,
     /// Frames waited for company long enough.
     write: bool,
 }
@@ -114,7 +106,12 @@ impl CommandRunner {
                 self.complete(&call, Outcome::NotCleared);
             }
             Action::Bring { worker } => self.slots.want(worker),
-            Action::GiveUpWeights { bytes } => self.give_up_weights(bytes, next),
+            Action::OverQuota { call, has_bytes, needs_bytes } => {
+                self.metrics.failed.increment(1);
+                let error = exceeds(&call.function.account, has_bytes, needs_bytes);
+                self.complete(&call, Outcome::Refused(error.into()));
+            }
+            Action::Release { memory } => drop(memory),
             Action::Kill { worker, generation, why } => self.kill(worker, generation, &why),
         }
     }
@@ -182,42 +179,16 @@ impl CommandRunner {
         if let Some(held) = held.filter(|_| leftover.write) {
             self.slots.release(held);
         }
+        for function in leftover.not_sent {
+            let not_sent = NotSent { worker: to.worker, function };
+            self.decisions.decide(next, |deciding| deciding.handle(not_sent));
+        }
         for (id, call, error) in leftover.refused {
             self.metrics.failed.increment(1);
             self.complete(&call, Outcome::Refused(error));
             let finished = Finished { worker: to.worker, id, verdict: Verdict::Neither };
             self.decisions.decide(next, |deciding| deciding.handle(finished));
         }
-        for (id, missing_bytes) in leftover.short {
-            let not_started = NotStarted { worker: to.worker, id, missing_bytes };
-            self.decisions.decide(next, |deciding| deciding.handle(not_started));
-        }
-        for (id, moment) in leftover.crowded {
-            let in_use = WeightsInUse { worker: to.worker, id, moment };
-            self.decisions.decide(next, |deciding| deciding.handle(in_use));
-        }
-        next.append(&mut leftover.follows.actions);
-        self.evict(&leftover.follows.evicted, next);
-        for function in leftover.left_out {
-            self.decisions.decide(next, |deciding| deciding.handle(Cooled { function }));
-        }
-    }
-
-    /// Weights leave every worker.
-    fn evict(&self, functions: &[FunctionId], next: &mut Actions) {
-        for &function in functions {
-            self.slots.each_channel(|channel| channel.unload(function));
-            self.decisions.decide(next, |deciding| deciding.handle(Cooled { function }));
-        }
-    }
-
-    /// Weights that no call uses give way to calls.
-    fn give_up_weights(&self, bytes: u64, next: &mut Actions) {
-        let mut evicted = Vec::new();
-        let coming_bytes = self.weights.as_ref().map_or(0, |weights| weights.give_up(bytes, &mut evicted));
-        self.evict(&evicted, next);
-        let given_up = WeightsGivenUp { coming_bytes };
-        self.decisions.decide(next, |deciding| deciding.handle(given_up));
     }
 
     /// Other standbys are ready than before.
@@ -238,15 +209,23 @@ impl CommandRunner {
         held: Option<&mut Held>,
     ) {
         match *command {
-            Command::Start { lane, alone, memory_bytes, id, ref call } => {
+            Command::Start { lane, alone, memory_bytes, id, ref call, ref load } => {
                 let now = held.map(|held| held.add(worker, call));
-                self.start(channel, Start { worker, lane, alone, memory_bytes, id }, call, leftover);
+                let start = Start { worker, lane, alone, memory_bytes, id };
+                self.start(channel, start, call, load.as_ref(), leftover);
                 match now {
                     Some(now) => leftover.write |= now,
                     None => channel.write(),
                 }
             }
-            Command::LookAhead { ref calls } => self.look_ahead(channel, worker, calls, leftover),
+            Command::Load { ref call, ref load } => {
+                if channel.load(&self.store, call, load).is_err() {
+                    // What is wrong is said when a call starts.
+                    not_loaded(channel, call, load, leftover);
+                }
+            }
+            Command::Unload { function } => channel.unload(function),
+            Command::Uninstall { function } => channel.uninstall(function),
             Command::Configure => channel.configure(self.worker_settings()),
             Command::GiveBack { lanes } => channel.give_back(lanes),
             Command::Grant { turn, quantum_us, change_us } => {
@@ -260,46 +239,26 @@ impl CommandRunner {
     }
 
     /// Hands a call over.
-    fn start(&self, channel: &mut WorkerChannel, start: Start, call: &Arc<Call>, leftover: &mut Leftover) {
-        let weights = self.weights.as_deref();
-        let reserved = self.quota.reserve_weights(start.worker, call);
-        let started = reserved.map_err(|error| StartError::Refused(error.into())).and_then(|given_up| {
-            given_up.iter().for_each(|function| channel.unload(*function));
-            leftover.follows.evicted.extend(given_up);
-            let started = channel.start(&self.store, weights, start, call, &mut leftover.follows);
-            if let Some(weights) = weights {
-                weights.settled(&call.function, start.worker);
-            }
-            started
-        });
-        match started {
+    fn start(
+        &self,
+        channel: &mut WorkerChannel,
+        start: Start,
+        call: &Arc<Call>,
+        load: Option<&Supply<Memory>>,
+        leftover: &mut Leftover,
+    ) {
+        match channel.start(&self.store, start, call, load) {
             Ok(()) => {}
-            Err(StartError::NoMemory(bytes)) => leftover.short.push((start.id, bytes)),
-            Err(StartError::WeightsInUse { moment }) => leftover.crowded.push((start.id, moment)),
-            Err(StartError::Refused(error)) => leftover.refused.push((start.id, call.clone(), error)),
+            Err(StartError::Refused(error)) => {
+                load.into_iter().for_each(|load| not_loaded(channel, call, load, leftover));
+                leftover.refused.push((start.id, call.clone(), error));
+            }
             Err(StartError::Broken(error)) => {
                 tracing::error!(worker = start.worker.get(), "a worker does not take a call: {error}");
                 count_as_handed_over(call);
                 channel.kill_any();
             }
         }
-    }
-
-    /// Has weights loaded of functions whose calls wait. Those of an owner that may have so much only are loaded when they
-    /// are needed.
-    fn look_ahead(
-        &self,
-        channel: &mut WorkerChannel,
-        worker: WorkerId,
-        calls: &[Arc<Call>],
-        leftover: &mut Leftover,
-    ) {
-        let Some(weights) = &self.weights else { return };
-        if calls.iter().any(|call| MemoryQuota::limits_weights(call)) {
-            return;
-        }
-        let left_out = channel.look_ahead(&self.store, weights, worker, calls, &mut leftover.follows);
-        leftover.left_out.extend(left_out);
     }
 
     /// The settings of workers.
@@ -327,6 +286,17 @@ impl CommandRunner {
             tracing::error!("a call is not answered: {why}");
         }
     }
+}
+
+/// A worker was not told to load a function's weights, unless what failed came behind that.
+fn not_loaded(channel: &mut WorkerChannel, call: &Call, load: &Supply<Memory>, leftover: &mut Leftover) {
+    let function = call.function.id;
+    if channel.has_weights(function) {
+        return;
+    }
+    // It keeps those that they were to replace, which nobody counts any more.
+    load.instead_of.into_iter().for_each(|replaced| channel.unload(replaced));
+    leftover.not_sent.push(function);
 }
 
 /// Kills a process that was not told all of a command, after a panic.

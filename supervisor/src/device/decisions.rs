@@ -33,11 +33,6 @@ impl Actions {
         self.0.is_empty()
     }
 
-    /// Puts behind this what else is to be done.
-    pub(super) fn append(&mut self, more: &mut Self) {
-        self.0.append(&mut more.0);
-    }
-
     /// Nobody is left for whom it could be done.
     pub(super) fn discard(&mut self) {
         self.0.clear();
@@ -73,11 +68,6 @@ impl Deciding<'_> {
         self.scheduler.handle(self.now_ns, event, &mut self.actions.0)
     }
 
-    /// The ledger changed.
-    pub(super) fn set_taken(&mut self, bytes: u64) {
-        self.scheduler.set_taken(bytes);
-    }
-
     /// When the lock was taken.
     pub(super) fn now_ns(&self) -> u64 {
         self.now_ns
@@ -110,7 +100,7 @@ pub(super) fn size_of(config: &DeviceConfig, remakes: bool) -> Size {
 #[derive(Debug)]
 pub(super) struct Decisions {
     scheduler: OrderedMutex<Scheduler<Arc<Call>>, { rank::SCHEDULER }>,
-    /// Says what contexts and weights take.
+    /// Says what processes take for themselves.
     ledger: Arc<MemoryLedger>,
     /// Calls waiting and running; changed with the scheduler locked.
     load: AtomicU64,
@@ -150,6 +140,8 @@ pub fn shape(config: &DeviceConfig) -> Shape {
         memory_bytes: size.memory_bytes,
         page_bytes: traits.page_bytes,
         lane_bytes: traits.max_lease_bytes.map_or(u64::MAX, |most| traits.whole_pages(most)),
+        weights_bytes: config.weights_bytes,
+        weights_take_memory: traits.has_own_memory,
     }
 }
 
@@ -217,7 +209,7 @@ impl Decisions {
     /// Events for the scheduler; what it decides is added to `actions`. Its clock is told if something is due earlier now.
     pub(super) fn decide<T>(&self, actions: &mut Actions, events: impl FnOnce(&mut Deciding<'_>) -> T) -> T {
         let mut scheduler = self.scheduler.lock();
-        scheduler.set_taken(self.ledger.taken_bytes());
+        scheduler.set_contexts(self.ledger.contexts_bytes());
         let outcome = events(&mut Deciding { scheduler: &mut scheduler, actions, now_ns: self.now_ns() });
         self.load.store(scheduler.queued() + scheduler.running(), Ordering::Relaxed);
         let next_ns = scheduler.next_deadline_ns();

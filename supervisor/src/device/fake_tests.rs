@@ -42,6 +42,7 @@ use crate::function::{CodeTarget, Loaded, LoadedCache, PackedWeights};
 use crate::ids::{Epoch, FunctionId, Generation, TenantId, WorkerId};
 use crate::processes::confinement::Reached;
 use crate::processes::process::Killer;
+use crate::schedule::events::Reaped;
 use crate::schedule::{CallId, Domain};
 use crate::server::connection_slots::ConnectionSlots;
 use crate::server::intake::Holder;
@@ -194,6 +195,12 @@ impl Gpu {
             sent_at: AtomicU64::new(0),
             reply: Arc::new(ReplyHandle::new(self.invocations.clone(), request, accepted)),
         })
+    }
+
+    /// Nothing is left of a worker's first process.
+    fn reaped(&self, worker: WorkerId) {
+        let reaped = Reaped { worker, generation: Generation::new(1), from_outside: false };
+        self.device.commands.handle(reaped);
     }
 
     fn done(&self, worker: WorkerId, id: CallId) {

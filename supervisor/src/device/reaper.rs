@@ -15,7 +15,6 @@ use crate::ids::{Generation, WorkerId};
 use crate::processes::memory_ledger::ProcessReservation;
 use crate::processes::process::{self, Process};
 use crate::schedule::CallId;
-use crate::schedule::weights::ZombieId;
 use crate::sync::{OrderedMutex, Waker, rank};
 
 /// A call whose process is gone.
@@ -37,8 +36,6 @@ pub(super) struct Remains {
     pub(super) served: Option<(WorkerId, Generation)>,
     /// Calls that were in it.
     pub(super) lost: Vec<Lost>,
-    /// Names what it had of weights.
-    pub(super) zombie: ZombieId,
     /// How it ended, in words.
     pub(super) ended: String,
     /// What it said of a lost device context.
@@ -60,8 +57,6 @@ pub(super) struct Dying {
     pub(super) served: Option<(WorkerId, Generation)>,
     /// Calls that were in it.
     pub(super) lost: Vec<Lost>,
-    /// Key of the weights that the process still maps.
-    pub(super) zombie: ZombieId,
     /// What it said of a lost device context.
     pub(super) broken: Option<Fault>,
     /// What was wrong with it, if anything was.
@@ -71,8 +66,8 @@ pub(super) struct Dying {
 impl Dying {
     /// One that never served.
     pub(super) fn unused(process: Process, reservation: ProcessReservation, why: Option<String>) -> Self {
-        let (kill_at, lost, zombie) = (Instant::now(), Vec::new(), ZombieId::default());
-        Self { process, kill_at, reservation, served: None, lost, zombie, broken: None, why }
+        let (kill_at, lost) = (Instant::now(), Vec::new());
+        Self { process, kill_at, reservation, served: None, lost, broken: None, why }
     }
 }
 
@@ -165,7 +160,7 @@ impl Reaper {
 }
 
 fn reap(device: &impl Home, dying: Dying) {
-    let Dying { mut process, reservation, served, lost, zombie, broken, why, .. } = dying;
+    let Dying { mut process, reservation, served, lost, broken, why, .. } = dying;
     let status = process.end();
     let killed_by = process.ended_from_outside();
     let ended = process::describe_exit(status);
@@ -185,5 +180,5 @@ fn reap(device: &impl Home, dying: Dying) {
         (None, None) => tracing::debug!(worker, pid, "worker {ended}; replacing it"),
     }
     drop(reservation);
-    device.reaped(Remains { served, lost, zombie, ended, broken, from_outside: killed_by.is_some() });
+    device.reaped(Remains { served, lost, ended, broken, from_outside: killed_by.is_some() });
 }

@@ -13,13 +13,13 @@ use super::commands::CommandRunner;
 use super::decisions::{Actions, Deciding, Decisions};
 use super::held::Held;
 use super::lent_memory::LentMemory;
-use super::quota::MemoryQuota;
+use super::quota;
 use super::reaper::{Dying, Home, Reaper, Remains};
 use super::setup::{MadeFor, Setup};
 use super::shared_fault::EpochGuard;
 use super::standby::{Ready, Standbys};
 use super::status::{DeviceStatus, StatusView};
-use super::weights::WeightStore;
+use super::weights::taken_by;
 use super::worker_events::WorkerEvents;
 use super::worker_slots::WorkerSlots;
 use super::write_coalescing::Completer;
@@ -33,7 +33,8 @@ use crate::processes::memory_ledger::{MemoryLedger, MemorySnapshot};
 use crate::processes::mps::{Control, MpsTerminator};
 use crate::schedule::budget::Budget;
 use crate::schedule::events::{
-    Adopt, Allow, Cancel, FunctionGone, SetPolicy, SetShare, SettingsChanged, Submit, Tick, Withdraw,
+    Adopt, Allow, Cancel, FunctionGone, SetPolicy, SetShare, SettingsChanged, Submit, Tick, Uninstall,
+    Withdraw,
 };
 use crate::schedule::quarantine::Quarantined;
 use crate::schedule::{CallId, Domain, Limits, NotNow, TenantShare, Terms, Withdrawn};
@@ -52,8 +53,6 @@ pub struct Device {
     pub ledger: Arc<MemoryLedger>,
     /// The slots of its workers.
     pub slots: Arc<WorkerSlots>,
-    /// Weights in its memory, if it has memory of its own.
-    pub(super) weights: Option<Arc<WeightStore>>,
     /// Processes that could take a worker's slot.
     pub(super) standbys: Standbys,
     /// Processes that serve no more.
@@ -63,7 +62,6 @@ pub struct Device {
     pub(super) events: WorkerEvents,
     pub(super) completer: Arc<Completer>,
     pub(super) epochs: EpochGuard,
-    quota: Arc<MemoryQuota>,
     settings: watch::Receiver<Settings>,
     /// Ends processes of a device that they share through MPS.
     pub(super) mps: Option<Arc<MpsTerminator>>,
@@ -88,6 +86,9 @@ pub enum SubmitError {
     /// It needs more than the device has, which has less than it had a moment ago.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
+    /// The weights of its function need more than there is for weights.
+    #[error(transparent)]
+    WeightsTooLarge(#[from] WeightsTooLarge),
     /// Its function is in quarantine, or the queue is full.
     #[error("{0}")]
     NotNow(NotNow),
@@ -98,6 +99,18 @@ pub enum SubmitError {
 #[error("the call needs {needs} bytes of device memory, and the device has at most {most} for one call now")]
 pub struct TooLarge {
     /// Bytes that it needs.
+    pub needs: u64,
+    /// Bytes that there are.
+    pub most: u64,
+}
+
+/// Weights need more of a device's memory than it keeps for weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "its weights take {needs} bytes of device memory, the device keeps {most} for weights: give them more with weights=SIZE"
+)]
+pub struct WeightsTooLarge {
+    /// Bytes that they take.
     pub needs: u64,
     /// Bytes that there are.
     pub most: u64,
@@ -116,19 +129,13 @@ impl Device {
         let metrics = Arc::new(DeviceMetrics::new(&config.name));
         let slots = Arc::new(WorkerSlots::new(config.workers)?);
         let decisions = Arc::new(Decisions::new(&config, settings.borrow().policy(), ledger.clone()));
-        let takes_memory = config.kind.traits().has_own_memory;
-        let weights = WeightStore::new(config.weights_bytes, takes_memory, ledger.clone(), decisions.clone());
-        let weights = Some(Arc::new(weights));
-        let quota = Arc::new(MemoryQuota::new(decisions.clone(), weights.clone()));
         let commands = Arc::new(CommandRunner {
             config: config.clone(),
             metrics: metrics.clone(),
             settings: settings.clone(),
             store,
-            weights: weights.clone(),
             slots: slots.clone(),
             decisions: decisions.clone(),
-            quota: quota.clone(),
             handovers: AtomicU64::new(1),
         });
         let source = LentMemory { decisions: decisions.clone(), commands: Arc::downgrade(&commands) };
@@ -140,7 +147,6 @@ impl Device {
             made_for: made_for.clone(),
             metrics: metrics.clone(),
             ledger: ledger.clone(),
-            weights: weights.clone(),
             slots: slots.clone(),
             decisions: decisions.clone(),
             commands: commands.clone(),
@@ -149,7 +155,6 @@ impl Device {
         let completer = Arc::new(Completer {
             config: config.clone(),
             metrics: metrics.clone(),
-            weights: weights.clone(),
             slots: slots.clone(),
             decisions: decisions.clone(),
             commands: commands.clone(),
@@ -168,13 +173,11 @@ impl Device {
             metrics,
             ledger,
             slots,
-            weights,
             decisions,
             commands,
             events,
             completer,
             epochs,
-            quota,
             settings,
         })
     }
@@ -243,22 +246,28 @@ impl Device {
     ) -> Result<CallId, SubmitError> {
         let mut actions = Actions::default();
         let (domain, deadline_ns, memory_bytes) = (call.domain, call.deadline_ns, call.plan.pool_bytes);
-        let (function, weight_bytes) = (call.function.id, call.function.packed_weight_bytes());
+        let traits = self.config.kind.traits();
+        let (function, weight_bytes) = (call.function.id, taken_by(&call.function, traits.has_own_memory));
         let stack_bytes = call.function.stack_bytes(self.config.kind, &self.config.arch);
         let share = call.reply.account().share();
         let terms = Terms { domain, function, bytes, deadline_ns, memory_bytes, stack_bytes, weight_bytes };
         let outcome = self.decisions.decide(&mut actions, |deciding| {
-            let caller = domain.caller;
-            let page_bytes = self.config.kind.traits().page_bytes;
-            let needs = memory_bytes.next_multiple_of(page_bytes);
             let most = self.ledger.largest_call_bytes();
             if memory_bytes > most {
                 // It has less since the call was routed here.
                 return Err(SubmitError::TooLarge(TooLarge { needs: memory_bytes, most }));
             }
-            let most_bytes = self.quota.allowed(call.reply.account(), needs)?;
-            deciding.handle(SetShare { tenant: caller, share });
-            deciding.handle(Allow { caller, most_bytes });
+            if weight_bytes > self.config.weights_bytes {
+                return Err(WeightsTooLarge { needs: weight_bytes, most: self.config.weights_bytes }.into());
+            }
+            let (caller, owner) = (call.reply.account(), &call.function.account);
+            let needs = memory_bytes.next_multiple_of(traits.page_bytes);
+            quota::check(caller, deciding.weights().used_by(domain.caller), needs)?;
+            deciding.handle(SetShare { tenant: domain.caller, share });
+            deciding.handle(Allow { tenant: domain.caller, most_bytes: quota::most_bytes(caller) });
+            if weight_bytes > 0 && domain.owner != domain.caller {
+                deciding.handle(Allow { tenant: domain.owner, most_bytes: quota::most_bytes(owner) });
+            }
             Ok(event(deciding, call, terms))
         });
         // Other calls may start by the tenant's rules, also where this one is refused.
@@ -311,19 +320,12 @@ impl Device {
 
     /// Tells all workers to forget a function.
     pub fn uninstall(&self, function: FunctionId) {
-        self.slots.each_channel(|channel| channel.uninstall(function));
-        if let Some(weights) = &self.weights {
-            weights.forget(function);
-        }
         self.commands.handle(FunctionGone { function });
     }
 
     /// Tells the workers of one domain to forget a function.
     pub fn uninstall_for(&self, function: FunctionId, domain: Domain) {
-        let serving = self.decisions.ask().serving(domain);
-        for worker in serving {
-            self.slots.channel(worker).uninstall(function);
-        }
+        self.commands.handle(Uninstall { domain, function });
     }
 
     /// The functions that workers have which serve a caller, or were told to load, and whether one has the weights, too.
@@ -353,13 +355,13 @@ impl Device {
 
     /// Limits of tenants changed.
     pub fn quotas_changed(&self, tenants: &Tenants) {
-        let mut actions = self.quota.changed(tenants);
+        let mut actions = quota::changed(&self.decisions, tenants);
         self.commands.carry_out(&mut actions, None);
     }
 
     /// Device memory that a tenant holds.
     pub fn held_bytes(&self, tenant: TenantId) -> u64 {
-        self.quota.held_bytes(tenant)
+        quota::held_bytes(&self.decisions, tenant)
     }
 
     /// Watches deadlines for as long as the supervisor runs.
@@ -396,14 +398,17 @@ impl Device {
 
     /// Its calls and workers now.
     pub fn status(&self) -> DeviceStatus {
-        let Self { metrics, ledger, slots, decisions, weights, .. } = self;
-        StatusView { metrics, ledger, slots, decisions, weights: weights.as_deref() }.status()
+        let Self { metrics, ledger, slots, decisions, .. } = self;
+        StatusView { metrics, ledger, slots, decisions }.status()
     }
 
     /// What is taken of its memory.
     pub fn memory(&self) -> MemorySnapshot {
-        let (lent, stacks) = self.decisions.ask().lent();
-        self.ledger.snapshot(lent, stacks)
+        let scheduler = self.decisions.ask();
+        let (lent, stacks) = scheduler.lent();
+        let weights =
+            if self.config.kind.traits().has_own_memory { scheduler.weights().held_bytes() } else { 0 };
+        self.ledger.snapshot(lent, stacks, weights)
     }
 
     /// A standby, for good.

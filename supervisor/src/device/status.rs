@@ -3,7 +3,6 @@
 use std::sync::atomic::Ordering;
 
 use super::decisions::Decisions;
-use super::weights::WeightStore;
 use super::worker_slots::WorkerSlots;
 use crate::metrics::{DeviceMetrics, WeightCounts};
 use crate::processes::memory_ledger::MemoryLedger;
@@ -77,17 +76,17 @@ pub(super) struct StatusView<'a> {
     pub(super) ledger: &'a MemoryLedger,
     pub(super) slots: &'a WorkerSlots,
     pub(super) decisions: &'a Decisions,
-    pub(super) weights: Option<&'a WeightStore>,
 }
 
 impl StatusView<'_> {
     /// Its calls and workers now.
     pub(super) fn status(&self) -> DeviceStatus {
-        let (queued, queued_bytes, running, busy) = {
+        let (queued, queued_bytes, running, busy, (weights, weights_bytes)) = {
             let scheduler = self.decisions.ask();
             let of_worker = |w| (scheduler.busy_lanes(w), scheduler.device_ns(w), scheduler.resident(w));
             let busy: Vec<_> = self.slots.workers().map(of_worker).collect();
-            (scheduler.queued(), scheduler.queued_bytes(), scheduler.running(), busy)
+            let weights = (scheduler.weights().counts(), scheduler.weights().used_bytes());
+            (scheduler.queued(), scheduler.queued_bytes(), scheduler.running(), busy, weights)
         };
         let shown =
             |(_, (.., resident)): &(_, (_, _, Resident))| resident.is_used || resident.last_gone.is_some();
@@ -115,7 +114,6 @@ impl StatusView<'_> {
                     resident,
                 }
             });
-        let (weights, weights_bytes) = self.weights.map(WeightStore::counts).unwrap_or_default();
         DeviceStatus {
             weights_bytes,
             weights,

@@ -205,8 +205,8 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: 
     if epoch != device.epochs.current() {
         process.kill_now();
     }
-    let taken = device.slots.channel(worker).detach(device.weights.as_deref());
-    let (lost, zombie) = device.events.worker_gone(worker);
+    let taken = device.slots.channel(worker).detach();
+    let lost = device.events.worker_gone(worker);
     if matches!(end, End::Closed) {
         // It ended: what it did not read then it never will.
         device.events.never_read(&lost, taken);
@@ -222,7 +222,7 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: 
     };
     let kill_at = Instant::now() + grace;
     let served = Some((worker, generation));
-    let dying = Dying { process, kill_at, reservation, served, lost, zombie, broken, why };
+    let dying = Dying { process, kill_at, reservation, served, lost, broken, why };
     device.reaper.take(&**device, dying);
     well
 }
@@ -349,7 +349,7 @@ fn hear(
             }
             FromWorker::Unloaded { function } => device.events.forgot(worker, function, Forget::Weights)?,
             FromWorker::Loaded { function, bytes } => device.events.loaded(worker, function, bytes, false)?,
-            FromWorker::NotLoaded { function } => device.events.not_loaded(worker, function)?,
+            FromWorker::NotLoaded { function } => device.events.not_loaded(worker, function),
             FromWorker::Scrubbed { handover } => {
                 // Before the first turn of the next domain.
                 turns.forget();

@@ -17,7 +17,7 @@ use pappus_shmem::{SharedWords, ValidatedMemfd, memfd};
 pub(super) use self::installing::Forget;
 use self::installing::{Forgetting, Installed};
 use super::command_order::{CommandOrder, Stalled};
-use super::weights::{Follows, Need, WeightStore, WeightsError};
+use super::weights::Memory;
 use crate::call::Call;
 use crate::function::CodeTarget;
 use crate::ids::{Epoch, FunctionId, Generation, TurnId, WorkerId};
@@ -25,6 +25,7 @@ use crate::limits::STAGING_BYTES;
 use crate::processes::confinement::Reached;
 use crate::processes::process::Killer;
 use crate::refusal::{Refusal, failed};
+use crate::schedule::weights::Supply;
 use crate::schedule::{Address, CallId, Command};
 use crate::store::StateDir;
 use crate::sync::Waker;
@@ -125,23 +126,6 @@ pub(super) enum StartError {
     Refused(Refusal),
     /// The worker does not take what it must: it has to be replaced.
     Broken(ProtocolError),
-    /// The weights of its function need so much more memory than is free.
-    NoMemory(u64),
-    /// There is no room for the weights of its function while other calls use theirs.
-    WeightsInUse {
-        /// How often weights had come or gone then.
-        moment: u64,
-    },
-}
-
-impl From<WeightsError> for StartError {
-    fn from(error: WeightsError) -> Self {
-        match error {
-            WeightsError::Short(bytes) => Self::NoMemory(bytes),
-            WeightsError::InUse { moment } => Self::WeightsInUse { moment },
-            WeightsError::TooLarge { .. } => Self::Refused(error.into()),
-        }
-    }
 }
 
 impl WorkerChannel {
@@ -196,11 +180,9 @@ impl WorkerChannel {
 
     /// The process is gone, and its staging with it, which is not cleared. Calls that were never
     /// written to it do not count as handed over. Returns how much of what it was sent it took.
-    pub(super) fn detach(&mut self, weights: Option<&WeightStore>) -> u64 {
+    pub(super) fn detach(&mut self) -> u64 {
         let Some(process) = self.process.take() else { return u64::MAX };
-        for call in process.unwritten {
-            never_handed(&call, weights);
-        }
+        process.unwritten.iter().for_each(|call| never_handed(call));
         process.arrival.outbox.taken().unwrap_or(u64::MAX)
     }
 
@@ -361,42 +343,37 @@ impl WorkerChannel {
         self.process.as_mut().is_some_and(|process| std::mem::take(&mut process.soon))
     }
 
-    /// Hands a call over, behind the functions and arenas that the process lacks; [`WorkerChannel::write`] must follow.
-    /// [`Call::started_ns`] tells afterwards whether it did.
+    /// Hands a call over, behind the functions, weights and arenas that the process lacks; [`WorkerChannel::write`] must
+    /// follow. [`Call::started_ns`] tells afterwards whether it did.
     pub(super) fn start(
         &mut self,
         state: &StateDir,
-        weights: Option<&WeightStore>,
         start: Start,
         call: &Arc<Call>,
-        follows: &mut Follows,
+        load: Option<&Supply<Memory>>,
     ) -> Result<(), StartError> {
-        let Start { worker, lane, alone, memory_bytes, id } = start;
+        let Start { lane, alone, memory_bytes, id, .. } = start;
         let Some(process) = &mut self.process else { return Ok(()) };
-        process.install(state, weights, worker, Need::Now(id), call, follows)?;
-        if let Err(error) = process.send(lane, alone, memory_bytes, id, call) {
-            if let Some(weights) = weights {
-                weights.end(&call.function);
-            }
-            return Err(error);
-        }
-        Ok(())
+        process.install(state, call, load)?;
+        process.send(lane, alone, memory_bytes, id, call)
     }
 
-    /// Has the process load the weights of functions whose calls are about to start, the first one first, as far as there
-    /// is room. The functions for which there was none.
-    pub(super) fn look_ahead(
+    /// Has the process load the weights of a function whose call is about to start.
+    pub(super) fn load(
         &mut self,
         state: &StateDir,
-        weights: &WeightStore,
-        worker: WorkerId,
-        calls: &[Arc<Call>],
-        follows: &mut Follows,
-    ) -> Vec<FunctionId> {
-        let Some(process) = &mut self.process else { return Vec::new() };
-        let done = process.look_ahead(state, weights, worker, calls, follows);
+        call: &Call,
+        load: &Supply<Memory>,
+    ) -> Result<(), StartError> {
+        let Some(process) = &mut self.process else { return Ok(()) };
+        let done = process.install(state, call, Some(load));
         flush(process, &self.waker);
         done
+    }
+
+    /// True if the process has a function's weights or was told to load them.
+    pub(super) fn has_weights(&self, function: FunctionId) -> bool {
+        self.installed().any(|(installed, weights)| installed == function && weights)
     }
 
     /// What the weights take that the process has or is about to have.
@@ -549,12 +526,8 @@ impl Connected {
 }
 
 /// A call does not count as handed over after all.
-pub(super) fn never_handed(call: &Call, weights: Option<&WeightStore>) {
-    if call.started_ns.swap(0, Ordering::Relaxed) != 0
-        && let Some(weights) = weights
-    {
-        weights.end(&call.function);
-    }
+pub(super) fn never_handed(call: &Call) {
+    call.started_ns.store(0, Ordering::Relaxed);
 }
 
 /// Writes now what fits; the worker's thread writes the rest. That the process reads no more shows as the end

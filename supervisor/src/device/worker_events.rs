@@ -12,7 +12,7 @@ use super::panics::contained;
 use super::reaper::{Lost, Remains};
 use super::setup::MadeFor;
 use super::unusable::Unusable;
-use super::weights::WeightStore;
+use super::weights::SLACK_BYTES;
 use super::worker_channel::{Arrival, Asked, Forget, never_handed};
 use super::worker_slots::WorkerSlots;
 use crate::function::CodeTarget;
@@ -21,9 +21,8 @@ use crate::metrics::DeviceMetrics;
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::schedule::Loss;
 use crate::schedule::events::{
-    Clearing, Cooled, GaveBack, Gone, MemoryCame, Ready, Reaped, Scrubbed, Yielded, Yielding,
+    Clearing, GaveBack, Gone, Loaded, NotLoaded, Ready, Reaped, Scrubbed, WeightsLeft, Yielded, Yielding,
 };
-use crate::schedule::weights::ZombieId;
 use crate::sync::{OrderedMutex, rank};
 
 /// Takes in what workers say of themselves, and what is seen of their processes.
@@ -31,7 +30,6 @@ use crate::sync::{OrderedMutex, rank};
 pub(super) struct WorkerEvents {
     pub(super) metrics: Arc<DeviceMetrics>,
     pub(super) ledger: Arc<MemoryLedger>,
-    pub(super) weights: Option<Arc<WeightStore>>,
     pub(super) slots: Arc<WorkerSlots>,
     pub(super) decisions: Arc<Decisions>,
     pub(super) commands: Arc<CommandRunner>,
@@ -124,37 +122,42 @@ impl WorkerEvents {
             let fd = exports.then(|| channel.receive(function.get())).transpose()?;
             (fd, channel.is_forgetting(function))
         };
-        let weights = self.weights.as_ref().ok_or(Unusable::WeightsNotAsked)?;
         // Said before it knew that they are to go: it may have been told to load them again since.
         if is_outdated {
             return Ok(());
         }
-        weights.loaded(function, worker, fd, bytes)?;
-        // They could not give way while they were on their way.
-        self.commands.handle(MemoryCame {});
-        Ok(())
+        let has_own_memory = self.commands.config.kind.traits().has_own_memory;
+        if !has_own_memory && fd.is_some() {
+            return Err(Unusable::WeightsNotAsked);
+        }
+        if has_own_memory && bytes > self.ledger.total_bytes().saturating_add(SLACK_BYTES) {
+            return Err(Unusable::WeightsTooLarge);
+        }
+        let mut actions = Actions::default();
+        let as_told = self.decisions.decide(&mut actions, |deciding| {
+            let memory = match fd {
+                Some(fd) => Some(Some(Arc::new(fd))),
+                // There is nothing to name.
+                None if !has_own_memory && deciding.weights().is_loader(function, worker) => Some(None),
+                None => None,
+            };
+            deciding.handle(Loaded { worker, function, memory, bytes })
+        });
+        self.commands.carry_out(&mut actions, None);
+        if as_told { Ok(()) } else { Err(Unusable::WeightsOfAnother) }
     }
 
     /// A function's weights do not load in a worker.
-    pub(super) fn not_loaded(&self, worker: WorkerId, function: FunctionId) -> Result<(), Unusable> {
-        let weights = self.weights.as_ref().ok_or(Unusable::WeightsNotAsked)?;
-        if self.slots.channel(worker).is_forgetting(function) {
-            return Ok(());
+    pub(super) fn not_loaded(&self, worker: WorkerId, function: FunctionId) {
+        if !self.slots.channel(worker).is_forgetting(function) {
+            self.commands.handle(NotLoaded { worker, function });
         }
-        weights.not_loaded(function, worker);
-        self.slots.channel(worker).unload(function);
-        self.commands.handle(Cooled { function });
-        self.commands.handle(MemoryCame {});
-        Ok(())
     }
 
     /// A worker forgot the domain that it served.
     pub(super) fn scrubbed(&self, worker: WorkerId, handover: u64) -> Result<(), Unusable> {
         if !self.slots.channel(worker).scrubbed(handover) {
             return Err(Unusable::ScrubNotAsked);
-        }
-        if let Some(weights) = &self.weights {
-            weights.scrubbed(worker);
         }
         self.slots.slot(worker).scrubs.fetch_add(1, Ordering::Relaxed);
         self.metrics.scrubs.increment(1);
@@ -175,27 +178,23 @@ impl WorkerEvents {
         let had_weights = self.slots.channel(worker).forgot(function, what);
         let had_weights = had_weights.ok_or(Unusable::UninstallNotAsked)?;
         // It may have been told to load them again since: then they do not go.
-        if let Some(weights) = self.weights.as_ref().filter(|_| had_weights) {
-            weights.uninstalled(function, worker);
-            self.commands.handle(MemoryCame {});
+        if had_weights {
+            self.commands.handle(WeightsLeft { worker, function });
         }
         Ok(())
     }
 
     /// A process takes no more calls: those in it are lost. [`WorkerEvents::bury`] must follow once nothing
     /// of the process is left that could write to their regions.
-    ///
-    /// Also what names its weights until it is reaped, for [`WeightStore::reaped`].
-    pub(super) fn worker_gone(&self, worker: WorkerId) -> (Vec<Lost>, ZombieId) {
-        let zombie = self.weights.as_ref().map_or(ZombieId::default(), |weights| weights.worker_gone(worker));
-        (self.commands.handle(Gone { worker }), zombie)
+    pub(super) fn worker_gone(&self, worker: WorkerId) -> Vec<Lost> {
+        self.commands.handle(Gone { worker })
     }
 
     /// Lost calls whose frame lies behind what their process took do not count as handed over: it ended
     /// before it knew of them.
     pub(super) fn never_read(&self, lost: &[Lost], taken: u64) {
         let unread = lost.iter().filter(|(_, call)| call.sent_at.load(Ordering::Relaxed) > taken);
-        unread.for_each(|(_, call)| never_handed(call, self.weights.as_deref()));
+        unread.for_each(|(_, call)| never_handed(call));
     }
 
     /// Lost calls run again, or are answered, once what they wrote is cleared: how their process ended. After a panic
@@ -217,11 +216,6 @@ impl WorkerEvents {
 
     fn bury_one(&self, (id, call): Lost, end: &ProcessEnd, from_outside: bool) {
         let handed = call.started_ns.swap(0, Ordering::Relaxed) != 0;
-        if handed && let Some(weights) = &self.weights {
-            weights.end(&call.function);
-            // Others may wait until these weights can give way.
-            self.commands.handle(MemoryCame {});
-        }
         let loss = match (handed, from_outside) {
             (false, _) => Loss::NeverHanded,
             (true, true) => Loss::EndedFromOutside,
@@ -239,10 +233,7 @@ impl WorkerEvents {
 
     /// A process is reaped: its memory is free, and nothing writes to the regions of its calls.
     pub(super) fn reaped(&self, remains: Remains) {
-        let Remains { served, lost, zombie, ended, broken, from_outside } = remains;
-        if let Some(weights) = &self.weights {
-            weights.reaped(zombie);
-        }
+        let Remains { served, lost, ended, broken, from_outside } = remains;
         if let Some((worker, generation)) = served {
             self.commands.handle(Reaped { worker, generation, from_outside });
         }

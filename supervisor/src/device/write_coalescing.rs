@@ -13,13 +13,12 @@ use super::decisions::{Actions, Decisions};
 use super::held::{FULL_BYTES, Held};
 use super::panics::contained;
 use super::unusable::Unusable;
-use super::weights::WeightStore;
 use super::worker_slots::WorkerSlots;
 use crate::call::{Call, CompletionBatch, Outcome};
 use crate::config::DeviceConfig;
 use crate::ids::WorkerId;
 use crate::metrics::DeviceMetrics;
-use crate::schedule::events::{Finished, Ran, Tainted};
+use crate::schedule::events::{Finished, LoadFailed, Ran, Tainted};
 use crate::schedule::{CallId, Verdict};
 
 /// Calls that one connection's read brought and whose workers were not told yet. They are told when it is
@@ -74,7 +73,6 @@ pub(super) enum Answer<'a> {
 pub(super) struct Completer {
     pub(super) config: Arc<DeviceConfig>,
     pub(super) metrics: Arc<DeviceMetrics>,
-    pub(super) weights: Option<Arc<WeightStore>>,
     pub(super) slots: Arc<WorkerSlots>,
     pub(super) decisions: Arc<Decisions>,
     pub(super) commands: Arc<CommandRunner>,
@@ -145,7 +143,7 @@ impl Batch {
             let (call, lane) = deciding.running_call(worker, id)?;
             let call = call.clone();
             // Nothing has to be done before the lane is free: one lock is enough.
-            let free = done && !is_staged(&call) && call.function.weight_bytes.is_empty();
+            let free = done && !is_staged(&call);
             if let Answer::Done(timings) = outcome {
                 // What a caller waited for its own sake is not what its calls cost on this device.
                 if let Some(routed) = &call.routed
@@ -171,14 +169,11 @@ impl Batch {
                 Outcome::Done { timings: *timings, staged }
             }
             Answer::Failed(fault) => {
-                completer.failed(worker, &call, fault);
+                completer.failed(worker, &call, fault, actions);
                 Outcome::Failed(fault.to_fault())
             }
         };
         if !free {
-            if let Some(weights) = &completer.weights {
-                weights.end(&call.function);
-            }
             let verdict = match outcome {
                 Answer::Done(_) => Verdict::Well,
                 Answer::Failed(fault) if fault.code == FaultCode::KernelTrap => Verdict::Fault,
@@ -227,13 +222,11 @@ impl Batch {
 
 impl Completer {
     /// A call failed in a worker.
-    fn failed(&self, worker: WorkerId, call: &Call, fault: &FaultRef<'_>) {
+    fn failed(&self, worker: WorkerId, call: &Call, fault: &FaultRef<'_>, actions: &mut Actions) {
         if matches!(fault.code, FaultCode::Load | FaultCode::Exhausted) {
             // What could not be loaded is tried afresh by the next call.
-            self.slots.channel(worker).uninstall(call.function.id);
-            if let Some(weights) = &self.weights {
-                weights.forget(call.function.id);
-            }
+            let load_failed = LoadFailed { worker, function: call.function.id };
+            self.decisions.decide(actions, |deciding| deciding.handle(load_failed));
         }
         let (function, owner, caller) = call.names();
         tracing::debug!(

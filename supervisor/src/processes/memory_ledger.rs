@@ -1,4 +1,4 @@
-//! The ledger of what processes and weights take of a device's memory; what calls are lent is accounted where it is decided
+//! The ledger of what processes take of a device's memory for themselves; all else is accounted where it is decided
 //! ([`schedule`](crate::schedule)).
 //!
 //! Memory counts as free once the process that held it is reaped. A thread that starts a process blocks here until there
@@ -46,8 +46,8 @@ pub struct MemoryLedger {
     most_starting: usize,
     /// Where memory for processes is asked for; none: there is enough.
     source: OnceLock<Box<dyn MemorySource>>,
-    /// What contexts and weights take; increases while the source says that they may.
-    taken_bytes: AtomicU64,
+    /// What contexts take; increases while the source says that they may.
+    contexts_bytes: AtomicU64,
     /// Of a GPU, what the first process's context took.
     context_bytes: OnceLock<u64>,
     /// Held by the first process of a GPU while it starts.
@@ -71,7 +71,6 @@ struct State {
     /// Those of either kind that are of an epoch that is over.
     leaving: usize,
     contexts_bytes: u64,
-    weights_bytes: u64,
     closing: bool,
 }
 
@@ -124,7 +123,7 @@ impl MemoryLedger {
             workers: config.workers.into(),
             config,
             source: OnceLock::new(),
-            taken_bytes: AtomicU64::new(0),
+            contexts_bytes: AtomicU64::new(0),
             context_bytes: OnceLock::new(),
             first: OrderedMutex::default(),
             epoch: AtomicU64::new(0),
@@ -162,7 +161,7 @@ impl MemoryLedger {
         {
             let mut state = self.state.lock();
             change(&mut state);
-            self.taken_bytes.store(state.contexts_bytes + state.weights_bytes, Ordering::Relaxed);
+            self.contexts_bytes.store(state.contexts_bytes, Ordering::Relaxed);
         }
         self.changed.notify_all();
     }
@@ -173,9 +172,9 @@ impl MemoryLedger {
         self.source.get().iter().for_each(|source| source.came());
     }
 
-    /// What contexts and weights take.
-    pub fn taken_bytes(&self) -> u64 {
-        self.taken_bytes.load(Ordering::Relaxed)
+    /// What contexts take.
+    pub fn contexts_bytes(&self) -> u64 {
+        self.contexts_bytes.load(Ordering::Relaxed)
     }
 
     /// Everything that Pappus may use.
@@ -299,11 +298,6 @@ impl MemoryLedger {
         self.config.largest_call_of(memory_bytes, standbys, self.context_bytes())
     }
 
-    /// What weights take now.
-    pub fn set_weights(&self, bytes: u64) {
-        self.change(|state| state.weights_bytes = bytes);
-    }
-
     /// Waits for so long, or until the device closes; false then.
     pub fn pause(&self, time: Duration) -> bool {
         !self.state.lock().wait_timeout_while(&self.changed, time, |state| !state.closing).closing
@@ -314,16 +308,16 @@ impl MemoryLedger {
         self.change(|state| state.closing = true);
     }
 
-    /// What is taken now, where calls are lent so much and stacks take so much.
-    pub fn snapshot(&self, lease_bytes: u64, stack_bytes: u64) -> MemorySnapshot {
+    /// What is taken now, where calls are lent so much, and stacks and weights take so much.
+    pub fn snapshot(&self, lease_bytes: u64, stack_bytes: u64, weight_bytes: u64) -> MemorySnapshot {
         let state = self.state.lock();
-        let taken = [state.contexts_bytes, stack_bytes, lease_bytes, state.weights_bytes];
+        let taken = [state.contexts_bytes, stack_bytes, lease_bytes, weight_bytes];
         MemorySnapshot {
             total_bytes: self.total_bytes(),
             context_bytes: state.contexts_bytes,
             stack_bytes,
             lease_bytes,
-            weight_bytes: state.weights_bytes,
+            weight_bytes,
             free_bytes: taken.into_iter().fold(self.total_bytes(), u64::saturating_sub),
         }
     }
@@ -437,20 +431,19 @@ mod tests {
         let ledger = gpu(4, 1);
         let estimate = ledger.config.context_estimate();
         let mut first = ledger.reserve_process(true).unwrap();
-        assert_eq!(ledger.taken_bytes(), estimate);
+        assert_eq!(ledger.contexts_bytes(), estimate);
         first.measured(GIB);
         // What the first one said holds for all.
         let mut second = ledger.reserve_process(false).unwrap();
         second.measured(5 * GIB);
-        assert_eq!(ledger.taken_bytes(), 2 * GIB);
-        ledger.set_weights(3 * GIB);
-        let snapshot = ledger.snapshot(10 * GIB, GIB);
+        assert_eq!(ledger.contexts_bytes(), 2 * GIB);
+        let snapshot = ledger.snapshot(10 * GIB, GIB, 3 * GIB);
         assert_eq!((snapshot.context_bytes, snapshot.weight_bytes), (2 * GIB, 3 * GIB));
         assert_eq!(snapshot.free_bytes, (100 - 2 - 3 - 10 - 1) * GIB);
         // Beside the process that runs it there are a standby and a compiler.
         assert_eq!(ledger.largest_call_bytes(), 97 * GIB);
         drop((first, second));
-        assert_eq!(ledger.taken_bytes(), 3 * GIB);
+        assert_eq!(ledger.contexts_bytes(), 0);
     }
 
     #[test]
@@ -491,16 +484,16 @@ mod tests {
         let ledger = gpu(2, 0);
         ledger.reserve_process(true).unwrap().measured(GIB);
         let mut first = ledger.reserve_compiler().unwrap();
-        assert_eq!(ledger.taken_bytes(), GIB, "before it says what it takes");
+        assert_eq!(ledger.contexts_bytes(), GIB, "before it says what it takes");
         first.measured(GIB / 2);
         std::thread::scope(|scope| {
             let next = scope.spawn(|| ledger.reserve_compiler().is_some());
             assert!(!next.is_finished());
-            assert_eq!(ledger.taken_bytes(), GIB / 2);
+            assert_eq!(ledger.contexts_bytes(), GIB / 2);
             drop(first);
             assert!(next.join().unwrap());
         });
-        assert_eq!(ledger.taken_bytes(), 0);
+        assert_eq!(ledger.contexts_bytes(), 0);
     }
 
     /// Says no so often, and notes what it is told.
@@ -534,9 +527,9 @@ mod tests {
         ledger.ask(Box::new(scarce.clone()));
         let reservation = ledger.reserve_process(true).unwrap();
         assert_eq!(scarce.refusals.load(Ordering::Relaxed), 0, "asked until it was there");
-        assert_eq!(ledger.taken_bytes(), 2 * GIB);
+        assert_eq!(ledger.contexts_bytes(), 2 * GIB);
         drop(reservation);
-        assert_eq!((ledger.taken_bytes(), scarce.came.load(Ordering::Relaxed)), (GIB, 1));
+        assert_eq!((ledger.contexts_bytes(), scarce.came.load(Ordering::Relaxed)), (GIB, 1));
     }
 
     /// Has memory for what is urgent only.

@@ -29,12 +29,6 @@ pub(super) struct Entry<C> {
     pub(super) memory_bytes: u64,
     pub(super) stack_bytes: u64,
     pub(super) weight_bytes: u64,
-    /// Bytes that must be free for its function's weights, which did not fit when it started last.
-    pub(super) beside_bytes: u64,
-    /// There was no room for them beside those that other calls use, when it started last.
-    pub(super) wants_room: bool,
-    /// When there was none for the first time.
-    pub(super) crowded_ns: Option<u64>,
     /// It needs the device for itself.
     pub(super) is_whole: bool,
     pub(super) state: CallState,
@@ -84,11 +78,11 @@ impl<C> Entry<C> {
         self.attempts.is_suspect() || self.is_whole
     }
 
-    /// What it needs of the device's memory.
+    /// What it needs of the device's memory, but for weights that are to be loaded.
     pub(super) fn need(&self) -> Need {
-        let Self { memory_bytes: lane_bytes, stack_bytes, beside_bytes, weight_bytes, .. } = *self;
-        let (has_weights, wants_room) = (weight_bytes > 0, self.wants_room);
-        Need { lane_bytes, stack_bytes, beside_bytes, has_weights, wants_room }
+        let Self { memory_bytes: lane_bytes, stack_bytes, weight_bytes, .. } = *self;
+        let (beside_bytes, own_weights_bytes) = (0, 0);
+        Need { lane_bytes, stack_bytes, beside_bytes, has_weights: weight_bytes > 0, own_weights_bytes }
     }
 }
 
@@ -223,9 +217,6 @@ impl<C> Calls<C> {
             memory_bytes,
             stack_bytes,
             weight_bytes,
-            beside_bytes: 0,
-            wants_room: false,
-            crowded_ns: None,
             is_whole,
             state,
             attempts,

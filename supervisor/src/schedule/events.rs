@@ -5,11 +5,13 @@
 use super::Scheduler;
 use super::resizing::Size;
 use super::retry::{Attempts, Withdrawn};
-use super::types::{Action, CallId, Ended, Limits, Loss, NotNow, Policy, TenantShare, Terms, Verdict};
+use super::types::{
+    Action, Call, CallId, Domain, Ended, Limits, Loss, NotNow, Policy, TenantShare, Terms, Verdict,
+};
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 
 /// An event, see [`Scheduler::handle`].
-pub trait Event<C>: sealed::Sealed {
+pub trait Event<C: Call>: sealed::Sealed {
     /// What the reporter of the event learns, beside the actions that follow.
     type Reply;
 
@@ -35,7 +37,7 @@ macro_rules! event {
 
         impl sealed::Sealed for $name {}
 
-        impl<C: Clone> Event<C> for $name {
+        impl<C: Call> Event<C> for $name {
             type Reply = $reply;
 
             fn apply(self, $scheduler: &mut Scheduler<C>, $now_ns: u64, $actions: &mut Vec<Action<C>>) -> $reply {
@@ -59,7 +61,7 @@ pub struct Submit<C> {
 
 impl<C> sealed::Sealed for Submit<C> {}
 
-impl<C: Clone> Event<C> for Submit<C> {
+impl<C: Call> Event<C> for Submit<C> {
     type Reply = Result<CallId, NotNow>;
 
     fn apply(self, scheduler: &mut Scheduler<C>, now_ns: u64, actions: &mut Vec<Action<C>>) -> Self::Reply {
@@ -82,7 +84,7 @@ pub struct Adopt<C> {
 
 impl<C> sealed::Sealed for Adopt<C> {}
 
-impl<C: Clone> Event<C> for Adopt<C> {
+impl<C: Call> Event<C> for Adopt<C> {
     type Reply = Result<CallId, NotNow>;
 
     fn apply(self, scheduler: &mut Scheduler<C>, now_ns: u64, actions: &mut Vec<Action<C>>) -> Self::Reply {
@@ -223,63 +225,82 @@ event! {
     |_event, scheduler, now_ns, actions| scheduler.memory_came(now_ns, actions)
 }
 
-event! {
-    /// Weights were asked to give memory up: so much is free soon.
-    WeightsGivenUp {
-        /// Bytes.
-        coming_bytes: u64,
-    } -> (),
-    |event, scheduler, now_ns, actions| scheduler.weights_given_up(now_ns, event.coming_bytes, actions)
+/// A worker has weights that it was told to load: false means that it was not told to.
+#[derive(Debug, Clone, Copy)]
+pub struct Loaded<M> {
+    /// The worker.
+    pub worker: WorkerId,
+    /// Whose weights.
+    pub function: FunctionId,
+    /// What names their memory, if the worker made it for all.
+    pub memory: Option<M>,
+    /// What they take.
+    pub bytes: u64,
 }
 
-event! {
-    /// Weights of a call's function are on the device, or on their way: they count as taken from now on.
-    WeightsSettled {
-        /// The call.
-        id: CallId,
-    } -> (),
-    |event, scheduler, _now_ns, _actions| scheduler.weights_settled(event.id)
-}
+impl<M> sealed::Sealed for Loaded<M> {}
 
-event! {
-    /// A call that was started was not handed to its worker, since its function's weights do not fit beside what is
-    /// lent: it waits again, for so much more memory. False means that the worker does not have it.
-    NotStarted {
-        /// The worker.
-        worker: WorkerId,
-        /// The call.
-        id: CallId,
-        /// Bytes.
-        missing_bytes: u64,
-    } -> bool,
-    |event, scheduler, now_ns, actions| {
-        scheduler.not_started(now_ns, event.worker, event.id, event.missing_bytes, actions)
+impl<C: Call> Event<C> for Loaded<C::Memory> {
+    type Reply = bool;
+
+    fn apply(self, scheduler: &mut Scheduler<C>, now_ns: u64, actions: &mut Vec<Action<C>>) -> bool {
+        scheduler.loaded(now_ns, self, actions)
     }
 }
 
 event! {
-    /// As [`NotStarted`], since there is no room for the weights beside those that calls use.
-    WeightsInUse {
+    /// A worker was not told to load weights after all.
+    NotSent {
         /// The worker.
         worker: WorkerId,
-        /// The call.
-        id: CallId,
-        /// What [`Scheduler::weights_moment`] was then.
-        moment: u64,
-    } -> bool,
-    |event, scheduler, now_ns, actions| {
-        scheduler.weights_in_use(now_ns, event.id, event.moment);
-        scheduler.not_started(now_ns, event.worker, event.id, 0, actions)
-    }
+        /// Whose weights.
+        function: FunctionId,
+    } -> (),
+    |event, scheduler, now_ns, actions| scheduler.not_sent(now_ns, event.worker, event.function, actions)
 }
 
 event! {
-    /// Weights of a function left all workers, or there was no room for them.
-    Cooled {
+    /// Weights that a worker was told to load do not load there.
+    NotLoaded {
+        /// The worker.
+        worker: WorkerId,
+        /// Whose weights.
+        function: FunctionId,
+    } -> (),
+    |event, scheduler, now_ns, actions| scheduler.not_loaded(now_ns, event.worker, event.function, actions)
+}
+
+event! {
+    /// A worker let weights go, as it was told.
+    WeightsLeft {
+        /// The worker.
+        worker: WorkerId,
+        /// Whose weights.
+        function: FunctionId,
+    } -> (),
+    |event, scheduler, now_ns, actions| scheduler.weights_left(now_ns, event.worker, event.function, actions)
+}
+
+event! {
+    /// A function could not be loaded in a worker: that one forgets it, and its weights are loaded afresh.
+    LoadFailed {
+        /// The worker.
+        worker: WorkerId,
         /// Which function.
         function: FunctionId,
     } -> (),
-    |event, scheduler, _now_ns, _actions| scheduler.cooled(event.function)
+    |event, scheduler, _now_ns, actions| scheduler.load_failed(event.worker, event.function, actions)
+}
+
+event! {
+    /// Workers that serve a domain are to forget a function.
+    Uninstall {
+        /// The domain.
+        domain: Domain,
+        /// Which function.
+        function: FunctionId,
+    } -> (),
+    |event, scheduler, _now_ns, actions| scheduler.uninstall_for(event.domain, event.function, actions)
 }
 
 event! {
@@ -380,15 +401,15 @@ event! {
 }
 
 event! {
-    /// A caller may be lent so much memory from now on, or as much as there is. [`LimitsChanged`] makes it count for
-    /// calls that wait.
+    /// A tenant may have so much device memory from now on, for calls and weights together, or as much as there is.
+    /// [`LimitsChanged`] makes it count for calls that wait.
     Allow {
         /// Who.
-        caller: TenantId,
+        tenant: TenantId,
         /// Bytes.
         most_bytes: Option<u64>,
     } -> (),
-    |event, scheduler, _now_ns, _actions| scheduler.allow(event.caller, event.most_bytes)
+    |event, scheduler, _now_ns, _actions| scheduler.allow(event.tenant, event.most_bytes)
 }
 
 event! {
@@ -398,12 +419,12 @@ event! {
 }
 
 event! {
-    /// A function is gone for good.
+    /// A function is gone for good: no worker keeps it.
     FunctionGone {
         /// Which.
         function: FunctionId,
     } -> (),
-    |event, scheduler, _now_ns, _actions| scheduler.function_gone(event.function)
+    |event, scheduler, _now_ns, actions| scheduler.function_gone(event.function, actions)
 }
 
 event! {

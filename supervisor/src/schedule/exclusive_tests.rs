@@ -1,7 +1,6 @@
 //! Small cases of calls that need the whole device.
 
 use super::*;
-use crate::limits::SHARED_PHASE_NS;
 
 #[test]
 fn it_waits_for_those_before_it_and_those_behind_it_wait() {
@@ -134,20 +133,4 @@ fn a_line_of_one_caller_keeps_no_other_waiting() {
     let fourth = b.scheduler.calls.running();
     assert_eq!(fourth, 1);
     assert_eq!(b.scheduler.exclusive.next().map(|id| b.scheduler.calls.get(id).unwrap().call), Some(5));
-}
-
-#[test]
-fn a_call_that_did_not_start_after_all_leaves_the_device_to_it() {
-    let mut b = Bench::new(1, 1);
-    let first = b.submit(1, BOB);
-    b.submit_sized(2, ALICE, WHOLE);
-    b.now = SHARED_PHASE_NS;
-    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
-    b.expect("1 on 0.0");
-    let not_started = NotStarted { worker: W0, id: first, missing_bytes: 0 };
-    assert!(b.scheduler.handle(b.now, not_started, &mut b.actions));
-    b.expect("replace 0");
-    b.dies(W0);
-    b.ready(W0);
-    b.expect("2 on 0.0");
 }

@@ -2,22 +2,20 @@
 
 use super::calls::{CallState, Entry};
 use super::domain_queue::Due;
-use super::lending::Place;
+use super::lending::{Place, Short};
+use super::loading::Fit;
 use super::penalties::Draw;
 use super::quarantine::{Refusal, Use};
 use super::run_times::Kind;
 use super::scheduler::Scheduler;
 use super::turns::{Order, Turns};
-use super::types::{Action, CallId, Command, Domain, Ended, KillReason, Loss, Verdict, WhyGone};
+use super::types::{Action, Call, CallId, Command, Domain, Ended, KillReason, Loss, Verdict, WhyGone};
 use super::view::View;
 use super::workers::{State, Worker};
 use crate::ids::{TenantId, WorkerId};
 use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
 
-/// Calls of a domain that wait whose weights are loaded before they start.
-const AHEAD: usize = 4;
-
-impl<C: Clone> Scheduler<C> {
+impl<C: Call> Scheduler<C> {
     /// A call's deadline passed, or the moment that it was given after that.
     pub(super) fn due(&mut self, now_ns: u64, id: CallId, actions: &mut Vec<Action<C>>) {
         let Some(entry) = self.calls.get_mut(id) else { return };
@@ -95,7 +93,7 @@ impl<C: Clone> Scheduler<C> {
         &mut self,
         now_ns: u64,
         worker: WorkerId,
-        place: Place,
+        Fit { place, load }: Fit<C::Memory>,
         id: CallId,
         actions: &mut Vec<Action<C>>,
     ) {
@@ -104,14 +102,11 @@ impl<C: Clone> Scheduler<C> {
         self.lending.lend(worker, place, entry.need());
         self.workers.put(worker, id, place.lane, entry.wants_all_lanes());
         let installs = self.workers[worker].past.ran(place.lane, entry.function, entry.weight_bytes);
-        if entry.weight_bytes > 0 {
-            self.warmth.warm(worker, entry.function);
-        }
         let clock_ns = self.turns.as_ref().map_or(0, |turns| turns.in_the_way_ns(now_ns));
         self.calls.started(id, worker, place.lane, installs, [now_ns, clock_ns]);
         self.exclusive.started(now_ns);
         let Place { lane, lane_bytes: memory_bytes } = place;
-        self.tell(worker, Command::Start { lane, alone, memory_bytes, id, call }, actions);
+        self.tell(worker, Command::Start { lane, alone, memory_bytes, id, call, load }, actions);
         self.turn(actions, |turns, orders| turns.has_work(now_ns, worker, domain.caller, orders));
         self.note_contention(now_ns);
         if self.penalties.is_careful(now_ns, domain.caller) {
@@ -134,7 +129,9 @@ impl<C: Clone> Scheduler<C> {
             self.placing.bound(worker, domain, held);
             self.workers.set_state(worker, State::Bound(domain));
             self.workers[worker].bound_ns = now_ns;
-            self.lending.came_to(now_ns, &self.workers, worker, domain.caller, &mut self.taken);
+            let weights_bytes = self.limited_weights_of(domain.caller);
+            let taken = &mut self.taken;
+            self.lending.came_to(now_ns, &self.workers, worker, domain.caller, weights_bytes, taken);
             self.tell_taken(actions);
         }
     }
@@ -146,7 +143,6 @@ impl<C: Clone> Scheduler<C> {
             return;
         }
         if let State::Bound(domain) = self.workers.set_state(worker, State::Absent) {
-            self.warmth.gone(worker);
             self.workers[worker].last_gone = Some(why);
             self.placing.unbound(worker, domain);
         }
@@ -191,12 +187,12 @@ impl<C: Clone> Scheduler<C> {
             return;
         };
         while let Some(id) = self.next_of(now_ns, worker) {
-            let Some(need) = self.calls.get(id).map(Entry::need) else { break };
-            match self.lending.place(&self.workers, worker, domain, need) {
-                Ok(place) => {
+            match self.fit(now_ns, worker, domain, id, actions) {
+                Ok(fit) => {
                     self.placing.started(domain, id);
-                    self.start(now_ns, worker, place, id, actions);
+                    self.start(now_ns, worker, fit, id, actions);
                 }
+                Err(short @ Short::OwnerLimit(_)) => self.wait_for_memory(now_ns, worker, id, short, actions),
                 Err(short) => {
                     self.wait_for_memory(now_ns, worker, id, short, actions);
                     break;
@@ -213,30 +209,6 @@ impl<C: Clone> Scheduler<C> {
             let slot = &self.workers[worker];
             if has_slots || !self.placing.is_searched_but_for(now_ns, slot, &self.residency) {
                 self.make_room(now_ns, actions);
-            }
-        }
-    }
-
-    /// Has a worker load the weights of calls that are about to start there, where they are not there.
-    fn look_ahead(&mut self, worker: WorkerId, domain: Domain, actions: &mut Vec<Action<C>>) {
-        if !self.warmth.is_of_use() {
-            return;
-        }
-        let (placing, calls) = (&self.placing, &self.calls);
-        let next = placing.next_few(domain, AHEAD).filter_map(|id| calls.get(id));
-        let functions =
-            next.filter(|entry| entry.weight_bytes > 0).map(|entry| (entry.function, &entry.call));
-        let calls = self.warmth.missing(worker, functions);
-        if !calls.is_empty() {
-            self.tell(worker, Command::LookAhead { calls }, actions);
-        }
-    }
-
-    /// The same, for all workers of a domain.
-    pub(super) fn look_ahead_for(&mut self, domain: Domain, actions: &mut Vec<Action<C>>) {
-        for worker in WorkerId::first(self.workers.len()) {
-            if self.workers[worker].state == State::Bound(domain) {
-                self.look_ahead(worker, domain, actions);
             }
         }
     }
@@ -460,7 +432,7 @@ impl<C: Clone> Scheduler<C> {
         if let Some(worker) = has(State::Bound(domain)).or_else(|| has(State::Free)) {
             self.bind(now_ns, worker, domain, actions);
             self.placing.stand(domain);
-            self.lending.settle_asked();
+            self.lending.reopen();
             self.exclusive.begin(domain.caller, id, worker);
             self.advance(now_ns, actions);
         } else if self.workers.coming() == 0 {

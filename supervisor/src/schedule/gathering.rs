@@ -1,14 +1,13 @@
 //! What follows where calls need memory that is not free: it is gathered, and who waits for it is served in turn.
 
-use super::calls::Entry;
-use super::lending::{Need, Short};
+use super::lending::Short;
 use super::residency::is_worth_less;
 use super::scheduler::Scheduler;
-use super::types::{Action, CallId, Command, WhyGone};
+use super::types::{Action, Call, CallId, Command, WhyGone};
 use super::workers::{State, Worker};
 use crate::ids::{TenantId, WorkerId};
 
-impl<C: Clone> Scheduler<C> {
+impl<C: Call> Scheduler<C> {
     /// A call that does not wait yet starts in a worker that has room for it, or waits for memory.
     pub(super) fn start_or_wait(
         &mut self,
@@ -17,12 +16,10 @@ impl<C: Clone> Scheduler<C> {
         id: CallId,
         actions: &mut Vec<Action<C>>,
     ) {
-        let Some((domain, need)) = self.calls.get(id).map(|entry| (entry.domain, entry.need())) else {
-            return;
-        };
+        let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return };
         self.bind(now_ns, worker, domain, actions);
-        match self.lending.place(&self.workers, worker, domain, need) {
-            Ok(place) => self.start(now_ns, worker, place, id, actions),
+        match self.fit(now_ns, worker, domain, id, actions) {
+            Ok(fit) => self.start(now_ns, worker, fit, id, actions),
             Err(short) => {
                 self.enqueue(now_ns, domain, id);
                 self.wait_for_memory(now_ns, worker, id, short, actions);
@@ -39,44 +36,38 @@ impl<C: Clone> Scheduler<C> {
         short: Short,
         actions: &mut Vec<Action<C>>,
     ) {
-        let Some((domain, need)) = self.calls.get(id).map(|entry| (entry.domain, entry.need())) else {
-            return;
-        };
+        let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return };
         match short {
-            Short::Line => {
+            Short::Line | Short::Crowded => {
                 self.lending.stand(domain);
                 if self.lending.first() == Some(domain) && !self.exclusive.is_closed() {
-                    self.gather(now_ns, worker, need, actions);
+                    if short == Short::Crowded {
+                        self.lending.crowded(now_ns);
+                    }
+                    self.gather(now_ns, worker, id, actions);
                 }
             }
             Short::OwnLimit => {
+                let Some(need) = self.need_of(worker, id) else { return };
                 let taken = &mut self.taken;
                 self.lending.take_back_own(now_ns, &self.workers, worker, domain.caller, need, taken);
                 self.tell_taken(actions);
             }
+            Short::OwnerLimit(weights_bytes) => self.refuse_weights(now_ns, id, weights_bytes, actions),
         }
     }
 
     /// Takes memory back for a call in a worker: from lanes without calls, then of weights, at last from residents whose
     /// processes take it.
-    fn gather(&mut self, now_ns: u64, worker: WorkerId, need: Need, actions: &mut Vec<Action<C>>) {
+    fn gather(&mut self, now_ns: u64, worker: WorkerId, id: CallId, actions: &mut Vec<Action<C>>) {
+        let Some(need) = self.need_of(worker, id) else { return };
         let short = self.lending.take_back_for(now_ns, &self.workers, worker, need, &mut self.taken);
         self.tell_taken(actions);
-        let others_may_give = self.ask_weights(short, actions) || self.lending.awaits();
-        if short > 0 && !others_may_give && self.calls.in_processes() == 0 {
+        let short = short.saturating_sub(self.give_up_weights(short, actions));
+        self.lending.close(short > 0);
+        if short > 0 && !self.lending.awaits() && self.calls.in_processes() == 0 {
             self.dismiss_one(now_ns, Some(worker), actions);
         }
-    }
-
-    /// Asks for memory of weights, unless they were asked already; whether they were not.
-    pub(super) fn ask_weights(&mut self, short: u64, actions: &mut Vec<Action<C>>) -> bool {
-        let asks = short > 0 && self.lending.weights_asked().is_none();
-        if asks {
-            // Until they answer, as if they could.
-            self.lending.weights_answer(short);
-            actions.push(Action::GiveUpWeights { bytes: short });
-        }
-        asks
     }
 
     /// A process needs so much for itself; whether it may take it. Else it asks again, when others gave some back. A
@@ -90,9 +81,6 @@ impl<C: Clone> Scheduler<C> {
     ) -> bool {
         let waits = self.is_memory_awaited();
         if bytes <= self.lending.free_bytes() && (urgent || !waits) {
-            if !waits {
-                self.lending.settle_asked();
-            }
             if urgent {
                 self.residency.set_memory(true);
             }
@@ -104,8 +92,8 @@ impl<C: Clone> Scheduler<C> {
         if bytes > 0 && urgent && !waits {
             let short = self.lending.take_back(now_ns, &self.workers, bytes, None, &mut self.taken);
             self.tell_taken(actions);
-            let others_may_give = self.ask_weights(short, actions) || self.lending.awaits();
-            if short > 0 && !others_may_give {
+            let short = short.saturating_sub(self.give_up_weights(short, actions));
+            if short > 0 && !self.lending.awaits() {
                 self.dismiss_one(now_ns, None, actions);
             }
         }
@@ -148,17 +136,13 @@ impl<C: Clone> Scheduler<C> {
 
     /// Memory may be free that calls wait for.
     pub(super) fn memory_came(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        self.lending.weights_came();
         self.advance(now_ns, actions);
         self.serve_line(now_ns, actions);
     }
 
     /// A call of a caller ended: its lane's memory may be what others wait for.
     pub(super) fn serve_memory(&mut self, now_ns: u64, caller: TenantId, actions: &mut Vec<Action<C>>) {
-        if self.lending.first().is_some() {
-            self.lending.ask_weights_again();
-            self.serve_line(now_ns, actions);
-        }
+        self.serve_line(now_ns, actions);
         self.feed_limited(now_ns, caller, actions);
     }
 
@@ -180,26 +164,24 @@ impl<C: Clone> Scheduler<C> {
             let serves = |worker: &WorkerId| self.workers[*worker].state == State::Bound(domain);
             let mut workers = WorkerId::first(self.workers.len()).filter(serves);
             let found = workers.find_map(|worker| Some((worker, self.next_of(now_ns, worker)?)));
-            let need = found.and_then(|(_, id)| self.calls.get(id).map(Entry::need));
-            let (Some((worker, id)), Some(need)) = (found, need) else {
+            let Some((worker, id)) = found else {
                 self.lending.next();
                 continue;
             };
-            match self.lending.place(&self.workers, worker, domain, need) {
-                Ok(place) => {
+            match self.fit(now_ns, worker, domain, id, actions) {
+                Ok(fit) => {
                     self.lending.next();
                     self.placing.started(domain, id);
-                    self.start(now_ns, worker, place, id, actions);
+                    self.start(now_ns, worker, fit, id, actions);
                     // Its next call stands behind those of others.
                     self.feed(now_ns, worker, actions);
                 }
-                Err(Short::OwnLimit) => {
+                Err(short @ (Short::OwnLimit | Short::OwnerLimit(_))) => {
                     self.lending.next();
-                    self.wait_for_memory(now_ns, worker, id, Short::OwnLimit, actions);
+                    self.wait_for_memory(now_ns, worker, id, short, actions);
                 }
-                Err(Short::Line) => {
-                    self.gather(now_ns, worker, need, actions);
-                    return;
+                Err(short @ (Short::Line | Short::Crowded)) => {
+                    return self.wait_for_memory(now_ns, worker, id, short, actions);
                 }
             }
         }
@@ -212,7 +194,7 @@ impl<C: Clone> Scheduler<C> {
             // It is killed, and its end is the end of this.
             return;
         };
-        let Some(need) = self.calls.get(id).map(Entry::need) else { return };
+        let Some(need) = self.need_of(worker, id) else { return };
         if self.holds(now_ns, domain.caller) {
             // Its caller spent the budget meanwhile, elsewhere.
             self.exclusive.put_aside(domain.caller);
@@ -222,13 +204,14 @@ impl<C: Clone> Scheduler<C> {
         if self.lending.is_beyond_limit(&self.workers, worker, domain.caller, need) {
             return self.wait_for_memory(now_ns, worker, id, Short::OwnLimit, actions);
         }
-        match self.lending.place_whole(&self.workers, worker, need) {
-            Some(place) => {
-                self.lending.settle_asked();
+        match self.fit_whole(worker, id, actions) {
+            Ok(fit) => {
+                self.lending.reopen();
                 self.exclusive.run(domain.caller, id, worker);
-                self.start(now_ns, worker, place, id, actions);
+                self.start(now_ns, worker, fit, id, actions);
             }
-            None => self.gather(now_ns, worker, need, actions),
+            Err(Short::OwnerLimit(bytes)) => self.refuse_weights(now_ns, id, bytes, actions),
+            Err(_) => self.gather(now_ns, worker, id, actions),
         }
     }
 }

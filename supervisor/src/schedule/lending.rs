@@ -30,12 +30,12 @@ pub(super) struct Need {
     pub(super) lane_bytes: u64,
     /// Bytes that its process keeps for the stacks of its kernels.
     pub(super) stack_bytes: u64,
-    /// Bytes that must be free besides: its function's weights are to be loaded.
+    /// Bytes that must be free besides, for weights of its function that are to be loaded.
     pub(super) beside_bytes: u64,
-    /// Its function has weights.
+    /// True if its function has weights.
     pub(super) has_weights: bool,
-    /// There was no room for them beside those that other calls use.
-    pub(super) wants_room: bool,
+    /// What weights of its caller's functions take, if the caller has a limit of memory.
+    pub(super) own_weights_bytes: u64,
 }
 
 /// Why a call cannot start for want of memory.
@@ -43,8 +43,12 @@ pub(super) struct Need {
 pub(super) enum Short {
     /// Others stand in line before it, or it would need more than is free.
     Line,
+    /// Calls that run use the weights that would have to give way to its function's.
+    Crowded,
     /// Its caller has as much as it may.
     OwnLimit,
+    /// The owner of its function has so much, and may not have the weights besides.
+    OwnerLimit(u64),
 }
 
 /// A lane that a call may start in.
@@ -54,6 +58,16 @@ pub(super) struct Place {
     pub(super) lane: u32,
     /// What the lane has then.
     pub(super) lane_bytes: u64,
+}
+
+/// Where a call may start, and what that takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Placed {
+    pub(super) place: Place,
+    /// What it is lent besides what is there.
+    pub(super) missing_bytes: u64,
+    /// What is left for weights besides.
+    pub(super) room_bytes: u64,
 }
 
 /// Memory that is to be taken back: which lanes of which worker.
@@ -102,36 +116,24 @@ pub(super) struct Lending {
     page_bytes: u64,
     /// The most that a lane may have.
     lane_bytes: u64,
-    /// Taken for other things than calls: contexts and weights.
-    taken_bytes: u64,
+    /// Taken by processes for themselves.
+    contexts_bytes: u64,
+    /// Taken by weights, and of that by those which are about to leave.
+    weights_bytes: u64,
+    leaving_bytes: u64,
     /// Of all workers, and of processes that are not reaped.
     lent_bytes: u64,
     workers: Vec<Lent>,
     dying: Vec<(WorkerId, Generation, u64)>,
-    /// Promised to calls whose functions' weights are about to be loaded.
-    promised_bytes: u64,
     line: VecDeque<Domain>,
     /// How often workers were told to give memory back and did not confirm.
     outstanding: usize,
     /// What is idle does not suffice for the first in line.
     closed: bool,
-    /// What is about to be given up of weights, since the first in line needs it: nothing if they have nothing to give;
-    /// none if they may be asked.
-    weights: Option<u64>,
-    /// The most that callers may have, for those with a limit.
+    /// Since when the first in line waits for weights that calls use.
+    crowded_ns: Option<u64>,
+    /// The most that tenants may have, for those with a limit.
     limits: HashMap<TenantId, u64>,
-    full: WeightsFull,
-}
-
-/// Weights that calls use leave no room for others.
-#[derive(Debug, Default)]
-struct WeightsFull {
-    /// How often weights came or went, or calls of functions with weights ended.
-    moment: u64,
-    /// The first in line waits for the next moment.
-    waits: bool,
-    /// It waited long enough: other domains' calls of functions with weights stand behind it.
-    closed: bool,
 }
 
 /// How long a call waits for room for its weights while other domains' calls go on using theirs.
@@ -153,17 +155,17 @@ impl Lending {
             all_bytes: shape.memory_bytes,
             page_bytes: shape.page_bytes.max(1),
             lane_bytes: shape.lane_bytes,
-            taken_bytes: 0,
+            contexts_bytes: 0,
+            weights_bytes: 0,
+            leaving_bytes: 0,
             lent_bytes: 0,
             workers: (0..shape.workers).map(|_| Lent::default()).collect(),
             dying: Vec::new(),
-            promised_bytes: 0,
             line: VecDeque::new(),
             outstanding: 0,
             closed: false,
-            weights: None,
+            crowded_ns: None,
             limits: HashMap::new(),
-            full: WeightsFull::default(),
         }
     }
 
@@ -179,45 +181,33 @@ impl Lending {
     }
 
     fn had_bytes(&self) -> u64 {
-        self.taken_bytes.saturating_add(self.lent_bytes).saturating_add(self.promised_bytes)
+        self.contexts_bytes.saturating_add(self.weights_bytes).saturating_add(self.lent_bytes)
     }
 
-    /// Counts the moments at which there may be room for weights.
-    pub(super) fn weights_moment(&self) -> u64 {
-        self.full.moment
+    /// The first in line waits for weights that calls use.
+    pub(super) fn crowded(&mut self, now_ns: u64) {
+        self.crowded_ns.get_or_insert(now_ns);
     }
 
-    /// There may be room for weights.
-    pub(super) fn weights_came(&mut self) {
-        self.full.moment += 1;
-        self.full.waits = false;
+    /// True if the first in line waited long enough for weights that calls use: other domains' calls of functions with
+    /// weights stand behind it.
+    fn is_crowded(&self, now_ns: u64) -> bool {
+        self.crowded_ns.is_some_and(|since_ns| now_ns.saturating_sub(since_ns) > WEIGHTS_PATIENCE_NS)
     }
 
-    /// At that moment there was no room for the weights of a call, which waits for it for so long.
-    pub(super) fn weights_in_use(&mut self, moment: u64, waited_ns: u64) {
-        // Else it is worth another look.
-        self.full.waits = moment == self.full.moment;
-        self.full.closed = waited_ns > WEIGHTS_PATIENCE_NS;
+    /// Processes take so much for themselves.
+    pub(super) fn set_contexts(&mut self, bytes: u64) {
+        self.contexts_bytes = bytes;
     }
 
-    /// So much is taken for other things than calls.
-    pub(super) fn set_taken(&mut self, bytes: u64) {
-        if let Some(coming) = self.weights.filter(|coming| *coming > 0) {
-            let left = coming.saturating_sub(self.taken_bytes.saturating_sub(bytes));
-            // What they gave may not suffice: then they are asked for more.
-            self.weights = (left > 0).then_some(left);
-        }
-        self.taken_bytes = bytes;
+    /// Weights take so much, of which some is about to be free.
+    pub(super) fn set_weights(&mut self, bytes: u64, leaving_bytes: u64) {
+        (self.weights_bytes, self.leaving_bytes) = (bytes, leaving_bytes);
     }
 
-    /// What nothing has, and no call was promised.
+    /// What nothing has.
     pub(super) fn free_bytes(&self) -> u64 {
         self.all_bytes.saturating_sub(self.had_bytes())
-    }
-
-    /// A call that was promised memory for weights needs the promise no more.
-    pub(super) fn unpromise(&mut self, bytes: u64) {
-        self.promised_bytes = self.promised_bytes.saturating_sub(bytes);
     }
 
     /// What a worker has, without what it is about to give back.
@@ -238,7 +228,7 @@ impl Lending {
         own.map(|(worker, _)| self.worker_bytes(worker)).sum()
     }
 
-    /// A caller may have so much from now on, or as much as there is.
+    /// A tenant may have so much from now on, or as much as there is.
     pub(super) fn allow(&mut self, caller: TenantId, most_bytes: Option<u64>) {
         match most_bytes {
             Some(most) => drop(self.limits.insert(caller, most)),
@@ -247,7 +237,12 @@ impl Lending {
         }
     }
 
-    /// Callers with a limit.
+    /// The most that a tenant may have, for calls and weights together.
+    pub(super) fn most_bytes(&self, tenant: TenantId) -> Option<u64> {
+        if self.limits.is_empty() { None } else { self.limits.get(&tenant).copied() }
+    }
+
+    /// Tenants with a limit.
     pub(super) fn limited(&self) -> Vec<TenantId> {
         self.limits.keys().copied().collect()
     }
@@ -281,35 +276,36 @@ impl Lending {
     /// Where a call of a domain can start in a worker at once, which has an empty lane.
     pub(super) fn place(
         &self,
+        now_ns: u64,
         workers: &Workers,
         worker: WorkerId,
         domain: Domain,
         need: Need,
-    ) -> Result<Place, Short> {
+    ) -> Result<Placed, Short> {
         let free = self.free_bytes();
-        let spare = free.min(self.left_bytes(workers, domain.caller));
-        let (place, missing) = self.lane_for(worker, &workers[worker], need, spare).ok_or(Short::Line)?;
+        let left = self.left_bytes(workers, domain.caller, need);
+        let (place, missing) =
+            self.lane_for(worker, &workers[worker], need, free.min(left)).ok_or(Short::Line)?;
         let is_first = self.line.front().is_none_or(|first| *first == domain);
-        if self.full.waits && need.wants_room || self.full.closed && need.has_weights && !is_first {
+        let wanted = missing.saturating_add(need.beside_bytes);
+        let goes_before = || wanted == 0 && !self.closed && !(need.has_weights && self.is_crowded(now_ns));
+        if wanted > free || !is_first && !goes_before() {
             return Err(Short::Line);
         }
-        let room = match is_first {
-            true => missing.saturating_add(need.beside_bytes) <= free,
-            false => missing == 0 && need.beside_bytes == 0 && !need.wants_room && !self.closed,
-        };
-        if !room {
-            return Err(Short::Line);
-        }
-        match missing > 0 && missing > self.left_bytes(workers, domain.caller) {
+        match missing > 0 && missing > left {
             true => Err(Short::OwnLimit),
-            false => Ok(place),
+            // Only the first in line takes memory that is free.
+            false => {
+                let room_bytes = if is_first { free - missing } else { 0 };
+                Ok(Placed { place, missing_bytes: missing, room_bytes })
+            }
         }
     }
 
     /// What a caller may have besides what it has.
-    fn left_bytes(&self, workers: &Workers, caller: TenantId) -> u64 {
+    fn left_bytes(&self, workers: &Workers, caller: TenantId, need: Need) -> u64 {
         match self.limits.get(&caller) {
-            Some(most) => most.saturating_sub(self.bytes_of(caller, workers)),
+            Some(most) => most.saturating_sub(self.bytes_of(caller, workers) + need.own_weights_bytes),
             None => u64::MAX,
         }
     }
@@ -326,17 +322,17 @@ impl Lending {
             return false;
         }
         let lane = self.lane_for(worker, &workers[worker], need, 0);
-        lane.is_some_and(|(_, missing)| missing > 0 && missing > self.left_bytes(workers, caller))
+        lane.is_some_and(|(_, missing)| missing > 0 && missing > self.left_bytes(workers, caller, need))
     }
 
-    /// Where a call can start in a worker at once that has the whole device.
-    pub(super) fn place_whole(&self, workers: &Workers, worker: WorkerId, need: Need) -> Option<Place> {
+    /// As [`Lending::place`], for a call that has the whole device.
+    pub(super) fn place_whole(&self, workers: &Workers, worker: WorkerId, need: Need) -> Option<Placed> {
         let free = self.free_bytes();
         let caller = workers[worker].served().map(|domain| domain.caller);
-        let spare = caller.map_or(free, |caller| free.min(self.left_bytes(workers, caller)));
+        let spare = caller.map_or(free, |caller| free.min(self.left_bytes(workers, caller, need)));
         let (place, missing) = self.lane_for(worker, &workers[worker], need, spare)?;
-        let waits = self.full.waits && need.wants_room;
-        (!waits && missing.saturating_add(need.beside_bytes) <= free).then_some(place)
+        let fits = missing.saturating_add(need.beside_bytes) <= free;
+        fits.then(|| Placed { place, missing_bytes: missing, room_bytes: free - missing })
     }
 
     /// Lends what [`Lending::place`] or [`Lending::place_whole`] said.
@@ -348,16 +344,11 @@ impl Lending {
         }
         lent.stack_bytes = lent.stack_bytes.max(need.stack_bytes);
         self.lent_bytes += lent.bytes() - before;
-        self.promised_bytes += need.beside_bytes;
     }
 
     /// A domain's first call waits for memory.
     pub(super) fn stand(&mut self, domain: Domain) {
         if !self.line.contains(&domain) {
-            if self.line.is_empty() {
-                // What was asked before was for a process.
-                self.settle_asked();
-            }
             self.line.push_back(domain);
         }
     }
@@ -375,17 +366,15 @@ impl Lending {
     /// The first in line is served, or does not wait any more.
     pub(super) fn next(&mut self) {
         self.line.pop_front();
-        self.full.closed = false;
-        self.settle_asked();
+        self.reopen();
     }
 
-    /// Another call needs memory: what was asked for the one before does not count.
-    pub(super) fn settle_asked(&mut self) {
-        (self.closed, self.weights) = (false, None);
+    /// Another call needs memory: calls that need none start beside it, until more is known.
+    pub(super) fn reopen(&mut self) {
+        (self.closed, self.crowded_ns) = (false, None);
     }
 
-    /// Takes memory back for a call in a worker: the lanes to take from. What is missing even then, of weights that
-    /// should be given up, or of calls that have to end.
+    /// Takes memory back for a call in a worker: the lanes to take from. What is missing even then, of weights that should be given up, or of calls that have to end.
     pub(super) fn take_back_for(
         &mut self,
         now_ns: u64,
@@ -403,8 +392,12 @@ impl Lending {
             let given = self.tell(now_ns, worker, 1 << place.lane, taken);
             short = short.saturating_sub(given.saturating_sub(need.lane_bytes));
         }
-        self.closed = short > 0;
         short
+    }
+
+    /// What is idle does not suffice for the first in line, or it does.
+    pub(super) fn close(&mut self, closed: bool) {
+        self.closed = closed;
     }
 
     /// Takes memory back until so much is free or on its way, but not from one lane. What is missing even then.
@@ -418,9 +411,8 @@ impl Lending {
     ) -> u64 {
         let coming: u64 = self.workers.iter().map(Lent::returning_bytes).sum();
         let dying: u64 = self.dying.iter().map(|(.., bytes)| *bytes).sum();
-        let there = [coming, dying, self.weights.unwrap_or(0)]
-            .into_iter()
-            .fold(self.free_bytes(), u64::saturating_add);
+        let there =
+            [coming, dying, self.leaving_bytes].into_iter().fold(self.free_bytes(), u64::saturating_add);
         let mut short = wanted.saturating_add(self.deficit_bytes()).saturating_sub(there);
         // Workers without calls first, the one idle longest first of all.
         let is_last = |id, worker: &Worker| !worker.is_idle() || but.is_some_and(|(but, _)| but == id);
@@ -463,10 +455,11 @@ impl Lending {
         workers: &Workers,
         worker: WorkerId,
         caller: TenantId,
+        own_weights_bytes: u64,
         taken: &mut TakeBack,
     ) {
         let most = self.limits.get(&caller).copied();
-        if most.is_some_and(|most| self.bytes_of(caller, workers) > most) {
+        if most.is_some_and(|most| self.bytes_of(caller, workers) + own_weights_bytes > most) {
             let lanes = self.idle_lanes(worker, &workers[worker], None);
             self.tell(now_ns, worker, lanes, taken);
         }
@@ -499,26 +492,9 @@ impl Lending {
         lanes.fold(0, |lanes, (lane, _)| lanes | 1 << lane)
     }
 
-    /// Weights are about to give up so much for the first in line; none if they were not asked yet.
-    pub(super) fn weights_asked(&self) -> Option<u64> {
-        self.weights
-    }
-
-    /// Weights were asked, and are about to give up so much.
-    pub(super) fn weights_answer(&mut self, coming_bytes: u64) {
-        self.weights = Some(coming_bytes);
-    }
-
-    /// Calls ended: what their functions' weights take may be asked for again.
-    pub(super) fn ask_weights_again(&mut self) {
-        if self.weights == Some(0) {
-            self.weights = None;
-        }
-    }
-
     /// Whether anything is on its way back.
     pub(super) fn awaits(&self) -> bool {
-        !self.dying.is_empty() || self.outstanding > 0 || self.weights.is_some_and(|coming| coming > 0)
+        !self.dying.is_empty() || self.outstanding > 0 || self.leaving_bytes > 0
     }
 
     /// A fresh process of so many lanes is in a worker's slot.

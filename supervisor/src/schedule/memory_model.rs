@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 
 use super::{LIMITED, OTHERS, World};
 use crate::ids::{Generation, TenantId, WorkerId};
-use crate::schedule::events::{
-    ContextWanted, Cooled, GaveBack, MemoryCame, NotStarted, Reaped, WeightsInUse, WeightsSettled,
-};
+use crate::schedule::events::{ContextWanted, GaveBack, MemoryCame, Reaped};
 
 /// What a process has of the device's memory.
 #[derive(Debug, Default)]
@@ -60,8 +58,8 @@ pub(super) struct Dying {
 }
 
 impl World {
-    /// Each process gives back what it was told first, weights that were given up are gone, and processes that are gone
-    /// are reaped.
+    /// Each process gives back what it was told first, loads weights or lets them go, and processes that are gone are
+    /// reaped.
     pub(super) fn moved(&mut self) {
         for worker in WorkerId::first(self.slots) {
             let told = self.processes.get_mut(&worker).and_then(|(.., memory)| memory.returning.pop_front());
@@ -70,8 +68,7 @@ impl World {
                 self.apply();
             }
         }
-        self.weights -= std::mem::take(&mut self.leaving);
-        self.taken_changed();
+        self.do_duties();
         for Dying { worker, generation, from_outside, drawn, .. } in std::mem::take(&mut self.dying) {
             if let Some((caller, was_careful)) = drawn.filter(|_| from_outside) {
                 self.trouble.give_back(self.now, caller, was_careful);
@@ -84,7 +81,7 @@ impl World {
 
     /// Other things than calls take memory, or give it back.
     pub(super) fn taken_changed(&mut self) {
-        self.scheduler.set_taken(self.contexts + self.weights);
+        self.scheduler.set_contexts(self.contexts);
         self.scheduler.handle(self.now, MemoryCame {}, &mut self.actions);
         self.apply();
     }
@@ -93,58 +90,7 @@ impl World {
         let wanted = ContextWanted { bytes: OTHERS, urgent };
         if self.scheduler.handle(self.now, wanted, &mut self.actions) {
             self.contexts += OTHERS;
-            self.scheduler.set_taken(self.contexts + self.weights);
-        }
-    }
-
-    /// Calls that were just started have weights to load: there is room, or they wait again.
-    pub(super) fn load_weights(&mut self) {
-        for (call, worker) in std::mem::take(&mut self.unstarted) {
-            let known = self.calls.get_mut(&call).unwrap();
-            let id = known.id.unwrap();
-            self.scheduler.handle(self.now, WeightsSettled { id }, &mut self.actions);
-            if self.scheduler.free_bytes() >= OTHERS {
-                self.weights += OTHERS;
-                self.scheduler.set_taken(self.contexts + self.weights);
-            } else {
-                (known.running, known.runs) = (None, known.runs - 1);
-                self.whole_wanted = true;
-                let not_started = NotStarted { worker, id, missing_bytes: OTHERS };
-                assert!(self.scheduler.handle(self.now, not_started, &mut self.actions));
-            }
-            self.apply();
-        }
-    }
-
-    /// A worker is to load weights for calls that wait.
-    pub(super) fn looks_ahead(&mut self, worker: WorkerId, calls: &[u64]) {
-        assert!(self.present.contains(&worker) && !calls.is_empty());
-        for call in calls {
-            let known = &self.calls[call];
-            assert!(has_weights(*call) && known.running.is_none(), "{call} needs nothing");
-            // None of its calls may have started there yet.
-            let served = self.serves.get(&worker);
-            assert!(served.is_none_or(|served| *served == known.domain), "another domain's weights");
-            // For some there is no room.
-            if call % 2 == 0 {
-                let function = known.function;
-                self.scheduler.handle(self.now, Cooled { function }, &mut self.actions);
-            }
-        }
-    }
-
-    /// Calls that were just started use weights, for two of which there is room: the others wait again.
-    pub(super) fn crowd_out(&mut self) {
-        for (call, worker) in std::mem::take(&mut self.crowded) {
-            let uses = self.calls.iter().filter(|(call, k)| has_weights(**call) && k.running.is_some());
-            if uses.count() > 2 {
-                let known = self.calls.get_mut(&call).unwrap();
-                let (id, moment) = (known.id.unwrap(), self.scheduler.weights_moment());
-                (known.running, known.runs) = (None, known.runs - 1);
-                let in_use = WeightsInUse { worker, id, moment };
-                assert!(self.scheduler.handle(self.now, in_use, &mut self.actions));
-                self.apply();
-            }
+            self.scheduler.set_contexts(self.contexts);
         }
     }
 
@@ -153,8 +99,10 @@ impl World {
     pub(super) fn check_memory(&mut self) {
         let there = self.processes.values().map(|(.., memory)| memory);
         let all = there.chain(self.dying.iter().map(|dying| &dying.memory)).map(Memory::at_most).sum::<u64>();
-        let had = all + self.contexts + self.weights;
-        assert!(had <= self.at_most, "{all} lent beside {}", self.contexts + self.weights);
+        // Beside what is about to leave, for which other weights may come.
+        let weights = self.scheduler.weights().used_bytes();
+        let had = all + self.contexts + weights;
+        assert!(had <= self.at_most, "{all} lent beside {} and {weights}", self.contexts);
         let memory = self.shape.memory_bytes;
         self.at_most = self.at_most.min(had).max(memory);
         assert!(self.scheduler.workers.sets_are_right());
@@ -165,6 +113,7 @@ impl World {
         };
         let own = self.processes.iter().filter(|(worker, _)| serves(worker));
         let own: u64 = own.map(|(_, (.., memory))| memory.lanes.iter().sum::<u64>()).sum();
-        assert!(own <= LIMITED.1, "{own} lent to one that may have {}", LIMITED.1);
+        let weights = self.scheduler.weights().used_by(LIMITED.0);
+        assert!(own + weights <= LIMITED.1, "{own} and {weights} of one that may have {}", LIMITED.1);
     }
 }

@@ -149,7 +149,7 @@ fn what_a_process_had_is_free_once_it_is_reaped() {
 fn who_says_more_is_left_than_may_be_lies() {
     for (left_bytes, well) in [(0, true), (1, false)] {
         let mut b = bench(2);
-        b.scheduler.set_taken(10);
+        b.scheduler.set_contexts(10);
         let first = b.submit_sized(1, ALICE, 48);
         b.finish(W0, first);
         b.submit_sized(2, BOB, 50);
@@ -159,49 +159,6 @@ fn who_says_more_is_left_than_may_be_lies() {
         b.expect("2 on 1.0");
         assert!(!b.scheduler.handle(b.now, gave_back, &mut b.actions), "not asked");
     }
-}
-
-#[test]
-fn weights_give_way_then_residents() {
-    let mut b = bench(2);
-    let first = b.submit(1, ALICE);
-    b.finish(W0, first);
-    b.scheduler.set_taken(80);
-    b.submit_sized(2, BOB, 50);
-    b.expect_all("1 on 0.0, weights give up 30");
-    b.scheduler.handle(b.now, WeightsGivenUp { coming_bytes: 10 }, &mut b.actions);
-    b.expect("");
-    b.scheduler.set_taken(70);
-    b.scheduler.handle(b.now, MemoryCame {}, &mut b.actions);
-    // What is left are contexts: the resident without calls goes.
-    b.expect("replace 0");
-    assert!(b.dies(W0).is_empty());
-    b.expect_all("");
-    b.scheduler.set_taken(50);
-    b.scheduler.handle(b.now, MemoryCame {}, &mut b.actions);
-    b.expect_all("2 on 1.0");
-    let gone = b.scheduler.resident(W0);
-    assert_eq!((gone.is_used, gone.last_gone), (false, Some(WhyGone::MemoryWanted)));
-}
-
-#[test]
-fn a_call_waits_again_for_weights_that_do_not_fit() {
-    let mut b = bench(2);
-    let first = b.submit_sized(1, BOB, 64);
-    b.finish(W0, first);
-    let second = b.submit_sized(2, ALICE, 8);
-    b.expect("1 on 0.0, 2 on 1.0");
-    let not_started = NotStarted { worker: W1, id: second, missing_bytes: 60 };
-    assert!(b.scheduler.handle(b.now, not_started, &mut b.actions));
-    b.expect("0 gives 1");
-    b.gave_back(W0, 0);
-    b.expect("2 on 1.0");
-    // Until they are there, nothing else gets it.
-    assert_eq!(b.scheduler.free_bytes(), 100 - 8 - 60);
-    b.scheduler.handle(b.now, WeightsSettled { id: second }, &mut b.actions);
-    b.scheduler.set_taken(60);
-    assert_eq!(b.scheduler.free_bytes(), 100 - 8 - 60);
-    assert!(!b.scheduler.handle(b.now, not_started, &mut b.actions) || b.scheduler.running() == 0);
 }
 
 #[test]
@@ -222,23 +179,6 @@ fn contexts_take_what_is_free_and_what_idle_residents_give() {
 }
 
 #[test]
-fn what_weights_gave_for_a_process_does_not_count_for_a_call_that_comes_later() {
-    let mut b = bench(1);
-    b.scheduler.set_taken(70);
-    let wanted = ContextWanted { bytes: 40, urgent: true };
-    assert!(!b.scheduler.handle(b.now, wanted, &mut b.actions));
-    b.scheduler.handle(b.now, WeightsGivenUp { coming_bytes: 10 }, &mut b.actions);
-    b.scheduler.set_taken(60);
-    b.expect_all("weights give up 10");
-    b.submit_sized(1, ALICE, 48);
-    b.expect_all("weights give up 8");
-    b.scheduler.handle(b.now, WeightsGivenUp { coming_bytes: 8 }, &mut b.actions);
-    b.scheduler.set_taken(52);
-    b.scheduler.handle(b.now, MemoryCame {}, &mut b.actions);
-    b.expect("1 on 0.0");
-}
-
-#[test]
 fn stacks_stay_with_their_process() {
     let mut b = bench(2);
     let terms = Terms { stack_bytes: 30, memory_bytes: 8, ..TERMS };
@@ -252,4 +192,60 @@ fn stacks_stay_with_their_process() {
     b.finish(W1, third);
     b.dies(W0);
     assert_eq!(b.scheduler.lent(), (62, 0));
+}
+
+/// A call of a function with so many bytes of weights, in a worker where they are there then.
+fn weighted(b: &mut Bench, worker: WorkerId, call: u64, domain: Domain, weight_bytes: u64) {
+    let function = FunctionId::new(call);
+    let terms = Terms { domain, function, weight_bytes, deadline_ns: 1000 * MS, ..TERMS };
+    let id = b.scheduler.handle(b.now, Submit { call, terms, limits: LIMITS }, &mut b.actions).unwrap();
+    let loaded = Loaded { worker, function, memory: Some(call), bytes: weight_bytes };
+    assert!(b.scheduler.handle(b.now, loaded, &mut b.actions));
+    b.finish(worker, id);
+}
+
+#[test]
+fn weights_give_way_then_residents() {
+    let mut b = bench(2);
+    weighted(&mut b, W0, 1, ALICE, 10);
+    b.scheduler.set_contexts(70);
+    b.submit_sized(2, BOB, 50);
+    b.expect_all("1 on 0.0, 0 unloads 1");
+    let left = WeightsLeft { worker: W0, function: FunctionId::new(1) };
+    b.scheduler.handle(b.now, left, &mut b.actions);
+    // What is left are contexts: the resident without calls goes.
+    b.expect("replace 0, drop 1");
+    assert!(b.dies(W0).is_empty());
+    b.expect_all("");
+    b.scheduler.set_contexts(50);
+    b.scheduler.handle(b.now, MemoryCame {}, &mut b.actions);
+    b.expect_all("2 on 1.0");
+    let gone = b.scheduler.resident(W0);
+    assert_eq!((gone.is_used, gone.last_gone), (false, Some(WhyGone::MemoryWanted)));
+}
+
+#[test]
+fn a_call_waits_for_weights_that_do_not_fit() {
+    let mut b = bench(2);
+    let first = b.submit_sized(1, BOB, 64);
+    b.finish(W0, first);
+    let terms = Terms { weight_bytes: 60, memory_bytes: 8, deadline_ns: 1000 * MS, ..TERMS };
+    b.scheduler.handle(b.now, Submit { call: 2, terms, limits: LIMITS }, &mut b.actions).unwrap();
+    b.expect("1 on 0.0, 0 gives 1");
+    b.gave_back(W0, 0);
+    b.expect("2 on 1.0");
+    assert_eq!(b.scheduler.free_bytes(), 100 - 8 - 60);
+}
+
+#[test]
+fn weights_give_way_to_a_process() {
+    let mut b = bench(1);
+    weighted(&mut b, W0, 1, ALICE, 10);
+    b.scheduler.set_contexts(60);
+    let wanted = ContextWanted { bytes: 40, urgent: true };
+    assert!(!b.scheduler.handle(b.now, wanted, &mut b.actions));
+    b.expect_all("1 on 0.0, 0 unloads 1");
+    let left = WeightsLeft { worker: W0, function: FunctionId::new(1) };
+    b.scheduler.handle(b.now, left, &mut b.actions);
+    assert!(b.scheduler.handle(b.now, wanted, &mut b.actions));
 }

@@ -20,8 +20,8 @@
 //! - `retry`: calls whose process ended are run again.
 //! - `penalties`: for callers whose calls fail: [`budget`], [`quarantine`] and `unproven`.
 //! - `deadlines`: calls by the moment at which something must happen to them.
-//! - [`weights`]: which functions' weights stay on a device (`weight_holders`: who has them; `idle_weights`: which go first); `warmth`: which are to be
-//!   loaded for calls that wait.
+//! - [`weights`]: which functions' weights stay on a device (`weight_holders`: who has them; `idle_weights`: which go first); `loading`: how
+//!   calls get them.
 
 pub mod budget;
 mod calls;
@@ -37,6 +37,7 @@ mod gathering;
 mod idle_weights;
 mod lane_shares;
 mod lending;
+mod loading;
 mod overruns;
 mod penalties;
 mod placing;
@@ -57,7 +58,6 @@ pub mod turns;
 pub mod types;
 mod unproven;
 mod view;
-mod warmth;
 mod weight_holders;
 pub mod weights;
 mod workers;
@@ -66,6 +66,6 @@ pub use resizing::Size;
 pub use retry::{Attempts, Withdrawn};
 pub use scheduler::Scheduler;
 pub use types::{
-    Action, Address, CallId, Class, Command, Domain, Ended, KillReason, Limits, Loss, NotNow, Policy,
+    Action, Address, Call, CallId, Class, Command, Domain, Ended, KillReason, Limits, Loss, NotNow, Policy,
     Resident, ResidentPrice, Shape, TenantShare, Terms, Verdict, WhyGone,
 };

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::ids::FunctionId;
 use crate::limits::{CLEAR_NS, OVERRUN_QUANTA};
 use crate::schedule::events::{
     Allow, Buried, Cancel, Clearing, Finished, Gone, Ready, Scrubbed, SetPolicy, StandbysReady, Submit, Tick,
-    WeightsGivenUp, Yielded, Yielding,
+    Yielded, Yielding,
 };
 use crate::schedule::{Address, Domain};
 
@@ -26,11 +27,14 @@ mod shape;
 mod start;
 #[path = "trouble_model.rs"]
 mod trouble;
+#[path = "weights_model.rs"]
+mod weights;
 use event::events;
 use memory::{Dying, Memory, has_weights};
 use play::play;
 use shape::{Holder, policies, shapes};
 use trouble::{Admits, Trouble};
+use weights::Weights;
 
 const LIMITS: Limits = Limits { calls: 1000, bytes: 1 << 20, own_calls: 1000, own_bytes: 1 << 20 };
 const MS: u64 = 1_000_000;
@@ -86,15 +90,10 @@ struct World {
     whole_wanted: bool,
     /// Slots that are to get a process.
     wanted: HashSet<WorkerId>,
-    /// What contexts and weights take.
+    /// What contexts take.
     contexts: u64,
-    weights: u64,
-    /// Weights that are on their way out.
-    leaving: u64,
-    /// Calls whose function's weights are loaded when they start.
-    unstarted: Vec<(u64, WorkerId)>,
-    /// Calls that just started and use weights, for which there may be no room.
-    crowded: Vec<(u64, WorkerId)>,
+    /// What workers have to say of weights.
+    weights: Weights,
     shape: Shape,
     /// Slots that there are: as many as there could be processes at some time.
     slots: usize,
@@ -113,7 +112,7 @@ impl World {
     fn new(shape: Shape, policy: Policy) -> Self {
         let mut scheduler = Scheduler::new(shape);
         scheduler.handle(0, SetPolicy { policy }, &mut Vec::new());
-        let allow = Allow { caller: LIMITED.0, most_bytes: Some(LIMITED.1) };
+        let allow = Allow { tenant: LIMITED.0, most_bytes: Some(LIMITED.1) };
         scheduler.handle(0, allow, &mut Vec::new());
         Self {
             scheduler,
@@ -128,13 +127,10 @@ impl World {
             whole_wanted: false,
             wanted: [WorkerId::new(0)].into(),
             contexts: 0,
-            weights: 0,
-            leaving: 0,
-            unstarted: Vec::new(),
+            weights: Weights::default(),
             slots: shape.workers,
             quantum_us: 5000,
             at_most: shape.memory_bytes,
-            crowded: Vec::new(),
             shape,
             holders: BTreeMap::new(),
             processes: HashMap::new(),
@@ -156,6 +152,9 @@ impl World {
     }
 
     fn submit(&mut self, call: u64, domain: TenantId, function: FunctionId, deadline_ms: u64, memory: u64) {
+        // No other tenant's function has the same weights.
+        let own = FunctionId::new(10 + 2 * u64::from(domain.get()) + function.get());
+        let function = if has_weights(call) { own } else { function };
         let is_probe = match self.trouble.admits(self.now, (function, domain)) {
             Admits::Never => false,
             Admits::All => false,
@@ -252,6 +251,7 @@ impl World {
         self.since.remove(&worker);
         self.scrubbing.remove(&worker);
         self.holders.remove(&worker);
+        self.weights.gone(worker);
     }
 
     fn clear(&mut self, pick: usize) {
@@ -346,6 +346,7 @@ impl World {
             self.serves.remove(&worker);
             self.since.remove(&worker);
             self.present.insert(worker);
+            self.weights.gone(worker);
             assert!(self.scheduler.handle(self.now, Scrubbed { worker }, &mut self.actions));
         }
     }
@@ -355,7 +356,9 @@ impl World {
         assert!(!self.running().iter().any(|(_, w)| *w == worker), "a busy worker taken");
         assert!(self.present.remove(&worker), "taken twice");
         let kept_ns = self.since.get(&worker).map_or(u64::MAX, |since| self.now - since);
-        assert!(self.whole_wanted || kept_ns >= self.shape.residency_ns, "taken after {kept_ns} ns");
+        let for_memory = self.scheduler.resident(worker).last_gone == Some(WhyGone::MemoryWanted);
+        let in_time = kept_ns >= self.shape.residency_ns;
+        assert!(self.whole_wanted || for_memory || in_time, "taken after {kept_ns} ns");
     }
 
     fn cancel(&mut self, call: u64) {
@@ -443,18 +446,15 @@ impl World {
                 Action::Bring { worker } => {
                     assert!(!self.present.contains(&worker) && self.wanted.insert(worker), "{worker} twice");
                 }
-                Action::GiveUpWeights { bytes } => {
-                    self.whole_wanted = true;
-                    let coming_bytes = bytes.min(self.weights - self.leaving);
-                    self.leaving += coming_bytes;
-                    let given_up = WeightsGivenUp { coming_bytes };
-                    self.scheduler.handle(self.now, given_up, &mut self.actions);
+                Action::OverQuota { call, .. } => {
+                    let known = self.calls.remove(&call).expect("refused and not open");
+                    assert!(known.running.is_none() && !known.lost && known.domain == LIMITED.0);
+                    self.trouble.ended(call);
                 }
+                Action::Release { memory } => self.weights.released(memory),
             }
         }
         self.check_memory();
-        self.load_weights();
-        self.crowd_out();
     }
 
     fn check_standstill(&self) {
@@ -478,13 +478,19 @@ impl World {
 
     fn command(&mut self, worker: WorkerId, command: Command<u64>) {
         match command {
-            Command::Start { lane, alone, memory_bytes, id, call } => {
+            Command::Start { lane, alone, memory_bytes, id, call, load } => {
+                self.supplied(worker, call, load);
                 self.processes.get_mut(&worker).unwrap().2.lent(lane, memory_bytes);
                 assert!(memory_bytes >= self.calls[&call].memory, "{call} has too little");
                 self.started(worker, lane, alone, id, call);
             }
             Command::Configure => {}
-            Command::LookAhead { calls } => self.looks_ahead(worker, &calls),
+            Command::Load { call, load } => {
+                assert!(has_weights(call) && self.calls[&call].running.is_none(), "{call} needs nothing");
+                self.supplied(worker, call, Some(load));
+            }
+            Command::Unload { function } => self.weights.unload(worker, function),
+            Command::Uninstall { .. } => unreachable!("no function goes"),
             Command::GiveBack { lanes } => {
                 let busy =
                     |k: &Known| k.running.is_some_and(|(w, lane)| w == worker && lanes >> lane & 1 == 1);

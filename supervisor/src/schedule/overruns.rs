@@ -14,14 +14,14 @@
 
 use super::scheduler::Scheduler;
 use super::turns::Turns;
-use super::types::{Action, CallId, KillReason, Verdict};
+use super::types::{Action, Call, CallId, KillReason, Verdict};
 use crate::ids::WorkerId;
 use crate::limits::OVERRUN_CHECK_NS;
 
 /// A call that has been in the way of others for so long shares the chip with others that have.
 const LONG_NS: u64 = OVERRUN_CHECK_NS / 2;
 
-impl<C> Scheduler<C> {
+impl<C: Call> Scheduler<C> {
     /// When calls are looked at next: now and then, while others wait.
     pub(super) fn next_overrun_check_ns(&self) -> Option<u64> {
         let contended = self.turns.as_ref().is_some_and(Turns::is_contended);
@@ -29,7 +29,7 @@ impl<C> Scheduler<C> {
     }
 }
 
-impl<C: Clone> Scheduler<C> {
+impl<C: Call> Scheduler<C> {
     /// Ends what was in the way of others for too long.
     pub(super) fn check_overruns(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
         let waits = self.placing.has_unplaced();

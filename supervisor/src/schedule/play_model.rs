@@ -11,9 +11,9 @@ pub(super) fn play(shape: Shape, policy: Policy, events: &[Event]) -> Result<(),
         match *event {
             Event::Submit { domain, function, deadline_ms, memory } => {
                 next += 1;
-                let memory = if domain == LIMITED.0 { memory.min(LIMITED.1) } else { memory };
+                let memory = if domain == LIMITED.0 { memory.min(LIMITED.1 - OTHERS) } else { memory };
                 // Calls that need more go elsewhere.
-                let memory = memory.min(w.shape.memory_bytes - OTHERS);
+                let memory = memory.min(w.shape.memory_bytes - 2 * OTHERS);
                 w.submit(next, domain, function, deadline_ms, memory);
             }
             Event::Finish { pick, verdict } => w.finish(pick, verdict),

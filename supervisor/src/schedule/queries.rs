@@ -5,11 +5,12 @@ use super::calls::CallState;
 use super::quarantine::Quarantined;
 use super::scheduler::Scheduler;
 use super::turns::Turns;
-use super::types::{CallId, Domain, Resident, TenantShare};
+use super::types::{Call, CallId, Domain, Resident, TenantShare};
+use super::weights::Weights;
 use super::workers::State;
 use crate::ids::{Generation, TenantId, WorkerId};
 
-impl<C> Scheduler<C> {
+impl<C: Call> Scheduler<C> {
     /// Calls waiting.
     pub fn queued(&self) -> u64 {
         self.calls.queued()
@@ -47,11 +48,6 @@ impl<C> Scheduler<C> {
             CallState::Running { worker: w, lane, .. } if w == worker => Some((&entry.call, lane)),
             _ => None,
         }
-    }
-
-    /// Counts the moments at which there may be room for weights that there was none for.
-    pub fn weights_moment(&self) -> u64 {
-        self.lending.weights_moment()
     }
 
     /// When [`Tick`](super::events::Tick) is due at the latest.
@@ -145,15 +141,20 @@ impl<C> Scheduler<C> {
         self.lending.first().is_some() || self.exclusive.prepared().is_some()
     }
 
-    /// Device memory that nothing has and no call was promised.
+    /// Device memory that nothing has.
     pub fn free_bytes(&self) -> u64 {
         self.lending.free_bytes()
     }
 
-    /// So much device memory is taken for other things than calls. Whoever takes more looks at
-    /// [`Scheduler::free_bytes`] before, with no event in between.
-    pub fn set_taken(&mut self, bytes: u64) {
-        self.lending.set_taken(bytes);
+    /// Processes take so much device memory for themselves. Whoever takes more looks at [`Scheduler::free_bytes`] before,
+    /// with no event in between.
+    pub fn set_contexts(&mut self, bytes: u64) {
+        self.lending.set_contexts(bytes);
+    }
+
+    /// Which weights are there.
+    pub fn weights(&self) -> &Weights<C::Memory> {
+        &self.weights
     }
 
     /// The process in a worker's slot.

@@ -6,7 +6,7 @@ use super::*;
 fn bench() -> Bench {
     let shape = Shape { memory_bytes: 100, workers_per_domain: 1, ..Shape::new(3, 2) };
     let mut b = Bench::of(shape);
-    let allow = Allow { caller: ALICE.caller, most_bytes: Some(40) };
+    let allow = Allow { tenant: ALICE.caller, most_bytes: Some(40) };
     b.scheduler.handle(b.now, allow, &mut b.actions);
     b
 }
@@ -41,7 +41,7 @@ fn what_it_does_not_use_gives_way_to_its_own_calls() {
 #[test]
 fn a_whole_device_call_keeps_to_the_limit_too() {
     let mut b = Bench::of(Shape { memory_bytes: 100, workers_per_domain: 1, ..Shape::new(2, 2) });
-    let allow = Allow { caller: ALICE.caller, most_bytes: Some(60) };
+    let allow = Allow { tenant: ALICE.caller, most_bytes: Some(60) };
     b.scheduler.handle(b.now, allow, &mut b.actions);
     let first = b.submit_sized(1, ALICE, 32);
     let second = b.submit_sized(2, ALICE, 16);
@@ -59,7 +59,7 @@ fn more_is_allowed_while_calls_wait() {
     b.submit_sized(1, ALICE, 32);
     b.submit_sized(2, ALICE, 16);
     b.expect("1 on 0.0");
-    b.scheduler.handle(b.now, Allow { caller: ALICE.caller, most_bytes: None }, &mut b.actions);
+    b.scheduler.handle(b.now, Allow { tenant: ALICE.caller, most_bytes: None }, &mut b.actions);
     b.scheduler.handle(b.now, LimitsChanged {}, &mut b.actions);
     b.expect("2 on 0.1");
     assert_eq!(b.scheduler.limited(), vec![]);

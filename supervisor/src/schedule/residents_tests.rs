@@ -360,7 +360,7 @@ fn a_slot_whose_process_ended_gets_another_one() {
 #[test]
 fn a_slot_whose_process_leaves_for_its_memory_is_for_whom_it_was_kept_meanwhile() {
     let mut b = bench(Shape { memory_bytes: 100, residency_ns: 0, ..Shape::new(2, 1) });
-    b.scheduler.set_taken(40);
+    b.scheduler.set_contexts(40);
     let ids = [b.submit(1, domain(1)), b.submit(2, domain(2))];
     b.ready(W1);
     b.finish(W0, ids[0]);
@@ -368,7 +368,6 @@ fn a_slot_whose_process_leaves_for_its_memory_is_for_whom_it_was_kept_meanwhile(
     b.expect("1 on 0.0, 2 on 1.0");
     // More than is free: the other process is to leave.
     let large = b.submit_sized(3, domain(1), 71);
-    b.scheduler.handle(b.now, WeightsGivenUp { coming_bytes: 0 }, &mut b.actions);
     assert_eq!(b.scheduler.resident(W1).last_gone, Some(WhyGone::MemoryWanted));
     b.scheduler.handle(b.now, Cancel { id: large }, &mut b.actions).unwrap();
     b.submit_sized(4, domain(2), 51);

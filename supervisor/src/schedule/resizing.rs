@@ -11,7 +11,7 @@
 //! like any that has none.
 
 use super::scheduler::Scheduler;
-use super::types::{Action, Command, WhyGone};
+use super::types::{Action, Call, Command, WhyGone};
 use super::workers::{State, Worker};
 use crate::ids::WorkerId;
 
@@ -36,7 +36,7 @@ pub struct Size {
     pub remakes: bool,
 }
 
-impl<C: Clone> Scheduler<C> {
+impl<C: Call> Scheduler<C> {
     /// The device is set up otherwise. Every process that is ready from now on has as many lanes as this says. No call
     /// that is there may need more than the memory that is left for one.
     pub(super) fn resize(&mut self, now_ns: u64, to: Size, actions: &mut Vec<Action<C>>) {
@@ -65,8 +65,6 @@ impl<C: Clone> Scheduler<C> {
             worker.outdated |= remakes && !matches!(worker.state, State::Empty | State::Absent);
         }
         self.resizing = true;
-        // What weights gave for a call may not suffice any more.
-        self.lending.settle_asked();
         self.memory_came(now_ns, actions);
         self.resume(now_ns, actions);
     }
@@ -127,8 +125,6 @@ impl<C: Clone> Scheduler<C> {
     fn shed(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
         if self.lending.deficit_bytes() == 0 {
             if std::mem::take(&mut self.shedding) {
-                // Who waits for memory asks for what it needs itself.
-                self.lending.settle_asked();
                 self.memory_came(now_ns, actions);
             }
             return;
@@ -136,8 +132,8 @@ impl<C: Clone> Scheduler<C> {
         self.shedding = true;
         let short = self.lending.take_back(now_ns, &self.workers, 0, None, &mut self.taken);
         self.tell_taken(actions);
-        let others_may_give = self.ask_weights(short, actions) || self.lending.awaits();
-        if short > 0 && !others_may_give && self.calls.in_processes() == 0 {
+        let short = short.saturating_sub(self.give_up_weights(short, actions));
+        if short > 0 && !self.lending.awaits() && self.calls.in_processes() == 0 {
             self.dismiss_one(now_ns, None, actions);
         }
     }

@@ -1,5 +1,6 @@
 //! A device that is set up otherwise at any moment, and calls that wait and are taken to another device.
 
+use super::memory::has_weights;
 use super::{Admits, OTHERS, World};
 use crate::schedule::events::{Adopt, Resize, Withdraw};
 use crate::schedule::{Domain, NotNow, Shape, Size, Terms};
@@ -8,7 +9,7 @@ impl World {
     /// The device is set up otherwise. No call that is there needs more memory than is left for one.
     pub(super) fn resize(&mut self, to: Size) {
         let largest = self.calls.values().map(|known| known.memory).max().unwrap_or(0);
-        let memory_bytes = to.memory_bytes.max(largest + OTHERS);
+        let memory_bytes = to.memory_bytes.max(largest + 2 * OTHERS);
         let Shape { workers_per_domain, standbys, .. } = self.shape;
         let to = Size { memory_bytes, workers_per_domain, standbys, ..to };
         self.shape = Shape {
@@ -66,7 +67,7 @@ impl World {
             deadline_ns: known.deadline_ns,
             memory_bytes: known.memory,
             stack_bytes: 0,
-            weight_bytes: 0,
+            weight_bytes: if has_weights(call) { OTHERS } else { 0 },
         };
         let function = (known.function, known.domain);
         self.calls.insert(call, known);

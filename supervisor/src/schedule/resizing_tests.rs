@@ -120,7 +120,7 @@ fn less_memory_is_taken_back_from_lanes_without_calls_first() {
 #[test]
 fn more_memory_counts_at_once() {
     let mut b = bench(2, 1);
-    b.scheduler.set_taken(60);
+    b.scheduler.set_contexts(60);
     b.submit_sized(1, domain(1), 30);
     b.submit_sized(2, domain(2), 30);
     b.expect("1 on 0.0");

@@ -51,11 +51,6 @@ impl Attempts {
         self.runs += 1;
     }
 
-    /// It was not handed to its worker after all, and waits again.
-    pub(super) fn not_started(&mut self) {
-        self.runs = self.runs.saturating_sub(1);
-    }
-
     /// Its process is gone. Why it does not run again, if so: `late` says that its deadline passed, `detached` that
     /// its client gave it up.
     pub(super) fn lost(&mut self, loss: Loss, late: bool, detached: bool) -> Option<Ended> {

@@ -30,16 +30,17 @@ use super::retry::{Attempts, Withdrawn};
 use super::run_times::RunTimes;
 use super::turns::{Order, Turns};
 use super::types::{
-    Action, CallId, Command, Ended, KillReason, Limits, Loss, NotNow, Policy, Shape, Terms, Verdict, WhyGone,
+    Action, Call, CallId, Command, Ended, KillReason, Limits, Loss, NotNow, Policy, Shape, Terms, Verdict,
+    WhyGone,
 };
-use super::warmth::Warmth;
+use super::weights::Weights;
 use super::workers::{State, Workers};
-use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
+use crate::ids::{Generation, TenantId, TurnId, WorkerId};
 use crate::limits::CLEAR_NS;
 
 /// The scheduler of one device.
 #[derive(Debug)]
-pub struct Scheduler<C> {
+pub struct Scheduler<C: Call> {
     pub(super) shape: Shape,
     pub(super) workers: Workers,
     pub(super) calls: Calls<C>,
@@ -58,7 +59,7 @@ pub struct Scheduler<C> {
     pub(super) resizing: bool,
     /// It has less memory than is had.
     pub(super) shedding: bool,
-    pub(super) warmth: Warmth,
+    pub(super) weights: Weights<C::Memory>,
     /// Draws for processes that are not reaped: it is not known yet what ended them.
     drawn: Vec<(WorkerId, Generation, Draw)>,
     /// Scratch, kept for its capacity.
@@ -66,7 +67,7 @@ pub struct Scheduler<C> {
     pub(super) taken: TakeBack,
 }
 
-impl<C: Clone> Scheduler<C> {
+impl<C: Call> Scheduler<C> {
     /// A device whose slots are all empty. In the first one a process is wanted: [`Ready`](super::events::Ready) follows.
     pub fn new(shape: Shape) -> Self {
         let shape = Shape { lanes: shape.lanes.min(64), ..shape };
@@ -85,7 +86,7 @@ impl<C: Clone> Scheduler<C> {
             residency: Residency::new(&shape),
             resizing: false,
             shedding: false,
-            warmth: Warmth::default(),
+            weights: Weights::new(shape.weights_bytes),
             drawn: Vec::new(),
             orders: Vec::new(),
             taken: TakeBack::new(),
@@ -98,6 +99,9 @@ impl<C: Clone> Scheduler<C> {
         let reply = event.apply(self, now_ns, actions);
         if self.resizing {
             self.go_on_resizing(now_ns, actions);
+        }
+        while let Some(memory) = self.weights.take_released() {
+            actions.push(Action::Release { memory });
         }
         reply
     }
@@ -204,16 +208,12 @@ impl<C: Clone> Scheduler<C> {
         if entry.installs {
             self.residency.installed(now_ns.saturating_sub(entry.started_ns));
         }
-        self.lending.unpromise(entry.beside_bytes);
-        self.judge(now_ns, &entry, verdict, actions);
-        if self.resizing {
-            self.lending.ask_weights_again();
+        if entry.weight_bytes > 0 {
+            self.weights.end(entry.function);
         }
+        self.judge(now_ns, &entry, verdict, actions);
         if self.penalties.may_hold() {
             self.review(now_ns, entry.domain.caller, actions);
-        }
-        if entry.weight_bytes > 0 {
-            self.lending.weights_came();
         }
         self.serve_memory(now_ns, entry.domain.caller, actions);
         self.feed(now_ns, worker, actions);
@@ -279,6 +279,11 @@ impl<C: Clone> Scheduler<C> {
         let asked = matches!(self.workers[worker].state, State::Scrubbing { .. });
         if asked {
             self.workers.free(now_ns, worker);
+            let generation = self.workers[worker].generation;
+            self.weights.worker_gone(worker, generation);
+            self.weights.reaped(worker, generation);
+            self.count_weights();
+            self.memory_came(now_ns, actions);
             self.feed(now_ns, worker, actions);
             self.bring_next(now_ns, actions);
             self.try_exclusive(now_ns, actions);
@@ -299,13 +304,17 @@ impl<C: Clone> Scheduler<C> {
         let charge = self.turn(actions, |turns, orders| turns.gone(now_ns, worker, orders));
         self.charge(charge.flatten());
         self.lending.gone(worker);
+        self.weights.worker_gone(worker, self.workers[worker].generation);
+        self.count_weights();
         let served = self.workers[worker].served();
         self.unbind(worker, WhyGone::Ended);
         let emptied = self.refill(worker, actions);
         let mut lost = Vec::new();
         for id in self.workers.take_all(worker) {
             let Some(entry) = self.calls.get_mut(id) else { continue };
-            self.lending.unpromise(std::mem::take(&mut entry.beside_bytes));
+            if entry.weight_bytes > 0 {
+                self.weights.end(entry.function);
+            }
             let overdue = matches!(entry.state, CallState::Running { overdue: true, .. });
             entry.state = CallState::Lost { overdue };
             lost.push((id, entry.call.clone()));
@@ -339,6 +348,8 @@ impl<C: Clone> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) {
         self.lending.reaped(worker, generation);
+        self.weights.reaped(worker, generation);
+        self.count_weights();
         let drawn = self.drawn.iter().position(|(w, g, _)| (*w, *g) == (worker, generation));
         if let Some((.., draw)) = drawn.map(|at| self.drawn.swap_remove(at)).filter(|_| from_outside) {
             self.penalties.give_back(now_ns, draw);
@@ -441,73 +452,6 @@ impl<C: Clone> Scheduler<C> {
         well
     }
 
-    pub(super) fn weights_given_up(&mut self, now_ns: u64, coming_bytes: u64, actions: &mut Vec<Action<C>>) {
-        self.lending.weights_answer(coming_bytes);
-        // Nothing came yet: who waits for room for weights does not look again.
-        self.advance(now_ns, actions);
-        self.serve_line(now_ns, actions);
-    }
-
-    pub(super) fn weights_settled(&mut self, id: CallId) {
-        if let Some(entry) = self.calls.get_mut(id) {
-            entry.wants_room = false;
-            self.lending.unpromise(std::mem::take(&mut entry.beside_bytes));
-        }
-    }
-
-    pub(super) fn weights_in_use(&mut self, now_ns: u64, id: CallId, moment: u64) {
-        if let Some(entry) = self.calls.get_mut(id) {
-            entry.wants_room = true;
-            let since_ns = *entry.crowded_ns.get_or_insert(now_ns);
-            self.lending.weights_in_use(moment, now_ns.saturating_sub(since_ns));
-        }
-    }
-
-    pub(super) fn cooled(&mut self, function: FunctionId) {
-        self.warmth.cooled(function);
-    }
-
-    pub(super) fn not_started(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        id: CallId,
-        missing_bytes: u64,
-        actions: &mut Vec<Action<C>>,
-    ) -> bool {
-        let Some((_, lane)) = self.running_call(worker, id) else { return false };
-        let shared_faults = self.shape.shared_faults;
-        self.workers.take(worker, id, lane, now_ns);
-        let Some(entry) = self.calls.get_mut(id) else { return false };
-        self.lending.unpromise(std::mem::replace(&mut entry.beside_bytes, missing_bytes));
-        entry.attempts.not_started();
-        // If its worker is killed for it already, it was not in the way of others.
-        (entry.overran, entry.paid) = (false, false);
-        self.warmth.cooled(entry.function);
-        let (domain, wants_device) = (entry.domain, entry.wants_device(shared_faults));
-        let started_ns = entry.started_ns;
-        let overdue = matches!(entry.state, CallState::Running { overdue: true, .. });
-        self.charge_call(now_ns, domain.caller, started_ns);
-        self.calls.waits_again(id);
-        if overdue {
-            // What a running call is given beyond its deadline is not for one that waits.
-            self.calls.move_to(id, now_ns);
-        }
-        if self.workers[worker].is_idle() {
-            self.turn(actions, |turns, orders| turns.idle(now_ns, worker, orders));
-        }
-        if wants_device {
-            self.line_up(now_ns, domain.caller, id, actions);
-            self.leave_device(now_ns, worker, actions);
-        } else {
-            self.enqueue(now_ns, domain, id);
-            self.feed(now_ns, worker, actions);
-            // The device may have waited for it to end.
-            self.try_exclusive(now_ns, actions);
-        }
-        true
-    }
-
     pub(super) fn settings_changed(&mut self, actions: &mut Vec<Action<C>>) {
         for worker in WorkerId::first(self.workers.len()) {
             if !matches!(self.workers[worker].state, State::Empty | State::Absent) {
@@ -541,14 +485,8 @@ impl<C: Clone> Scheduler<C> {
         }
     }
 
-    pub(super) fn allow(&mut self, caller: TenantId, most_bytes: Option<u64>) {
-        self.lending.allow(caller, most_bytes);
-    }
-
-    pub(super) fn function_gone(&mut self, function: FunctionId) {
-        self.penalties.forget_function(function);
-        self.run_times.forget(function);
-        self.warmth.cooled(function);
+    pub(super) fn allow(&mut self, tenant: TenantId, most_bytes: Option<u64>) {
+        self.lending.allow(tenant, most_bytes);
     }
 
     pub(super) fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {

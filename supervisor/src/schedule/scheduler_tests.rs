@@ -1,6 +1,7 @@
 //! Small cases of the scheduler.
 
 use super::*;
+use crate::ids::FunctionId;
 use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
 use crate::schedule::events::*;
 use crate::schedule::{Address, Domain, WhyGone};
@@ -115,16 +116,10 @@ impl Bench {
     }
 
     fn expect(&mut self, words: &str) {
-        // There are no weights, unless a case looks at them.
-        let asks = |action: &Action<u64>| matches!(action, Action::GiveUpWeights { .. });
-        while let Some(at) = self.actions.iter().position(asks) {
-            self.actions.remove(at);
-            self.scheduler.handle(self.now, WeightsGivenUp { coming_bytes: 0 }, &mut self.actions);
-        }
         assert_eq!(self.told(|action| !matches!(action, Action::Bring { .. })), words);
     }
 
-    /// The same, with slots that are to get a process and weights that are to give way.
+    /// The same, with slots that are to get a process.
     fn expect_all(&mut self, words: &str) {
         assert_eq!(self.told(|_| true), words);
     }
@@ -145,14 +140,17 @@ fn short(action: Action<u64>) -> String {
         Action::NotCleared { call } => format!("{call} not cleared"),
         Action::Kill { worker, .. } => format!("kill {worker}"),
         Action::Bring { worker } => format!("bring {worker}"),
-        Action::GiveUpWeights { bytes } => format!("weights give up {bytes}"),
+        Action::OverQuota { call, needs_bytes, .. } => format!("{call} may not have {needs_bytes}"),
+        Action::Release { memory } => format!("drop {memory}"),
         Action::Tell { to: Address { worker, .. }, command } => match command {
             Command::Start { lane, call, alone, .. } => {
                 format!("{call} on {worker}.{lane}{}", if alone { " alone" } else { "" })
             }
             Command::Leave => format!("replace {worker}"),
             Command::Scrub => format!("scrub {worker}"),
-            Command::LookAhead { calls } => format!("{worker} looks ahead to {calls:?}"),
+            Command::Load { call, .. } => format!("{worker} loads for {call}"),
+            Command::Unload { function } => format!("{worker} unloads {function}"),
+            Command::Uninstall { function } => format!("{worker} uninstalls {function}"),
             Command::Configure => format!("configure {worker}"),
             Command::GiveBack { lanes } => format!("{worker} gives {lanes:b}"),
             Command::Grant { turn, .. } => format!("grant {worker} turn {turn}"),

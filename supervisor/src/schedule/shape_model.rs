@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::MEMORY;
+use super::{MEMORY, OTHERS};
 use crate::schedule::{Policy, Shape};
 
 const MS: u64 = 1_000_000;
@@ -19,7 +19,7 @@ pub(super) struct Holder {
 pub(super) fn shapes() -> impl Strategy<Value = Shape> {
     let residency_ms = prop_oneof![Just(0), 1..200u64];
     let parts = (1..4usize, 1..4u32, 1..4usize, any::<bool>(), prop::bool::weighted(0.2), any::<bool>());
-    (parts, residency_ms, 1..4usize).prop_map(|(parts, residency_ms, starting)| {
+    (parts, residency_ms, 1..4usize, 2..6u64).prop_map(|(parts, residency_ms, starting, functions)| {
         let (workers, lanes, workers_per_domain, turns, shared_faults, scrubs) = parts;
         let residency_ns = residency_ms * MS;
         let quantum_us = turns.then_some(5000);
@@ -32,6 +32,7 @@ pub(super) fn shapes() -> impl Strategy<Value = Shape> {
             standbys: 1,
             starting,
             memory_bytes: MEMORY,
+            weights_bytes: functions * OTHERS,
             ..Shape::new(workers, lanes)
         }
     })

@@ -4,10 +4,10 @@
 use super::run_times::Kind;
 use super::scheduler::Scheduler;
 use super::turns::Charge;
-use super::types::{Action, CallId, NotNow, TenantShare, Terms};
+use super::types::{Action, Call, CallId, NotNow, TenantShare, Terms};
 use crate::ids::{TenantId, WorkerId};
 
-impl<C: Clone> Scheduler<C> {
+impl<C: Call> Scheduler<C> {
     /// A tenant is given this of the device from now on.
     pub(super) fn set_share(
         &mut self,

@@ -1,6 +1,5 @@
 //! What must hold whenever a call starts.
 
-use super::memory::has_weights;
 use super::{Known, World};
 use crate::ids::WorkerId;
 use crate::schedule::CallId;
@@ -55,11 +54,6 @@ impl World {
         known.started_ns = self.now;
         known.runs += 1;
         assert!(known.runs <= 3, "{call} ran too often");
-        if call % 7 == 3 && known.runs == 1 {
-            self.unstarted.push((call, worker));
-        } else if has_weights(call) {
-            self.crowded.push((call, worker));
-        }
         let domain = known.domain;
         // Those that the same event sent away do not count, though they were not told yet.
         let stays = |w: &WorkerId| self.scheduler.workers[*w].served().is_some();

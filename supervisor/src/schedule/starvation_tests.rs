@@ -100,10 +100,6 @@ impl Device {
                         self.comes(SCRUB_NS, to.worker, Coming::Scrubbed);
                     }
                     Action::Bring { worker } => self.comes(START_NS, worker, Coming::Process),
-                    Action::GiveUpWeights { .. } => {
-                        let none = WeightsGivenUp { coming_bytes: 0 };
-                        self.bench.scheduler.handle(self.bench.now, none, &mut self.bench.actions);
-                    }
                     Action::Tell { .. } => {}
                     other => panic!("{}", short(other)),
                 }

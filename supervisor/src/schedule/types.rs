@@ -1,12 +1,24 @@
 //! What goes into the scheduler and what comes out.
 
 use super::quarantine::Refusal;
+use super::weights::Supply;
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 use crate::limits::{CPU_CHANGE_NS, RESIDENCY_NS};
 
 /// A call in the scheduler; never used twice, so that a late answer cannot hit another call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
+
+/// A call, as the scheduler has it and hands it on.
+pub trait Call: Clone {
+    /// What names memory of the device in which weights lie.
+    type Memory: Clone + std::fmt::Debug;
+}
+
+#[cfg(test)]
+impl Call for u64 {
+    type Memory = u64;
+}
 
 /// What may share a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,6 +61,10 @@ pub struct Shape {
     pub page_bytes: u64,
     /// The most that one lane may have.
     pub lane_bytes: u64,
+    /// Device memory for weights, as far as nothing else takes it.
+    pub weights_bytes: u64,
+    /// True if weights take memory that calls could be lent.
+    pub weights_take_memory: bool,
 }
 
 /// What it takes until a domain that lost its process has all of it again.
@@ -148,6 +164,8 @@ impl Shape {
             memory_bytes: 1 << 60,
             page_bytes: 1,
             lane_bytes: u64::MAX,
+            weights_bytes: u64::MAX,
+            weights_take_memory: true,
         }
     }
 }
@@ -167,13 +185,13 @@ pub struct Terms {
     pub memory_bytes: u64,
     /// Device memory that its process keeps for the stacks of its kernels.
     pub stack_bytes: u64,
-    /// Weights of its function.
+    /// What weights of its function take on the device.
     pub weight_bytes: u64,
 }
 
 /// What the outside must do now.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Action<C> {
+pub enum Action<C: Call> {
     /// Tell a process something, after everything with a lower number.
     Tell {
         /// Whom.
@@ -205,11 +223,19 @@ pub enum Action<C> {
         /// Which slot.
         worker: WorkerId,
     },
-    /// Calls need so much more memory than others can give: weights that no call uses are to be given up.
-    /// [`WeightsGivenUp`](super::events::WeightsGivenUp) follows.
-    GiveUpWeights {
-        /// Bytes.
-        bytes: u64,
+    /// Answer that the owner of the call's function may not have so much more device memory for its weights.
+    OverQuota {
+        /// The call.
+        call: C,
+        /// Bytes that the owner has on the device.
+        has_bytes: u64,
+        /// Bytes that the weights take.
+        needs_bytes: u64,
+    },
+    /// Drop what names memory: no process has it any more.
+    Release {
+        /// The name.
+        memory: C::Memory,
     },
     /// Kill the process, without regard to commands that it was sent or is still to be sent.
     Kill {
@@ -235,7 +261,7 @@ pub struct Address {
 
 /// What a process is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Command<C> {
+pub enum Command<C: Call> {
     /// To run a call.
     Start {
         /// In which of its lanes.
@@ -249,14 +275,27 @@ pub enum Command<C> {
         id: CallId,
         /// The call.
         call: C,
+        /// How it gets weights that it does not have and the call needs.
+        load: Option<Supply<C::Memory>>,
     },
     /// Its settings.
     Configure,
-    /// To load the weights of the functions of these calls, which wait for a lane there, the first one first and as far as
-    /// there is room. [`Cooled`](super::events::Cooled) follows for those for which there was none.
-    LookAhead {
-        /// Calls of different functions, in the order in which they are about to start.
-        calls: Vec<C>,
+    /// To load the weights of the function of a call that waits for a lane there.
+    Load {
+        /// The call.
+        call: C,
+        /// How it gets them.
+        load: Supply<C::Memory>,
+    },
+    /// To let weights go that no call uses. [`WeightsLeft`](super::events::WeightsLeft) follows if it has them.
+    Unload {
+        /// Whose weights.
+        function: FunctionId,
+    },
+    /// To forget a function, its weights included. [`WeightsLeft`](super::events::WeightsLeft) follows if it has these.
+    Uninstall {
+        /// Which.
+        function: FunctionId,
     },
     /// Lanes without calls give all their memory back. [`GaveBack`](super::events::GaveBack) follows.
     GiveBack {

@@ -1,19 +1,15 @@
 //! Who has weights mapped: workers, and what is left of processes that are gone. Weights that were given up take memory
 //! until none has them.
 
-use crate::ids::{FunctionId, WorkerId};
+use crate::ids::{FunctionId, Generation, WorkerId};
 
 /// Who has weights mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
     Worker(WorkerId),
-    /// A process that is not reaped.
-    Zombie(ZombieId),
+    /// A process of that worker that is gone and not reaped.
+    Zombie(WorkerId, Generation),
 }
-
-/// Names a process that is gone and not reaped.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ZombieId(pub(super) u64);
 
 /// One that has weights mapped.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +17,20 @@ pub(super) struct Holder {
     pub(super) who: Who,
     /// It loaded them for itself, because they were not shared yet.
     pub(super) own: bool,
+    /// It was told to let them go, and did not say that it did.
+    pub(super) told: bool,
+}
+
+impl Holder {
+    /// A worker is told to load them, for itself or for all.
+    pub(super) fn new(worker: WorkerId, own: bool) -> Self {
+        Self { who: Who::Worker(worker), own, told: false }
+    }
+
+    /// True if that worker has them and was not told to let them go.
+    pub(super) fn is_kept_by(&self, worker: WorkerId) -> bool {
+        self.who == Who::Worker(worker) && !self.told
+    }
 }
 
 /// Weights that were given up, until all workers confirmed that they forgot them.

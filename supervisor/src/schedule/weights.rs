@@ -16,9 +16,8 @@
 use std::collections::HashMap;
 
 use super::idle_weights::{IdleWeights, Rank};
-pub use super::weight_holders::ZombieId;
 use super::weight_holders::{Holder, Leaving, Who, own_copies};
-use crate::ids::{FunctionId, TenantId, WorkerId};
+use crate::ids::{FunctionId, IdMap, TenantId, WorkerId};
 use crate::metrics::WeightCounts;
 
 /// What a reload costs however small the weights are, in nanoseconds.
@@ -37,14 +36,13 @@ pub struct Weights<T> {
     used_bytes: u64,
     clock: f64,
     uses: u64,
-    entries: HashMap<FunctionId, Entry<T>>,
+    entries: IdMap<FunctionId, Entry<T>>,
     /// Of these, those that may go.
     idle: IdleWeights,
     /// What no worker gets any more and some process still has.
     leaving: Vec<Leaving<T>>,
-    zombies: u64,
-    /// What workers are about to load, by function and worker: its owner and bytes.
-    promised: HashMap<(FunctionId, WorkerId), (TenantId, u64)>,
+    /// What names memory that no process has any more.
+    released: Vec<T>,
     /// Functions of calls that are about to start in workers, as they were said last.
     ahead: HashMap<WorkerId, Vec<FunctionId>>,
     counts: WeightCounts,
@@ -88,8 +86,17 @@ pub enum When {
     Soon,
 }
 
+/// What a worker is told of weights that it is to load.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Supply<T> {
+    /// How it gets them.
+    pub source: Source<T>,
+    /// The function whose weights they replace in the memory that it has.
+    pub instead_of: Option<FunctionId>,
+}
+
 /// How a worker gets a function's weights.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source<T> {
     /// From the host, for itself.
     Host,
@@ -104,13 +111,13 @@ fn suits(has: u64, needed: u64) -> bool {
     has >= needed && has - needed <= needed / 8
 }
 
-/// No room: all others are in use.
+/// There is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoRoom {
-    /// Bytes that all weights of the device may take.
-    pub budget_bytes: u64,
-    /// They may, but calls were lent so much that nothing is left for these.
-    pub short: bool,
+pub enum NoRoom {
+    /// Calls use the weights that are there.
+    InUse,
+    /// Not enough memory is free.
+    Short,
 }
 
 impl<T> Entry<T> {
@@ -137,11 +144,10 @@ impl<T: Clone> Weights<T> {
             used_bytes: 0,
             clock: 0.0,
             uses: 0,
-            entries: HashMap::new(),
+            entries: IdMap::default(),
             idle: IdleWeights::default(),
             leaving: Vec::new(),
-            zombies: 0,
-            promised: HashMap::new(),
+            released: Vec::new(),
             ahead: HashMap::new(),
             counts: WeightCounts::default(),
         }
@@ -231,7 +237,7 @@ impl<T: Clone> Weights<T> {
             }
         };
         self.change(function, |entry| {
-            entry.holders.push(Holder { who: Who::Worker(worker), own: matches!(source, Source::Host) });
+            entry.holders.push(Holder::new(worker, matches!(source, Source::Host)));
             entry.passed_on |= matches!(source, Source::Device(..));
         });
         if !matches!(source, Source::Device(..)) {
@@ -243,26 +249,25 @@ impl<T: Clone> Weights<T> {
     }
 
     /// The memory of weights that were just evicted is for what a worker loads in their place, where it suits, that worker
-    /// made it and `has` them, and no other ever had it: whose they are. They need not be told to leave.
+    /// made it and has them, and no other ever had it: whose they are. They need not be told to leave.
     pub fn take_over(
         &mut self,
         function: FunctionId,
         worker: WorkerId,
         evicted: &mut Vec<FunctionId>,
-        has: impl Fn(FunctionId) -> bool,
     ) -> Option<FunctionId> {
         let entry = self.entries.get_mut(&function)?;
         let State::Loading(loader, known @ None) = &mut entry.state else { return None };
         if *loader != worker {
             return None;
         }
-        let is_only = |holders: &[Holder]| matches!(holders, [Holder { who: Who::Worker(only), own: false }] if *only == worker);
+        let is_only =
+            |holders: &[Holder]| matches!(holders, [holder] if holder.is_kept_by(worker) && !holder.own);
         let at = self.leaving.iter().position(|leaving| {
             evicted.contains(&leaving.function)
                 && leaving.device.is_some()
                 && is_only(&leaving.holders)
                 && suits(leaving.bytes, entry.bytes)
-                && has(leaving.function)
         })?;
         let taken = self.leaving.swap_remove(at);
         *known = taken.device;
@@ -295,15 +300,30 @@ impl<T: Clone> Weights<T> {
             stay.sort_unstable();
             stay.dedup();
         }
-        let listed = |function| self.entries.get(function).and_then(|entry| entry.listed_bytes);
-        let free = self.idle.bytes() - stay.iter().filter_map(listed).sum::<u64>();
-        let least = (self.used_bytes - free).saturating_add(bytes);
+        let least = self.least_with(bytes, &stay).ok_or(NoRoom::InUse)?;
         let most = self.budget_bytes.min(self.used_bytes.saturating_add(self.room_bytes));
         if least > most {
-            return Err(NoRoom { budget_bytes: self.budget_bytes, short: least <= self.budget_bytes });
+            return Err(NoRoom::Short);
         }
         while self.used_bytes + bytes > most && self.evict_lowest(&stay, evicted) {}
         Ok(())
+    }
+
+    /// What all weights take at least with so much more, if they may: all but those that `stay` can give way.
+    fn least_with(&self, bytes: u64, stay: &[FunctionId]) -> Option<u64> {
+        let listed = |function| self.entries.get(function).and_then(|entry| entry.listed_bytes);
+        let free = self.idle.bytes() - stay.iter().filter_map(listed).sum::<u64>();
+        let least = (self.used_bytes - free).saturating_add(bytes);
+        (least <= self.budget_bytes).then_some(least)
+    }
+
+    /// Memory that must be free for a worker to load a function's weights of `bytes`, besides what gives way: none where it
+    /// does not help.
+    pub fn missing_bytes(&self, function: FunctionId, worker: WorkerId, bytes: u64) -> u64 {
+        if self.is_on_device(function) || self.has(function, worker) {
+            return 0;
+        }
+        self.least_with(bytes, &[function]).map_or(0, |least| least.saturating_sub(self.used_bytes))
     }
 
     /// Evicts the one of lowest priority of those that may go and need not `stay`; whether there was one.
@@ -339,38 +359,47 @@ impl<T: Clone> Weights<T> {
         }
     }
 
-    /// Device memory that weights of one owner's functions take, what is promised included.
+    /// Device memory that weights of one owner's functions take.
     pub fn used_by(&self, owner: TenantId) -> u64 {
         let own = self.entries.values().filter(|entry| entry.owner == Some(owner));
-        let promised = self.promised.values().filter(|(theirs, _)| *theirs == owner);
-        own.map(Entry::taken_bytes).sum::<u64>() + promised.map(|(_, bytes)| bytes).sum::<u64>()
+        own.map(Entry::taken_bytes).sum()
     }
 
-    /// Promises a worker that weights of `bytes` fit into what their owner may have, evicting others of the same
-    /// owner; else says how much was missing. The promise holds until [`Weights::settled`].
-    pub fn reserve(
+    /// True if a function's weights are there, or are about to be, in memory that a worker can be given.
+    pub fn is_on_device(&self, function: FunctionId) -> bool {
+        self.entries.get(&function).is_some_and(|entry| matches!(entry.state, State::Shared(_)))
+    }
+
+    /// True if there are no weights.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// True if a worker has a function's weights, or was told to load them, and not to let them go since.
+    pub fn has(&self, function: FunctionId, worker: WorkerId) -> bool {
+        let holders = self.entries.get(&function).map(|entry| &entry.holders);
+        holders.is_some_and(|holders| holders.iter().any(|holder| holder.is_kept_by(worker)))
+    }
+
+    /// Takes a name of memory that no process has any more.
+    pub fn take_released(&mut self) -> Option<T> {
+        self.released.pop()
+    }
+
+    /// Evicts weights of an owner until `bytes` more fit into the `room` that its weights may take; else says what they
+    /// take, and evicts none.
+    pub fn fit_owner(
         &mut self,
-        function: FunctionId,
-        worker: WorkerId,
-        (owner, bytes): (TenantId, u64),
+        owner: TenantId,
+        bytes: u64,
         room: u64,
         evicted: &mut Vec<FunctionId>,
     ) -> Result<(), u64> {
-        let is_there = self.entries.get(&function).is_some_and(|entry| match entry.state {
-            State::Shared(_) => true,
-            State::Loading(loader, _) | State::Private(loader) => {
-                loader == worker || entry.holders.iter().any(|holder| holder.who == Who::Worker(worker))
-            }
-        });
-        if is_there {
-            return Ok(());
-        }
-        let may_go = |(other, entry): &(&FunctionId, &Entry<T>)| {
-            **other != function && entry.owner == Some(owner) && entry.is_idle()
-        };
+        let may_go = |(_, entry): &(&FunctionId, &Entry<T>)| entry.owner == Some(owner) && entry.is_idle();
         let free: u64 = self.entries.iter().filter(may_go).map(|(_, entry)| entry.taken_bytes()).sum();
-        if (self.used_by(owner) - free).saturating_add(bytes) > room {
-            return Err(bytes);
+        let used = self.used_by(owner);
+        if (used - free).saturating_add(bytes) > room {
+            return Err(used);
         }
         while self.used_by(owner) + bytes > room {
             let oldest = self.entries.iter().filter(may_go).min_by_key(|(_, entry)| entry.priority.1);
@@ -379,13 +408,7 @@ impl<T: Clone> Weights<T> {
             self.counts.evictions += 1;
             evicted.push(function);
         }
-        self.promised.insert((function, worker), (owner, bytes));
         Ok(())
-    }
-
-    /// What was promised to a worker is loaded, or not wanted any more.
-    pub fn settled(&mut self, function: FunctionId, worker: WorkerId) {
-        self.promised.remove(&(function, worker));
     }
 
     fn touch(&mut self, function: FunctionId) {
@@ -451,146 +474,9 @@ impl<T: Clone> Weights<T> {
     pub fn end(&mut self, function: FunctionId) {
         self.change(function, |entry| entry.calls = entry.calls.saturating_sub(1));
     }
-
-    /// The function is gone, or its weights do not load: the next worker that needs them loads them afresh.
-    pub fn forget(&mut self, function: FunctionId) {
-        self.unlist(function);
-        if let Some(entry) = self.entries.remove(&function) {
-            self.used_bytes -= entry.taken_bytes();
-            let device = match entry.state {
-                State::Loading(_, device) => device,
-                State::Private(_) => None,
-                State::Shared(device) => Some(device),
-            };
-            let device = device.filter(|_| !entry.passed_on);
-            self.leave(function, entry.bytes, entry.holders, device);
-        }
-    }
-
-    fn leave(&mut self, function: FunctionId, bytes: u64, holders: Vec<Holder>, device: Option<T>) {
-        if !holders.is_empty() {
-            self.leaving.push(Leaving { function, bytes, holders, device });
-        }
-    }
-
-    /// A worker forgot one function, as often as it was sent to it: the oldest first.
-    pub fn uninstalled(&mut self, function: FunctionId, worker: WorkerId) {
-        let is_it = |holder: &Holder| holder.who == Who::Worker(worker);
-        for (at, leaving) in self.leaving.iter_mut().enumerate() {
-            if leaving.function == function
-                && let Some(holder) = leaving.holders.iter().position(is_it)
-            {
-                leaving.holders.remove(holder);
-                if leaving.holders.is_empty() {
-                    self.leaving.remove(at);
-                }
-                return;
-            }
-        }
-        let Some(holder) = self.entries.get(&function).map(|entry| entry.holders.iter().position(is_it))
-        else {
-            return;
-        };
-        self.lets_go(function, worker, holder);
-    }
-
-    /// A worker's holder goes, the one at `holder`.
-    fn lets_go(&mut self, function: FunctionId, worker: WorkerId, holder: Option<usize>) {
-        let own_bytes = self.change(function, |entry| {
-            let own = holder.is_some_and(|at| entry.holders.remove(at).own);
-            own.then_some(entry.bytes)
-        });
-        match own_bytes.flatten() {
-            Some(bytes) => self.used_bytes -= bytes,
-            None => self.may_be_gone(function, worker),
-        }
-    }
-
-    /// A worker does not have weights, or has them once less: if it was to load them for all, they will not come.
-    fn may_be_gone(&mut self, function: FunctionId, worker: WorkerId) {
-        let Some(entry) = self.entries.get(&function) else { return };
-        let is_it = |holder: &Holder| holder.who == Who::Worker(worker);
-        let loads =
-            matches!(entry.state, State::Loading(loader, _) | State::Private(loader) if loader == worker);
-        if loads && !entry.holders.iter().any(is_it) {
-            self.loader_gone(function);
-        }
-    }
-
-    /// What a worker claimed last was never sent to it.
-    pub fn not_sent(&mut self, function: FunctionId, worker: WorkerId) {
-        let Some(entry) = self.entries.get(&function) else { return };
-        let is_it = |holder: &Holder| holder.who == Who::Worker(worker);
-        let holder = entry.holders.iter().rposition(is_it);
-        self.lets_go(function, worker, holder);
-    }
-
-    /// A worker's process is gone, with what it did not send. What it had counts until it is reaped.
-    pub fn worker_gone(&mut self, worker: WorkerId) -> ZombieId {
-        self.zombies += 1;
-        self.ahead.remove(&worker);
-        let zombie = ZombieId(self.zombies);
-        let holders = self.leaving.iter_mut().flat_map(|leaving| &mut leaving.holders);
-        for holder in holders.chain(self.entries.values_mut().flat_map(|entry| &mut entry.holders)) {
-            if holder.who == Who::Worker(worker) {
-                holder.who = Who::Zombie(zombie);
-            }
-        }
-        let functions: Vec<FunctionId> = self.entries.keys().copied().collect();
-        for function in functions {
-            self.unlist(function);
-            let Some(entry) = self.entries.get_mut(&function) else { continue };
-            // Copies of its own are never shared.
-            let (own, others) = entry
-                .holders
-                .iter()
-                .copied()
-                .partition::<Vec<_>, _>(|holder| holder.own && holder.who == Who::Zombie(zombie));
-            entry.holders = others;
-            let bytes = entry.bytes;
-            self.used_bytes -= bytes * own.len() as u64;
-            let loads =
-                matches!(entry.state, State::Loading(loader, _) | State::Private(loader) if loader == worker);
-            self.leave(function, bytes, own, None);
-            self.list(function);
-            if loads {
-                self.loader_gone(function);
-            }
-        }
-        zombie
-    }
-
-    /// The worker that loads a function's weights for all will not send them.
-    fn loader_gone(&mut self, function: FunctionId) {
-        self.unlist(function);
-        let Some(entry) = self.entries.get_mut(&function) else { return };
-        let other = entry.holders.iter_mut().find_map(|holder| match holder.who {
-            Who::Worker(worker) if holder.own => Some((holder, worker)),
-            _ => None,
-        });
-        let Some((holder, other)) = other else { return self.forget(function) };
-        // Another worker's own copy is the one that counts; it cannot be shared.
-        holder.own = false;
-        entry.state = State::Private(other);
-        let bytes = entry.bytes;
-        let gone = entry.holders.extract_if(.., |holder| !holder.own && holder.who != Who::Worker(other));
-        let gone = gone.collect();
-        self.used_bytes -= bytes;
-        self.leave(function, bytes, gone, None);
-        self.list(function);
-    }
-
-    /// Nothing is left of a process.
-    pub fn reaped(&mut self, zombie: ZombieId) {
-        let is_other = |holder: &Holder| holder.who != Who::Zombie(zombie);
-        self.leaving.retain_mut(|leaving| {
-            leaving.holders.retain(is_other);
-            !leaving.holders.is_empty()
-        });
-        self.entries.values_mut().for_each(|entry| entry.holders.retain(is_other));
-    }
 }
 
+mod leaving;
 #[cfg(test)]
 #[path = "weights_tests.rs"]
 mod tests;

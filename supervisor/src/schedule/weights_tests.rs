@@ -3,12 +3,13 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::ids::{FunctionId, TenantId, WorkerId};
+use crate::ids::{FunctionId, Generation, TenantId, WorkerId};
 
 const W0: WorkerId = WorkerId::new(0);
 const W1: WorkerId = WorkerId::new(1);
 const W2: WorkerId = WorkerId::new(2);
 const GIB: u64 = 1 << 30;
+const G1: Generation = Generation::new(1);
 
 /// Loads a function's weights in worker 0 and shares them.
 fn load(weights: &mut Weights<u64>, function: u64, bytes: u64) -> Vec<FunctionId> {
@@ -33,7 +34,7 @@ fn weights_are_loaded_once_and_shared() {
     }
     assert_eq!(weights.used_bytes(), GIB);
     // Sharing them outlives the worker that loaded them.
-    weights.worker_gone(W0);
+    weights.worker_gone(W0, G1);
     assert_eq!(
         weights.claim(FunctionId::new(1), W0, GIB, When::Now, &mut Vec::new()),
         Ok(Source::Device(1, GIB))
@@ -57,16 +58,16 @@ fn weights_count_until_every_worker_forgot_them_or_is_reaped() {
     weights.uninstalled(FunctionId::new(1), W0);
     weights.uninstalled(FunctionId::new(1), W1);
     assert_eq!(held(&weights), (2, 3));
-    let zombie = weights.worker_gone(W2);
+    weights.worker_gone(W2, G1);
     assert_eq!(held(&weights), (2, 3));
-    weights.reaped(zombie);
+    weights.reaped(W2, G1);
     assert_eq!(held(&weights), (2, 2));
     // A copy that a worker made for itself goes with it.
     assert_eq!(weights.claim(FunctionId::new(2), W0, GIB, When::Now, &mut Vec::new()), Ok(Source::Export));
     assert_eq!(weights.claim(FunctionId::new(2), W1, GIB, When::Now, &mut Vec::new()), Ok(Source::Host));
-    let zombie = weights.worker_gone(W0);
+    weights.worker_gone(W0, G1);
     assert_eq!(held(&weights), (3, 4));
-    weights.reaped(zombie);
+    weights.reaped(W0, G1);
     assert_eq!(held(&weights), (3, 3));
     weights.forget(FunctionId::new(2));
     weights.uninstalled(FunctionId::new(2), W1);
@@ -82,7 +83,7 @@ fn a_call_that_cannot_wait_for_shared_weights_loads_a_copy() {
     assert_eq!(claim(&mut weights, W0), Ok(Source::Export));
     assert_eq!(claim(&mut weights, W1), Ok(Source::Host));
     assert_eq!(weights.used_bytes(), 2 * GIB);
-    assert_eq!(claim(&mut weights, W2), Err(NoRoom { budget_bytes: 2 * GIB, short: false }));
+    assert_eq!(claim(&mut weights, W2), Err(NoRoom::InUse));
     assert!(!weights.loaded(FunctionId::new(1), W1, Some(7), GIB), "it was not asked");
     assert!(weights.loaded(FunctionId::new(1), W0, Some(7), GIB));
     weights.uninstalled(FunctionId::new(1), W1);
@@ -93,13 +94,13 @@ fn a_call_that_cannot_wait_for_shared_weights_loads_a_copy() {
 fn what_a_dying_worker_did_not_share_is_not_there() {
     let mut weights = Weights::<u64>::new(2 * GIB);
     assert_eq!(weights.claim(FunctionId::new(1), W0, GIB, When::Now, &mut Vec::new()), Ok(Source::Export));
-    weights.worker_gone(W0);
+    weights.worker_gone(W0, G1);
     assert_eq!(weights.used_bytes(), 0);
     assert_eq!(weights.claim(FunctionId::new(1), W1, GIB, When::Now, &mut Vec::new()), Ok(Source::Export));
     assert_eq!(weights.claim(FunctionId::new(1), W2, GIB, When::Now, &mut Vec::new()), Ok(Source::Host));
-    weights.worker_gone(W1);
+    weights.worker_gone(W1, G1);
     assert_eq!(weights.used_bytes(), GIB);
-    weights.worker_gone(W2);
+    weights.worker_gone(W2, G1);
     assert_eq!(weights.used_bytes(), 0);
 }
 
@@ -132,10 +133,7 @@ fn what_calls_use_stays_and_what_cannot_fit_evicts_nothing() {
     load(&mut weights, 2, GIB);
     weights.begin(FunctionId::new(1), true);
     let mut evicted = Vec::new();
-    assert_eq!(
-        weights.claim(FunctionId::new(3), W0, 2 * GIB, When::Now, &mut evicted),
-        Err(NoRoom { budget_bytes: 2 * GIB, short: false })
-    );
+    assert_eq!(weights.claim(FunctionId::new(3), W0, 2 * GIB, When::Now, &mut evicted), Err(NoRoom::InUse));
     assert_eq!(evicted, []);
     assert_eq!(load(&mut weights, 3, GIB), [FunctionId::new(2)]);
     weights.end(FunctionId::new(1));
@@ -151,7 +149,7 @@ proptest! {
     #[test]
     fn the_account_is_right_and_the_budget_is_kept(events in events()) {
         let mut weights = Weights::<u64>::new(20);
-        let mut zombies = Vec::new();
+        let (mut zombies, mut processes) = (Vec::new(), 0);
         for (event, number, worker) in events {
             let (function, worker) = (FunctionId::new(number), WorkerId::new(worker));
             let bytes = 1 + number * 2;
@@ -171,7 +169,7 @@ proptest! {
                     prop_assert!(evicted.iter().all(|one| may_go.contains(one)), "{evicted:?} of {may_go:?}");
                     let before = (evicted.clone(), weights.held_bytes(), weights.leaving.len());
                     if event == 1 && claimed == Ok(Source::Export) {
-                        let taken = weights.take_over(function, worker, &mut evicted, |_| true);
+                        let taken = weights.take_over(function, worker, &mut evicted);
                         if let Some(taken) = taken {
                             // What the other one had is this one's now, and nothing more.
                             prop_assert!(before.0.contains(&taken) && !evicted.contains(&taken));
@@ -186,14 +184,22 @@ proptest! {
                 6 => drop(weights.begin(function, true)),
                 7 => weights.end(function),
                 // Told to forget it, and says so.
-                8 => weights.uninstalled(function, worker),
+                8 => {
+                    weights.told(function, worker);
+                    prop_assert!(!weights.has(function, worker) || weights.entries[&function].holders.len() > 1);
+                    weights.uninstalled(function, worker);
+                }
                 9 => match number % 2 {
                     0 => weights.forget(function),
                     _ => weights.not_loaded(function, worker),
                 },
-                10 => zombies.push(weights.worker_gone(worker)),
+                10 => {
+                    processes += 1;
+                    weights.worker_gone(worker, Generation::new(processes));
+                    zombies.push((worker, Generation::new(processes)));
+                }
                 11 => weights.expect(worker, vec![function]),
-                _ => zombies.drain(..).for_each(|zombie| weights.reaped(zombie)),
+                _ => zombies.drain(..).for_each(|(worker, generation)| weights.reaped(worker, generation)),
             }
             let taken: u64 = weights.entries.values().map(Entry::taken_bytes).sum();
             prop_assert_eq!(weights.used_bytes(), taken);
@@ -210,9 +216,10 @@ proptest! {
         }
         // Once no worker is there and no call waits, nothing is taken.
         for worker in 0..3 {
-            zombies.push(weights.worker_gone(WorkerId::new(worker)));
+            weights.worker_gone(WorkerId::new(worker), Generation::new(0));
+            weights.reaped(WorkerId::new(worker), Generation::new(0));
         }
-        zombies.drain(..).for_each(|zombie| weights.reaped(zombie));
+        zombies.drain(..).for_each(|(worker, generation)| weights.reaped(worker, generation));
         prop_assert!(weights.leaving.is_empty() && weights.ahead.is_empty());
         (0..6).for_each(|function| weights.forget(FunctionId::new(function)));
         prop_assert_eq!((weights.used_bytes(), weights.held_bytes()), (0, 0));
@@ -250,32 +257,33 @@ fn what_replaces_weights_in_the_only_worker_that_has_them_takes_their_memory() {
     load(&mut weights, 1, GIB);
     load(&mut weights, 2, GIB);
     let mut evicted = Vec::new();
-    let mut claim = |weights: &mut Weights<u64>, function: u64, bytes: u64, has: bool| {
+    let mut claim = |weights: &mut Weights<u64>, function: u64, bytes: u64| {
         evicted.clear();
         let function = FunctionId::new(function);
         assert_eq!(weights.claim(function, W0, bytes, When::Now, &mut evicted), Ok(Source::Export));
-        let taken = weights.take_over(function, W0, &mut evicted, |_| has);
+        let taken = weights.take_over(function, W0, &mut evicted);
         (taken.map(FunctionId::get), evicted.clone())
     };
     // Somewhat smaller ones do not need another memory; and the old one's name is theirs.
-    assert_eq!(claim(&mut weights, 3, GIB - GIB / 16, true), (Some(1), vec![]));
+    assert_eq!(claim(&mut weights, 3, GIB - GIB / 16), (Some(1), vec![]));
     assert_eq!((weights.used_bytes(), weights.held_bytes()), (2 * GIB, 2 * GIB));
     assert!(weights.loaded(FunctionId::new(3), W0, None, GIB));
     assert_eq!(
         weights.claim(FunctionId::new(3), W1, GIB, When::Now, &mut Vec::new()),
         Ok(Source::Device(1, GIB))
     );
-    // Not if the sizes differ much, if the worker has them no more, or if another one has them, too.
+    // Not if the sizes differ much, if the worker was told to let them go, or if another one has them, too.
     let mut others = Weights::new(GIB);
     load(&mut others, 1, GIB);
-    assert_eq!(claim(&mut others, 2, GIB / 2, true), (None, vec![FunctionId::new(1)]));
+    assert_eq!(claim(&mut others, 2, GIB / 2), (None, vec![FunctionId::new(1)]));
     let mut others = Weights::new(GIB);
     load(&mut others, 1, GIB);
-    assert_eq!(claim(&mut others, 2, GIB, false), (None, vec![FunctionId::new(1)]));
+    assert!(others.told(FunctionId::new(1), W0) && !others.has(FunctionId::new(1), W0));
+    assert_eq!(claim(&mut others, 2, GIB), (None, vec![FunctionId::new(1)]));
     let mut others = Weights::new(GIB);
     load(&mut others, 1, GIB);
     others.claim(FunctionId::new(1), W1, GIB, When::Now, &mut Vec::new()).unwrap();
-    assert_eq!(claim(&mut others, 2, GIB, true), (None, vec![FunctionId::new(1)]));
+    assert_eq!(claim(&mut others, 2, GIB), (None, vec![FunctionId::new(1)]));
     assert_eq!(others.counts().reused, 0);
 }
 
@@ -305,7 +313,7 @@ fn what_is_needed_sooner_stays() {
 fn weights_that_are_on_their_way_do_not_go() {
     let mut weights = Weights::<u64>::new(GIB);
     weights.claim(FunctionId::new(1), W0, GIB, When::Soon, &mut Vec::new()).unwrap();
-    let in_use = Err(NoRoom { budget_bytes: GIB, short: false });
+    let in_use = Err(NoRoom::InUse);
     assert_eq!(weights.claim(FunctionId::new(2), W0, GIB, When::Now, &mut Vec::new()), in_use);
     // Unless they will not come.
     weights.not_loaded(FunctionId::new(1), W0);
@@ -332,35 +340,28 @@ fn an_owner_gets_what_it_may_have_and_its_own_give_way() {
     let mut weights = Weights::<u64>::new(100);
     let load = |weights: &mut Weights<u64>, function: u64, worker: WorkerId, owner: TenantId, room: u64| {
         let mut evicted = Vec::new();
-        let promised = weights.reserve(FunctionId::new(function), worker, (owner, 10), room, &mut evicted);
-        if promised.is_ok() {
+        let fits = weights.fit_owner(owner, 10, room, &mut evicted);
+        if fits.is_ok() {
             weights.claim(FunctionId::new(function), worker, 10, When::Now, &mut evicted).unwrap();
             weights.own(FunctionId::new(function), owner);
         }
-        weights.settled(FunctionId::new(function), worker);
-        (promised, evicted)
+        (fits, evicted)
     };
-    assert_eq!(load(&mut weights, 1, W0, OWNER, 9), (Err(10), vec![]));
+    assert_eq!(load(&mut weights, 1, W0, OWNER, 9), (Err(0), vec![]));
     assert_eq!(load(&mut weights, 1, W0, OWNER, 20), (Ok(()), vec![]));
-    // A worker that loads them for itself takes as much again; where they are there, nothing more.
+    // A worker that loads them for itself takes as much again.
     assert_eq!(load(&mut weights, 1, W1, OWNER, 20), (Ok(()), vec![]));
-    assert_eq!(weights.reserve(FunctionId::new(1), W1, (OWNER, 10), 0, &mut Vec::new()), Ok(()));
     assert_eq!(weights.used_by(OWNER), 20);
     assert!(
         weights.loaded(FunctionId::new(1), W0, Some(0), 10)
             && weights.loaded(FunctionId::new(1), W1, None, 10)
     );
     weights.begin(FunctionId::new(1), true);
-    assert_eq!(load(&mut weights, 2, W0, OWNER, 20), (Err(10), vec![]), "under a call they stay");
+    assert_eq!(load(&mut weights, 2, W0, OWNER, 20), (Err(20), vec![]), "under a call they stay");
     weights.end(FunctionId::new(1));
     assert_eq!(load(&mut weights, 3, W0, TenantId::new(8), 10), (Ok(()), vec![]), "another's are another's");
     assert_eq!(load(&mut weights, 2, W0, OWNER, 20), (Ok(()), vec![FunctionId::new(1)]));
     assert_eq!((weights.used_by(OWNER), weights.used_by(TenantId::new(8))), (10, 10));
-    // What is promised counts until it is settled.
-    weights.reserve(FunctionId::new(4), W1, (OWNER, 10), 20, &mut Vec::new()).unwrap();
-    assert_eq!(weights.used_by(OWNER), 20);
-    weights.settled(FunctionId::new(4), W1);
-    assert_eq!(weights.used_by(OWNER), 10);
 }
 
 #[test]
@@ -373,12 +374,12 @@ fn weights_take_what_calls_leave_them() {
         weights.loaded(FunctionId::new(function), W1, Some(0), GIB);
         (claimed.map(drop), evicted.len())
     };
-    assert_eq!(claim(&mut weights, 1, GIB - 1), (Err(NoRoom { budget_bytes: 4 * GIB, short: true }), 0));
+    assert_eq!(claim(&mut weights, 1, GIB - 1), (Err(NoRoom::Short), 0));
     assert_eq!(claim(&mut weights, 1, GIB), (Ok(()), 0));
     // Others give way before calls have to.
     assert_eq!(claim(&mut weights, 2, 0), (Ok(()), 1));
     weights.begin(FunctionId::new(2), true);
-    assert_eq!(claim(&mut weights, 3, 0), (Err(NoRoom { budget_bytes: 4 * GIB, short: true }), 0));
+    assert_eq!(claim(&mut weights, 3, 0), (Err(NoRoom::Short), 0));
 }
 
 #[test]

@@ -39,6 +39,7 @@ pub fn not_accepted(caller: &Account, function: &Loaded, device: &str, why: Subm
     Body::Error(match why {
         SubmitError::Quota(error) => refusals::to_error(&error),
         SubmitError::TooLarge(error) => v1::Error::new(Code::OutOfMemory, error.to_string()),
+        SubmitError::WeightsTooLarge(error) => v1::Error::new(Code::OutOfMemory, error.to_string()),
         SubmitError::NotNow(NotNow::Quarantined(refusal)) => quarantined(caller, function, device, refusal),
         SubmitError::NotNow(late @ NotNow::TooLate { queue_ms, .. }) => {
             let message = format!(

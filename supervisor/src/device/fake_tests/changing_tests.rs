@@ -1,9 +1,10 @@
 //! A device that is set up otherwise while it serves, as its processes see it.
 
 use super::*;
+use crate::device::decisions::Actions;
 use crate::device::setup::ChangeError;
-use crate::device::weights::{Follows, Need};
-use crate::tenants::{Limit, Quota};
+use crate::device::worker_channel::Forget;
+use crate::schedule::Action;
 
 /// With room for what contexts may take.
 fn large() -> Gpu {
@@ -49,14 +50,14 @@ fn a_change_that_cannot_be_leaves_everything_as_it_was() {
     assert_eq!(gpu.device.made_for().edition, 0);
 }
 
-/// The device becomes smaller, and a call waits until it is. Weights leave without a word to the scheduler: the call starts by
-/// what is decided next. Returns a call that runs.
-fn waits_for_silent_memory(gpu: &mut Gpu) -> CallId {
+#[test]
+fn weights_give_way_where_the_device_becomes_smaller() {
+    let mut gpu = large();
     let [plain, heavy] = [("plain", 0), ("heavy", 8 * MIB)].map(|(name, bytes)| gpu.function(name, bytes));
     let loads = gpu.submit(&heavy, CALLER, 0);
     gpu.exports(W0, &heavy, 8 * MIB);
     gpu.done(W0, loads);
-    let running = gpu.submit(&plain, CALLER, 32 << 30);
+    gpu.submit(&plain, CALLER, 32 << 30);
     gpu.submit(&plain, CALLER, 32 << 30);
     let loads = ["install 2", "load 2 from 8388608, export", "invoke on 0 flags 0"];
     let starts = ["install 1", "invoke on 0 flags 0", "invoke on 1 flags 0"];
@@ -65,42 +66,13 @@ fn waits_for_silent_memory(gpu: &mut Gpu) -> CallId {
     gpu.expect(W0, &["unload 2"]);
     gpu.submit(&plain, CALLER, 2 * MIB);
     gpu.expect(W0, &[]);
-    gpu.device.weights.as_ref().unwrap().uninstalled(heavy.id, W0);
-    running
-}
-
-#[test]
-fn what_a_delivery_decides_is_carried_out() {
-    let mut gpu = large();
-    let running = waits_for_silent_memory(&mut gpu);
-    let light = gpu.function("light", 1000);
-    let mut follows = Follows::default();
-    let store = gpu.device.weights.as_ref().unwrap();
-    store.deliver(&light, W0, Need::Now(running), |_| false, &mut follows).unwrap();
-    gpu.device.commands.carry_out(&mut follows.actions, None);
+    gpu.device.events.forgot(W0, heavy.id, Forget::Weights).unwrap();
     gpu.expect(W0, &["invoke on 2 flags 0"]);
 }
 
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "decisions are not carried out")]
-fn what_a_delivery_decides_cannot_be_dropped() {
-    let mut gpu = large();
-    let running = waits_for_silent_memory(&mut gpu);
-    let light = gpu.function("light", 1000);
-    let store = gpu.device.weights.as_ref().unwrap();
-    let _ = store.deliver(&light, W0, Need::Now(running), |_| false, &mut Follows::default());
-}
-
-#[test]
-fn what_a_refused_call_decides_is_carried_out() {
-    let mut gpu = large();
-    waits_for_silent_memory(&mut gpu);
-    let function = gpu.function("large", 0);
-    let mut quota = Quota::default();
-    quota.set(Limit::QueuedCalls, 0);
-    gpu.tenants.account(CALLER).allow(quota);
-    let refused = gpu.device.submit(gpu.call(&function, CALLER, 40 << 30), 0, None).unwrap_err();
-    assert!(refused.to_string().contains("queued-calls"), "{refused}");
-    gpu.expect(W0, &["invoke on 2 flags 0"]);
+fn decisions_cannot_be_dropped() {
+    drop(Actions::from(vec![Action::Bring { worker: W0 }]));
 }

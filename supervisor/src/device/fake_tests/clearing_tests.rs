@@ -24,8 +24,8 @@ fn a_caller_whose_memory_cannot_be_written_keeps_only_its_own_calls_waiting() {
     gpu.expect(W0, &["install 1", "OpenArena { arena: ArenaId(7) }", "invoke on 0 flags 0"]);
 
     let kept = Kept::all_threads(&io, CALLER);
-    gpu.device.slots.channel(W0).detach(None);
-    let (lost, _) = gpu.device.events.worker_gone(W0);
+    gpu.device.slots.channel(W0).detach();
+    let lost = gpu.device.events.worker_gone(W0);
     // What the reaper does: it comes back, and another's call ends meanwhile.
     gpu.device.events.bury(lost, &killed(), false);
     drop(gpu.workers.remove(0));

@@ -39,8 +39,8 @@ impl Pair {
     fn lose(&mut self) {
         let mut all = Vec::new();
         for worker in [W0, W1] {
-            self.lost.device.slots.channel(worker).detach(None);
-            all.extend(self.lost.device.events.worker_gone(worker).0);
+            self.lost.device.slots.channel(worker).detach();
+            all.extend(self.lost.device.events.worker_gone(worker));
         }
         self.lost.device.set_lost(true);
         self.lost.device.events.bury(all, &killed(), false);

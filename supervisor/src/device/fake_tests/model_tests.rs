@@ -355,12 +355,12 @@ impl Model {
     fn gone(&mut self, worker: usize) {
         let Some(process) = self.processes[worker].take() else { return };
         let (device, id) = (self.device(), WorkerId::new(worker));
-        let taken = device.slots.channel(id).detach(device.weights.as_deref());
-        let (lost, zombie) = device.events.worker_gone(id);
+        let taken = device.slots.channel(id).detach();
+        let lost = device.events.worker_gone(id);
         device.events.never_read(&lost, taken);
         let served = Some((id, Generation::new(process.generation)));
         let ended = "a test ended it".to_owned();
-        device.events.reaped(Remains { served, lost, zombie, ended, broken: None, from_outside: false });
+        device.events.reaped(Remains { served, lost, ended, broken: None, from_outside: false });
     }
 
     /// A process comes where one is wanted.

@@ -86,8 +86,8 @@ fn a_panic_in_a_workers_thread_ends_its_process_and_no_call_of_others() {
     let end = gpu.listens(&[id]);
     assert!(matches!(&end, End::Bad(why) if why.to_string().contains("the test's own panic")), "{end:?}");
     // What its thread does next: the process is gone, its calls run again, and a fresh process gets the slot.
-    gpu.device.slots.channel(W0).detach(None);
-    let (lost, _) = gpu.device.events.worker_gone(W0);
+    gpu.device.slots.channel(W0).detach();
+    let lost = gpu.device.events.worker_gone(W0);
     assert_eq!(lost.len(), 1, "the call whose answer panicked is over");
     gpu.device.events.bury(lost, &killed(), false);
     drop(gpu.workers.remove(0));
@@ -105,8 +105,8 @@ fn calls_that_ended_before_a_panic_are_answered_once() {
     let end = gpu.listens(&[first, panics, last]);
     assert!(matches!(&end, End::Bad(why) if why.to_string().contains("the test's own panic")), "{end:?}");
     assert_eq!(answered(&mut gpu), [1, 3]);
-    gpu.device.slots.channel(W0).detach(None);
-    let (lost, _) = gpu.device.events.worker_gone(W0);
+    gpu.device.slots.channel(W0).detach();
+    let lost = gpu.device.events.worker_gone(W0);
     assert!(lost.is_empty(), "they are over, and not answered again");
     assert!(answered(&mut gpu).is_empty());
 }
@@ -186,7 +186,7 @@ fn a_process_that_is_not_told_a_call_for_a_panic_is_killed_and_the_call_counts_a
     let mut process = Process::new("cat").stdin(Stdio::piped()).spawn().unwrap();
     let pidfd = pidfd_open(Pid::from_child(&process), PidfdFlags::empty()).unwrap();
     let generation = Generation::new(2);
-    gpu.device.slots.channel(W0).detach(None);
+    gpu.device.slots.channel(W0).detach();
     gpu.device.events.worker_gone(W0);
     drop(gpu.workers.remove(0));
     let worker = attach_process(&gpu.device, W0, generation, Epoch::new(0), pidfd, 0).unwrap();
@@ -201,7 +201,14 @@ fn a_process_that_is_not_told_a_call_for_a_panic_is_killed_and_the_call_counts_a
         bytes: 1.into(),
     };
     Arc::get_mut(&mut call).unwrap().items = vec![item];
-    let start = Command::Start { lane: 1, alone: false, memory_bytes: 0, id: CallId(77), call: call.clone() };
+    let start = Command::Start {
+        lane: 1,
+        alone: false,
+        memory_bytes: 0,
+        id: CallId(77),
+        call: call.clone(),
+        load: None,
+    };
     let tell = |nth, command| Action::Tell { to: Address { worker: W0, generation, nth }, command };
     // The second command came early.
     gpu.device.commands.carry_out(&mut vec![tell(2, Command::Soon), tell(1, start)].into(), None);

@@ -1,6 +1,5 @@
 //! Weights: loaded once and shared, given up where room is short, counted for their owner.
 
-use super::super::weights::{Follows, Need, WeightsError};
 use super::super::worker_channel::Forget;
 use super::*;
 use crate::tenants::{Limit, Quota};
@@ -28,10 +27,10 @@ fn weights_are_loaded_once_and_shared() {
     gpu.device.events.forgot(W1, function.id, Forget::Function).unwrap();
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
     gpu.workers.remove(0);
-    gpu.device.slots.channel(W0).detach(gpu.device.weights.as_deref());
-    let (lost, zombie) = gpu.device.events.worker_gone(W0);
+    gpu.device.slots.channel(W0).detach();
+    let lost = gpu.device.events.worker_gone(W0);
     assert_eq!((lost.len(), gpu.device.memory().weight_bytes), (0, 2 * MIB), "it is not reaped");
-    gpu.device.weights.as_ref().unwrap().reaped(zombie);
+    gpu.reaped(W0);
     assert_eq!(gpu.device.memory().weight_bytes, 0);
 }
 
@@ -46,11 +45,11 @@ fn weights_give_way_to_others_everywhere_but_not_under_a_call() {
     gpu.expect(W1, &["install 1", "load 1, 6 of 8", "invoke on 0 flags 0"]);
     // Both workers use them: the call waits until none does.
     let third = gpu.submit(&b, TenantId::new(1), 0);
-    gpu.expect(W0, &["install 2"]);
+    gpu.expect(W0, &[]);
     gpu.done(W0, first);
     gpu.expect(W0, &[]);
     gpu.done(W1, second);
-    gpu.expect(W0, &["unload 1", "load 2 from 5242879, export", "invoke on 0 flags 0"]);
+    gpu.expect(W0, &["unload 1", "install 2", "load 2 from 5242879, export", "invoke on 0 flags 0"]);
     gpu.expect(W1, &["unload 1"]);
     gpu.exports(W0, &b, 6 * MIB);
     gpu.done(W0, third);
@@ -68,10 +67,10 @@ fn a_worker_that_ends_before_it_shared_weights_leaves_no_trace() {
     let function = gpu.function("f", 1000);
     gpu.submit(&function, TenantId::new(1), 0);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
-    gpu.device.slots.channel(W0).detach(gpu.device.weights.as_deref());
-    let (lost, zombie) = gpu.device.events.worker_gone(W0);
+    gpu.device.slots.channel(W0).detach();
+    let lost = gpu.device.events.worker_gone(W0);
     assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB, "it is not reaped");
-    gpu.device.weights.as_ref().unwrap().reaped(zombie);
+    gpu.reaped(W0);
     assert_eq!(gpu.device.memory().weight_bytes, 0);
     gpu.device.events.bury(lost, &killed(), false);
     // The call runs again, alone, in the other worker.
@@ -82,10 +81,12 @@ fn a_worker_that_ends_before_it_shared_weights_leaves_no_trace() {
 fn what_needs_more_weights_than_there_may_be_is_refused() {
     let mut gpu = Gpu::new(false);
     let function = gpu.function("f", 10 * MIB + 1);
-    let store = gpu.device.weights.as_ref().unwrap();
-    let error =
-        store.deliver(&function, W0, Need::Now(CallId(1)), |_| true, &mut Follows::default()).unwrap_err();
-    assert_eq!(error, WeightsError::TooLarge { taken: 12 * MIB, budget_bytes: 10 * MIB });
+    let refused = gpu.device.submit(gpu.call(&function, TenantId::new(1), 0), 0, None).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "its weights take 12582912 bytes of device memory, the device keeps 10485760 for weights: give them more with \
+         weights=SIZE"
+    );
     gpu.expect(W0, &[]);
 }
 
@@ -106,7 +107,7 @@ fn what_a_tenant_may_have_of_a_device_covers_what_is_lent_and_weights() {
     allow(10);
     gpu.submit(&a, TenantId::new(1), 8 * MIB);
     gpu.expect(W0, &[]);
-    assert_eq!(gpu.device.held_bytes(TenantId::new(1)), 8 * MIB);
+    assert_eq!(gpu.device.held_bytes(TenantId::new(1)), 0);
     allow(12);
     let first = gpu.submit(&a, TenantId::new(1), 8 * MIB);
     gpu.expect(W0, &["install 1", "load 1 from 4194304, export", "invoke on 0 flags 0"]);
@@ -117,8 +118,9 @@ fn what_a_tenant_may_have_of_a_device_covers_what_is_lent_and_weights() {
     gpu.expect(W0, &[]);
     gpu.done(W0, first);
     gpu.submit(&b, TenantId::new(1), 0);
-    gpu.expect(W0, &["unload 1", "install 2", "load 2 from 4194304, export", "invoke on 1 flags 0"]);
+    gpu.expect(W0, &["install 2", "load 2 from 4194304, export instead of 1", "invoke on 1 flags 0"]);
     // Another's calls cost the owner nothing.
+    gpu.exports(W0, &b, 4 * MIB);
     gpu.submit(&b, TenantId::new(2), 8 * MIB);
     assert_eq!(
         (gpu.device.held_bytes(TenantId::new(1)), gpu.device.held_bytes(TenantId::new(2))),
@@ -135,10 +137,10 @@ fn weights_wait_for_memory_that_idle_lanes_have() {
     gpu.done(W0, calls[0]);
     // The lane has 48 MiB of 110, the other one as much: 6 are left beside the call.
     let waits = gpu.submit(&heavy, TenantId::new(2), 8 * MIB);
-    gpu.expect(W1, &["install 2"]);
+    gpu.expect(W1, &[]);
     gpu.expect(W0, &["give back 1"]);
     gpu.device.events.leased(W0, 48 * MIB).unwrap();
-    gpu.expect(W1, &["load 2 from 8388608, export", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["install 2", "load 2 from 8388608, export", "invoke on 0 flags 0"]);
     gpu.done(W1, waits);
     assert_eq!((gpu.device.memory().weight_bytes, gpu.device.memory().lease_bytes), (8 * MIB, 56 * MIB));
 }
@@ -202,10 +204,10 @@ fn weights_of_calls_that_wait_are_loaded_before_there_is_a_lane() {
     gpu.expect(W0, &["install 2", "load 2 from 4194304, export"]);
     // For a third one there is no room beside those that are needed sooner.
     gpu.submit(&c, TenantId::new(1), 0);
-    gpu.expect(W0, &["install 3"]);
+    gpu.expect(W0, &[]);
     gpu.exports(W0, &b, 4 * MIB);
     gpu.done(W0, first);
-    gpu.expect(W0, &["invoke on 0 flags 0", "load 3 from 4194304, export instead of 1"]);
+    gpu.expect(W0, &["invoke on 0 flags 0", "install 3", "load 3 from 4194304, export instead of 1"]);
     gpu.done(W0, second);
     gpu.expect(W0, &["invoke on 0 flags 0"]);
     let counts = gpu.device.status().weights;
@@ -218,7 +220,7 @@ fn weights_that_do_not_load_leave_no_trace() {
     let function = gpu.function("f", 1000);
     let call = gpu.submit(&function, TenantId::new(1), 0);
     gpu.expect(W0, &["install 1", "load 1 from 1000, export", "invoke on 0 flags 0"]);
-    gpu.device.events.not_loaded(W0, function.id).unwrap();
+    gpu.device.events.not_loaded(W0, function.id);
     gpu.expect(W0, &["unload 1"]);
     gpu.device.events.forgot(W0, function.id, Forget::Weights).unwrap();
     assert_eq!(gpu.device.memory().weight_bytes, 0);

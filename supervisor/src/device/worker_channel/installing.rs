@@ -1,14 +1,13 @@
 //! What a process has of functions: their code, and their weights, which come and go without it.
 
-use std::sync::Arc;
-
 use pappus_protocol::ToWorker;
 
 use super::{Connected, StartError};
 use crate::call::Call;
-use crate::device::weights::{Follows, Need, WeightStore};
-use crate::ids::{FunctionId, WorkerId};
+use crate::device::weights::{Memory, descriptor_of, load_of};
+use crate::ids::FunctionId;
 use crate::limits::MAX_INSTALLED;
+use crate::schedule::weights::Supply;
 use crate::store::StateDir;
 
 /// A function that a process was told to install.
@@ -41,49 +40,25 @@ pub(super) struct Forgetting {
 }
 
 impl Connected {
-    /// Installs the call's function and has its weights loaded, as far as that was not done. For a call that starts, they
-    /// are in use from here on.
+    /// Installs the call's function if the process does not have it, and has weights loaded as was decided.
     pub(super) fn install(
         &mut self,
         state: &StateDir,
-        weights: Option<&WeightStore>,
-        worker: WorkerId,
-        need: Need,
         call: &Call,
-        follows: &mut Follows,
+        load: Option<&Supply<Memory>>,
     ) -> Result<(), StartError> {
         let function = call.function.id;
         self.clock += 1;
-        let mut has_weights = false;
         match self.installed.get_mut(&function) {
-            Some(installed) => {
-                installed.used = self.clock;
-                has_weights = installed.weights;
-            }
+            Some(installed) => installed.used = self.clock,
             None => self.install_code(state, call)?,
         }
-        let Some(store) = weights.filter(|_| call.function.packed_weight_bytes() > 0) else {
-            return Ok(());
-        };
-        if has_weights {
-            if matches!(need, Need::Soon) || store.begin(&call.function) {
-                return Ok(());
-            }
-            // They gave way a moment ago, and whoever decided that did not come here yet.
-            self.unload(function);
-        }
-        let has = |other: FunctionId| self.installed.get(&other).is_some_and(|installed| installed.weights);
-        let before = follows.evicted.len();
-        let delivery = store.deliver(&call.function, worker, need, has, follows)?;
-        // Before what takes their place.
-        follows.evicted[before..].iter().for_each(|other| self.unload(*other));
-        let load = delivery.load();
-        if let Some(replaced) = load.instead_of.map(FunctionId::new)
-            && let Some(replaced) = self.installed.get_mut(&replaced)
-        {
+        let Some(supply) = load else { return Ok(()) };
+        let load = load_of(supply);
+        if let Some(replaced) = supply.instead_of.and_then(|replaced| self.installed.get_mut(&replaced)) {
             replaced.weights = false;
         }
-        if let Some(fd) = delivery.device().or_else(|| call.function.host_weights()) {
+        if let Some(fd) = descriptor_of(supply, &call.function) {
             self.pass(function.get(), &[fd])?;
             self.arrival.outbox.push_to_worker(&ToWorker::Load { function, load });
             let weight_bytes = call.function.packed_weight_bytes();
@@ -94,11 +69,11 @@ impl Connected {
 
     /// Installs the call's function, without its weights.
     fn install_code(&mut self, state: &StateDir, call: &Call) -> Result<(), StartError> {
-        if self.installed.len() >= MAX_INSTALLED
-            && let Some(oldest) =
-                self.installed.iter().min_by_key(|(_, installed)| installed.used).map(|(id, _)| *id)
-        {
-            self.uninstall(oldest);
+        if self.installed.len() >= MAX_INSTALLED {
+            // Weights go where that is decided.
+            let without = self.installed.iter().filter(|(_, installed)| !installed.weights);
+            let oldest = without.min_by_key(|(_, installed)| installed.used).map(|(id, _)| *id);
+            oldest.into_iter().for_each(|oldest| self.uninstall(oldest));
         }
         let function = call.function.id;
         let installed = call.function.install(state, &self.arrival.target);
@@ -118,26 +93,6 @@ impl Connected {
     pub(super) fn weight_bytes(&self) -> u64 {
         let there = self.installed.values().filter(|installed| installed.weights);
         there.map(|installed| installed.weight_bytes).sum()
-    }
-
-    /// Has weights loaded for calls that wait, see [`WorkerChannel::look_ahead`](super::WorkerChannel::look_ahead).
-    pub(super) fn look_ahead(
-        &mut self,
-        state: &StateDir,
-        weights: &WeightStore,
-        worker: WorkerId,
-        calls: &[Arc<Call>],
-        follows: &mut Follows,
-    ) -> Vec<FunctionId> {
-        let mut left_out = Vec::new();
-        weights.expect(worker, calls.iter().map(|call| call.function.id).collect());
-        for call in calls {
-            // What is wrong is said when the call starts.
-            if self.install(state, Some(weights), worker, Need::Soon, call, follows).is_err() {
-                left_out.push(call.function.id);
-            }
-        }
-        left_out
     }
 
     /// The process says that it forgot a function or its weights: true if it had these; none if it was not told to.

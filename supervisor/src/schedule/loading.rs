@@ -1,0 +1,305 @@
+//! How calls get their functions' weights: room is found, and what gives way is told to, in the decision that starts a
+//! call. What workers say of weights later is taken in here, too.
+
+use super::events::Loaded;
+use super::lending::{Need, Place, Placed, Short};
+use super::scheduler::Scheduler;
+use super::types::{Action, Call, CallId, Command, Domain, Verdict};
+use super::weights::{NoRoom, Source, Supply, When};
+use super::workers::State;
+use crate::ids::{FunctionId, TenantId, WorkerId};
+
+/// Calls of a domain that wait whose weights are loaded before they start.
+const AHEAD: usize = 4;
+
+/// Where a call starts, and how its worker gets the weights of its function, if it has to load them.
+#[derive(Debug)]
+pub(super) struct Fit<M> {
+    pub(super) place: Place,
+    pub(super) load: Option<Supply<M>>,
+}
+
+/// Weights that a call is to have in a worker.
+#[derive(Debug, Clone, Copy)]
+struct Wanted {
+    function: FunctionId,
+    owner: TenantId,
+    bytes: u64,
+    worker: WorkerId,
+    when: When,
+    /// Device memory that they may take, beside what gives way for them.
+    room_bytes: u64,
+    /// What the owner of the function is lent for the call.
+    lent_bytes: u64,
+}
+
+impl<C: Call> Scheduler<C> {
+    /// What a call needs of the device's memory in a worker.
+    pub(super) fn need_of(&self, worker: WorkerId, id: CallId) -> Option<Need> {
+        let entry = self.calls.get(id)?;
+        let beside_bytes = match entry.weight_bytes {
+            bytes if bytes > 0 && self.shape.weights_take_memory => {
+                self.weights.missing_bytes(entry.function, worker, bytes)
+            }
+            _ => 0,
+        };
+        let own_weights_bytes = self.limited_weights_of(entry.domain.caller);
+        Some(Need { beside_bytes, own_weights_bytes, ..entry.need() })
+    }
+
+    /// What weights of a tenant's functions take, if the tenant has a limit of memory.
+    pub(super) fn limited_weights_of(&self, tenant: TenantId) -> u64 {
+        if self.lending.is_limited(tenant) { self.weights.used_by(tenant) } else { 0 }
+    }
+
+    /// Where a call can start in a worker at once. Its function's weights are in use from here on: it has to start.
+    pub(super) fn fit(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        domain: Domain,
+        id: CallId,
+        actions: &mut Vec<Action<C>>,
+    ) -> Result<Fit<C::Memory>, Short> {
+        let need = self.need_of(worker, id).ok_or(Short::Line)?;
+        let placed = self.lending.place(now_ns, &self.workers, worker, domain, need)?;
+        let load = self.supply_for(worker, id, placed, actions)?;
+        Ok(Fit { place: placed.place, load })
+    }
+
+    /// As [`Scheduler::fit`], for a call that has the whole device.
+    pub(super) fn fit_whole(
+        &mut self,
+        worker: WorkerId,
+        id: CallId,
+        actions: &mut Vec<Action<C>>,
+    ) -> Result<Fit<C::Memory>, Short> {
+        let need = self.need_of(worker, id).ok_or(Short::Line)?;
+        let placed = self.lending.place_whole(&self.workers, worker, need).ok_or(Short::Line)?;
+        let load = self.supply_for(worker, id, placed, actions)?;
+        Ok(Fit { place: placed.place, load })
+    }
+
+    /// How a worker gets the weights that a call needs which is about to start there; none if it has them.
+    fn supply_for(
+        &mut self,
+        worker: WorkerId,
+        id: CallId,
+        Placed { missing_bytes, room_bytes, .. }: Placed,
+        actions: &mut Vec<Action<C>>,
+    ) -> Result<Option<Supply<C::Memory>>, Short> {
+        let Some(entry) = self.calls.get(id).filter(|entry| entry.weight_bytes > 0) else { return Ok(None) };
+        let (function, Domain { owner, caller }, bytes) = (entry.function, entry.domain, entry.weight_bytes);
+        let has = self.weights.has(function, worker);
+        let lent_bytes = if owner == caller { missing_bytes } else { 0 };
+        let wanted = Wanted { function, owner, bytes, worker, when: When::Now, room_bytes, lent_bytes };
+        let load = if has { None } else { Some(self.claim(wanted, actions)?) };
+        self.weights.begin(function, has);
+        Ok(load)
+    }
+
+    /// Takes room for weights, for which others that no call uses give way.
+    fn claim(&mut self, wanted: Wanted, actions: &mut Vec<Action<C>>) -> Result<Supply<C::Memory>, Short> {
+        let Wanted { function, owner, bytes, worker, when, room_bytes, lent_bytes } = wanted;
+        let mut evicted = Vec::new();
+        if let Some(most) = self.lending.most_bytes(owner)
+            && !self.weights.is_on_device(function)
+        {
+            let room = most.saturating_sub(self.lending.bytes_of(owner, &self.workers) + lent_bytes);
+            self.weights.fit_owner(owner, bytes, room, &mut evicted).map_err(Short::OwnerLimit)?;
+        }
+        self.weights.set_room(if self.shape.weights_take_memory { room_bytes } else { u64::MAX });
+        let claimed = self.weights.claim(function, worker, bytes, when, &mut evicted);
+        let supply = claimed.map(|source| {
+            self.weights.own(function, owner);
+            let instead_of = match source {
+                Source::Export => self.weights.take_over(function, worker, &mut evicted),
+                Source::Host | Source::Device(..) => None,
+            };
+            Supply { source, instead_of }
+        });
+        self.unload(&evicted, actions);
+        supply.map_err(|why| match why {
+            NoRoom::InUse => Short::Crowded,
+            NoRoom::Short => Short::Line,
+        })
+    }
+
+    /// Weights were given up: who has them is told, and what they take is counted.
+    fn unload(&mut self, functions: &[FunctionId], actions: &mut Vec<Action<C>>) {
+        for &function in functions {
+            for worker in self.weights.tell_left(function) {
+                self.tell(worker, Command::Unload { function }, actions);
+            }
+        }
+        self.count_weights();
+    }
+
+    /// What weights take of the device's memory changed.
+    pub(super) fn count_weights(&mut self) {
+        if self.shape.weights_take_memory {
+            let (held, used) = (self.weights.held_bytes(), self.weights.used_bytes());
+            self.lending.set_weights(held, held - used);
+        }
+    }
+
+    /// Weights that no call uses give way, until so much is free soon. How much of it is.
+    pub(super) fn give_up_weights(&mut self, bytes: u64, actions: &mut Vec<Action<C>>) -> u64 {
+        if bytes == 0 || !self.shape.weights_take_memory {
+            return 0;
+        }
+        let mut evicted = Vec::new();
+        let before = self.weights.used_bytes();
+        self.weights.give_up(bytes, &mut evicted);
+        self.unload(&evicted, actions);
+        before - self.weights.used_bytes()
+    }
+
+    /// Has a worker load the weights of calls that are about to start there, where they are not there and there is room.
+    /// Those of an owner that may have so much only are loaded when they are needed.
+    pub(super) fn look_ahead(&mut self, worker: WorkerId, domain: Domain, actions: &mut Vec<Action<C>>) {
+        if self.weights.is_empty() || self.lending.most_bytes(domain.owner).is_some() {
+            return;
+        }
+        let (placing, calls) = (&self.placing, &self.calls);
+        let next = placing.next_few(domain, AHEAD).filter_map(|id| Some((id, calls.get(id)?)));
+        let next = next.filter(|(_, entry)| entry.weight_bytes > 0);
+        if next.clone().all(|(_, entry)| self.weights.has(entry.function, worker)) {
+            return;
+        }
+        let next: Vec<(CallId, FunctionId, u64)> =
+            next.map(|(id, entry)| (id, entry.function, entry.weight_bytes)).collect();
+        self.weights.expect(worker, next.iter().map(|(_, function, _)| *function).collect());
+        for (id, function, bytes) in next {
+            if self.weights.has(function, worker) {
+                continue;
+            }
+            // Weights that gave way to a call would come again, in place of the call, and give way again.
+            let room_bytes = if self.is_memory_awaited() { 0 } else { self.lending.free_bytes() };
+            let (owner, when, lent_bytes) = (domain.owner, When::Soon, 0);
+            let wanted = Wanted { function, owner, bytes, worker, when, room_bytes, lent_bytes };
+            if let Ok(load) = self.claim(wanted, actions)
+                && let Some(call) = self.calls.get(id).map(|entry| entry.call.clone())
+            {
+                self.tell(worker, Command::Load { call, load }, actions);
+            }
+        }
+    }
+
+    /// The same, for all workers of a domain.
+    pub(super) fn look_ahead_for(&mut self, domain: Domain, actions: &mut Vec<Action<C>>) {
+        for worker in WorkerId::first(self.workers.len()) {
+            if self.workers[worker].state == State::Bound(domain) {
+                self.look_ahead(worker, domain, actions);
+            }
+        }
+    }
+
+    /// The owner of a waiting call's function may not have its weights, beside the `has_bytes` that it has: the call is
+    /// over.
+    pub(super) fn refuse_weights(
+        &mut self,
+        now_ns: u64,
+        id: CallId,
+        weights_bytes: u64,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        let Some((entry, held_up_all)) = self.unqueue(id) else { return };
+        let owner = entry.domain.owner;
+        let has_bytes = self.lending.bytes_of(owner, &self.workers).saturating_add(weights_bytes);
+        self.judge(now_ns, &entry, Verdict::Neither, actions);
+        actions.push(Action::OverQuota { call: entry.call, has_bytes, needs_bytes: entry.weight_bytes });
+        if held_up_all {
+            self.share(now_ns, actions);
+        }
+    }
+
+    pub(super) fn loaded(
+        &mut self,
+        now_ns: u64,
+        loaded: Loaded<C::Memory>,
+        actions: &mut Vec<Action<C>>,
+    ) -> bool {
+        let Loaded { worker, function, memory, bytes } = loaded;
+        let as_told = self.weights.loaded(function, worker, memory, bytes);
+        self.count_weights();
+        // They could not give way while they were on their way.
+        self.memory_came(now_ns, actions);
+        as_told
+    }
+
+    pub(super) fn not_sent(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        function: FunctionId,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        self.weights.not_sent(function, worker);
+        self.count_weights();
+        self.memory_came(now_ns, actions);
+    }
+
+    pub(super) fn not_loaded(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        function: FunctionId,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        if self.weights.is_loader(function, worker) {
+            self.weights.forget(function);
+            self.unload(&[function], actions);
+        } else if self.weights.told(function, worker) {
+            self.tell(worker, Command::Unload { function }, actions);
+        }
+        self.memory_came(now_ns, actions);
+    }
+
+    pub(super) fn weights_left(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        function: FunctionId,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        self.weights.uninstalled(function, worker);
+        self.count_weights();
+        self.memory_came(now_ns, actions);
+    }
+
+    pub(super) fn load_failed(
+        &mut self,
+        worker: WorkerId,
+        function: FunctionId,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        self.tell(worker, Command::Uninstall { function }, actions);
+        self.weights.forget(function);
+        self.unload(&[function], actions);
+    }
+
+    pub(super) fn uninstall_for(
+        &mut self,
+        domain: Domain,
+        function: FunctionId,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        for worker in self.serving(domain) {
+            self.weights.told(function, worker);
+            self.tell(worker, Command::Uninstall { function }, actions);
+        }
+    }
+
+    pub(super) fn function_gone(&mut self, function: FunctionId, actions: &mut Vec<Action<C>>) {
+        self.penalties.forget_function(function);
+        self.run_times.forget(function);
+        for worker in WorkerId::first(self.workers.len()) {
+            if matches!(self.workers[worker].state, State::Free | State::Bound(_)) {
+                self.tell(worker, Command::Uninstall { function }, actions);
+            }
+        }
+        self.weights.forget(function);
+        self.unload(&[function], actions);
+    }
+}
