@@ -123,8 +123,6 @@ pub struct DeviceMetrics {
     pub quarantined: Gauge,
     /// Callers whose fault budget is spent now.
     pub spent_budgets: Gauge,
-    /// Whether the chip slices its time between workers.
-    pub slices: Gauge,
     /// Workers that were scrubbed for another domain.
     pub scrubs: Counter,
     /// From arrival to answer.
@@ -174,7 +172,6 @@ impl DeviceMetrics {
             quarantines: counter!("pappus_quarantine_refusals_total", "device" => device.to_owned()),
             quarantined: gauge!("pappus_quarantined_functions", "device" => device.to_owned()),
             spent_budgets: gauge!("pappus_spent_fault_budgets", "device" => device.to_owned()),
-            slices: gauge!("pappus_slices", "device" => device.to_owned()),
             scrubs: counter!("pappus_worker_scrubs_total", "device" => device.to_owned()),
             seconds: Arc::new(Latencies::new(device)),
             queued: gauge!("pappus_queued", "device" => device.to_owned()),
@@ -369,10 +366,6 @@ pub(crate) fn describe() {
     );
     describe_gauge!("pappus_quarantined_functions", "Functions refused to a caller");
     describe_gauge!("pappus_spent_fault_budgets", "Callers that wait for their fault budget");
-    describe_gauge!(
-        "pappus_slices",
-        "Whether the device slices its time between workers, where that is better than turns"
-    );
     describe_gauge!(
         "pappus_tenant_device_seconds",
         Unit::Seconds,

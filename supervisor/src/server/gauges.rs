@@ -45,7 +45,6 @@ impl Server {
         let (quarantined, budgets) = device.refusals();
         gauges.quarantined.set(quarantined.len() as f64);
         gauges.spent_budgets.set(budgets.iter().filter(|budget| budget.left == 0).count() as f64);
-        gauges.slices.set(f64::from(u8::from(device.slices())));
         for (tenant, ns, _) in device.device_times() {
             let name = self.registry.tenants.names().name(tenant);
             metrics::tenant_seconds(&device.config.name, &name).set(ns as f64 * 1e-9);
