@@ -403,7 +403,7 @@ mod tests {
         let setup = Setup::of(H200, None, CONTEXT_BYTES);
         assert_eq!((setup.memory_bytes, setup.workers), (125 * GIB, 62));
         assert_eq!(setup.weights_bytes, 125 * GIB / 4);
-        // As docs/operations.md has it: a quarter of the memory that was given.
+        // As docs/operations/devices.md has it: a quarter of the memory that was given.
         assert_eq!(Setup::of(H200, Some(100 * GIB), CONTEXT_BYTES).workers, 47);
         assert_eq!(Setup::of(900 * MIB, None, CONTEXT_BYTES).memory_bytes, 810 * MIB);
     }

@@ -96,7 +96,7 @@ fn every_metric_is_described_and_starts_at_zero() {
         text = scrape(&address);
         text.contains("pappus_running{")
     });
-    let page = std::fs::read_to_string(workspace().join("docs/operations.md")).unwrap();
+    let page = std::fs::read_to_string(workspace().join("docs/operations/metrics-and-logs.md")).unwrap();
     let documented = page.split('`').filter(|word| word.starts_with("pappus_"));
     let names: BTreeSet<_> = documented.map(|word| word.split('{').next().unwrap()).collect();
     assert!(names.len() >= 12, "{names:?}");

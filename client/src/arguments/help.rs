@@ -11,7 +11,7 @@ Exit codes:
   6  status --ready: it is draining
 
 What cures each code of an error, such as [DEADLINE_EXCEEDED]:
-docs/operations.md, \"Failures, as clients see them\"";
+docs/errors.md";
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

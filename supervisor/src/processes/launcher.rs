@@ -1,5 +1,9 @@
 //! Starts worker processes, each with exactly its descriptors and confined as was decided, and waits until it is clear
-//! which process the worker is.
+//! which process the worker is: where it can, the worker goes on as the first process of a pid namespace.
+//!
+//! ```text
+//! supervisor: control groups, execute ──►  worker: sandbox entered, device started, sandbox closed ──► first frame read
+//! ```
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};

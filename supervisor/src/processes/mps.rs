@@ -1,5 +1,6 @@
 //! Ending processes that use a device together through MPS. A signal that kills one while its kernels run takes the
-//! work of all others with it; its work has to be ended by the MPS control daemon first.
+//! work of all others with it; its work has to be ended by the MPS control daemon first. Where the daemon's program is
+//! missing or fails, the process is killed, and the others count as hit.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};

@@ -1,6 +1,14 @@
 //! Adding, replacing and removing functions. Blocking: callers run it off the socket's threads.
 //!
 //! An acknowledged record is on disk with every blob it needs.
+//!
+//! ```text
+//! configuration ──read, resolved: all mistakes at once──► blueprint ──weights that no call could use──► refused
+//!    for each kind and architecture of the devices here: variant ──compiled by a process of its own──► machine code
+//!    blueprint against machine code (kernels, parameters, blocks, stacks) ──► blobs and record on disk
+//! ```
+//!
+//! PTX and AMD's code objects are checked against the blueprint also where no device is here for them.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! A client that says it will send nothing more: it still gets the answers that it waits for, unless it is
-//! gone altogether.
+//! gone altogether. Calls of a client that closed its socket are cancelled.
 
 use std::os::fd::OwnedFd;
 

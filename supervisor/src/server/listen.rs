@@ -1,4 +1,5 @@
-//! Accepting connections from the two sockets.
+//! Accepting connections from the two sockets. Where a service manager bound the clients' socket, it stays when this
+//! process ends; while this process drains it accepts none there, and who connects waits for the next one.
 
 use std::os::fd::AsFd;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Who is a tenant, and what each has and may have.
+//! Who is a tenant, and what each has and may have. Inside, a tenant is a number: a uid is its own, names of the
+//! configuration have high ones. On disk there are only names.
 //!
 //! - `mod.rs`: from a peer's uid or a gateway's token to a tenant, by rules that can be read again.
 //! - [`names`]: numbers that stand for tenants.

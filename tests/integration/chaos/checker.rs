@@ -1,6 +1,6 @@
 //! Judges a history: exactly one answer to every accepted call, the right one, and no error that the events
 //! do not explain. It knows nothing of how Pappus works inside; what it holds to be possible is what
-//! `docs/operations.md` tells clients.
+//! `docs/errors.md` tells clients.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -8,6 +8,9 @@
 //! (`turn_wait`).
 //!
 //! Running calls are never interrupted, so a turn is rounds of calls on all lanes: `turn_wait` says how many.
+//!
+//! Calls are taken and prepared at any time (on a GPU with memory, code and graph); only the holder submits. A turn that
+//! ends lets the lanes run empty, clears, and is given back before the last answers are written.
 
 use std::time::{Duration, Instant};
 
