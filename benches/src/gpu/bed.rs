@@ -86,7 +86,7 @@ impl Bed {
                 let Survey { name, arch, driver } = survey;
                 let described = format!("{name} ({arch}), {driver}");
                 let form = match chosen.kind() {
-                    Kind::Cuda => Form::Ptx(arch),
+                    Kind::Cuda => Form::Ptx,
                     Kind::Hip => Form::Hsaco(arch),
                 };
                 (Some(chosen), form, described)

@@ -53,7 +53,7 @@ const BAD_CONFIG: &str = r#"{
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     let running = bed.start("workers=2,lanes=8,standbys=2,memory=32GiB")?;
     let mut other = Tenant::new(bed, &running, OTHER_TENANT)?;
-    if !matches!(bed.form(), Form::Ptx(_)) {
+    if !matches!(bed.form(), Form::Ptx) {
         report.skip("kernels that fault are written in PTX: they need an NVIDIA GPU");
     } else {
         let (mut own, mut others) = (Histogram::<u64>::new(3)?, Histogram::<u64>::new(3)?);

@@ -23,8 +23,8 @@ pub struct Handed(AddFunction);
 pub enum Form {
     /// For the CPU device.
     Wasm,
-    /// For NVIDIA GPUs of an architecture such as `sm_90`: made for it, or for all.
-    Ptx(String),
+    /// For NVIDIA GPUs.
+    Ptx,
     /// For AMD GPUs with a name such as `gfx90a:sramecc+:xnack-`.
     Hsaco(String),
 }
@@ -38,8 +38,7 @@ impl Form {
         };
         let found = match self {
             Self::Wasm => named("wasm", "", format!("{stem}.wasm")),
-            Self::Ptx(arch) => named("ptx", arch, format!("{stem}.{arch}.ptx"))
-                .or_else(|| named("ptx", "", format!("{stem}.ptx"))),
+            Self::Ptx => named("ptx", "", format!("{stem}.ptx")),
             // The library's files for the first processor do not say so in their names.
             Self::Hsaco(device) => match device.split(':').next().unwrap_or_default() {
                 "gfx90a" => named("hsaco", "gfx90a", format!("{stem}.hsaco")),
@@ -85,7 +84,7 @@ impl Handed {
         for module in pappus_blueprint::parse(text.as_bytes())?.modules() {
             let stem = Path::new(&module.path).file_stem().and_then(|name| name.to_str());
             let (mut variant, bytes) = form.variant(stem.unwrap_or_default())?;
-            let tail = if matches!(form, Form::Ptx(_)) { tail } else { "" };
+            let tail = if matches!(form, Form::Ptx) { tail } else { "" };
             variant.sha256 = client.put_blob(Blob::Bytes(&[bytes, tail.as_bytes()].concat()))?.sha256;
             add.modules.push(FunctionModule {
                 name: module.name.clone(),
