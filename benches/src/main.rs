@@ -60,7 +60,7 @@ enum Command {
         /// What to measure [default: everything].
         #[arg(value_name = "PART")]
         parts: Vec<gpu::Part>,
-        /// The GPU, without settings: cuda:0, cuda:GPU-UUID, cuda:MIG-UUID, hip:0 or hip:GPU-UUID.
+        /// The GPU, without settings: cuda:0, cuda:GPU-UUID or cuda:MIG-UUID.
         #[arg(long, value_name = "DEVICE", default_value = "cuda:0")]
         device: String,
         /// Also join the figures to this file.

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use hdrhistogram::Histogram;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -117,6 +118,13 @@ impl Report {
     /// Adds a value that must be at least `target`.
     pub fn at_least(&mut self, target: f64, what: impl Into<String>, value: f64, unit: Unit) {
         self.add(what.into(), value, unit, Some((Bound::AtLeast, target)));
+    }
+
+    /// Adds the median of latencies for information, and their 99th percentile, which may be at most `target_ns`.
+    pub fn tail(&mut self, target_ns: f64, what: &str, latencies: &Histogram<u64>) {
+        let at = |quantile| latencies.value_at_quantile(quantile) as f64;
+        self.info(format!("{what}, p50"), at(0.5), Unit::Nanoseconds);
+        self.at_most(target_ns, format!("{what}, p99"), at(0.99), Unit::Nanoseconds);
     }
 
     /// Says why a part, or the rest of it, was not measured although it should have been.

@@ -29,7 +29,7 @@ const DEFAULT_LANES: u64 = 8;
 
 /// Leases are lent in steps of this.
 const STEP_BYTES: u64 = 2 * MIB;
-/// Copies of weights from the host: what one H200 does (docs/benchmarks/2026-11-22-residents.md).
+/// Copies of weights from the host: what one H200 does (docs/benchmarks/latest.md).
 const RELOAD_BYTES_PER_S: u64 = 52_600_000_000;
 /// The most GPUs that are tried.
 const MAX_GPUS: u64 = 1024;

@@ -15,7 +15,7 @@ fn built(name: &str) -> Vec<Kernel> {
 
 #[test]
 fn every_form_of_a_module_tells_its_kernels() {
-    for name in ["mlops.wasm", "mlops.ptx", "mlops.sm_90.ptx", "mlops.hsaco", "mlops.gfx942.hsaco"] {
+    for name in ["mlops.wasm", "mlops.ptx", "mlops.hsaco", "mlops.gfx942.hsaco"] {
         let names: Vec<String> = built(name).into_iter().map(|kernel| kernel.name).collect();
         assert!(names.contains(&"matmul_para".to_owned()), "{name}: {names:?}");
     }
@@ -66,7 +66,7 @@ fn every_function_that_comes_with_pappus_fits_its_modules() {
         let blueprint = pappus_blueprint::parse(text.as_bytes()).unwrap();
         for (at, module) in blueprint.modules().iter().enumerate() {
             let stem = crate::variants::stem(Path::new(&*module.path));
-            for format in ["wasm", "ptx", "sm_90.ptx", "hsaco", "gfx942.hsaco"] {
+            for format in ["wasm", "ptx", "hsaco", "gfx942.hsaco"] {
                 let name = format!("{stem}.{format}");
                 assert_eq!(check(&blueprint, at, Path::new(&name), &built(&name)), [], "{config}");
             }

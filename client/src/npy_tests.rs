@@ -1,31 +1,14 @@
 //! The files of `tests/npy` as weights: what is taken, and the bytes that are handed over.
 
-use std::path::{Path, PathBuf};
+#[path = "tests/npy_corpus.rs"]
+mod npy_corpus;
 
 use serde_json::{Value, json};
 
 use super::Package;
 use crate::npy::{self, Contents};
 use crate::source::Source;
-
-/// A folder with every file, and the cases.
-fn corpus() -> (PathBuf, Vec<Value>) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/npy");
-    let cases = serde_json::from_slice(&std::fs::read(folder.join("cases.json")).unwrap()).unwrap();
-    (folder, cases)
-}
-
-/// `f32[2,3]`, or `-`, as a blueprint declares it.
-fn types(declared: &str) -> Value {
-    let (dtype, dims) = declared.split_once('[').unwrap_or((declared, ""));
-    let dims = dims.trim_end_matches(']').split(',').filter(|dim| !dim.is_empty());
-    let dims: Vec<Value> = dims.map(|dim| json!({"Absolute": dim.parse::<u64>().unwrap()})).collect();
-    match declared {
-        "-" => json!({}),
-        _ if declared.contains('[') => json!({"W": {"dtype": dtype, "shape": dims}}),
-        _ => json!({"W": {"dtype": dtype}}),
-    }
-}
+use npy_corpus::{corpus, types};
 
 #[test]
 fn weights_are_taken_as_the_corpus_says() {
@@ -38,7 +21,7 @@ fn weights_are_taken_as_the_corpus_says() {
         for (declared, fits) in case["declared"].as_object().unwrap() {
             let text = json!({"module_path": "m.wasm", "kernels": [], "blueprint": {
                 "inputs": [], "weights": ["W"], "buffers": {"C": {"Sizeof": "W"}}, "outputs": ["C"],
-                "types": types(declared), "control_flow": []}});
+                "types": types("W", declared), "control_flow": []}});
             std::fs::write(&config, text.to_string()).unwrap();
             let read = Package::read(&config, &[("W".into(), path.clone())]);
             let what = format!("{} as {declared}: {read:?}", path.display());

@@ -1,7 +1,7 @@
 """What a CUDA context costs beside others: ``python3 docs/benchmarks/contexts.py [PROCESSES]`` on a machine with an NVIDIA GPU.
 
 Processes make a context one after the other and stay. Of each: how many contexts there were before, and milliseconds for the driver's
-start and for the context. It needs nothing but Python; the figures are in 2026-11-24-gpu.md.
+start and for the context. It needs nothing but Python; the figures are in latest.md and history.md.
 """
 
 import ctypes

@@ -105,7 +105,7 @@ const CUDA: KindTraits = KindTraits {
     has_concurrent_processes: false,
     page_bytes: GPU_PAGE_BYTES,
     max_lease_bytes: None,
-    // Driver 580 on an H200: the 65th is "out of memory" (docs/benchmarks/2026-11-25-gpu.md).
+    // Driver 580 on an H200: the 65th is "out of memory" (docs/benchmarks/history.md).
     max_contexts: Some(64),
     code: CodeFamily::Nvidia,
     environment: Some(DriverEnvironment {

@@ -46,7 +46,7 @@ def write(folder: Path, name: str = "function.json", **changes: Any) -> Path:
 
 def test_a_folder_is_a_function(client: pappus.Client, tmp_path: Path) -> None:
     write(tmp_path)
-    shutil.copy(KERNELS / "built/linalg.sm_90.ptx", tmp_path)
+    shutil.copy(KERNELS / "built/linalg.ptx", tmp_path / "linalg.sm_90.ptx")
     function = client.add_function("folder", tmp_path)
     np.testing.assert_array_equal(function(A, A), 2 * A)
     assert str(function) == "<Function folder: A: f32[…], B: f32[…] → C: f32[…]>"

@@ -13,14 +13,20 @@ use crate::tracer::{Deed, trace};
 /// The number of `mmap`.
 const MMAP: u64 = 9;
 
+/// A supervisor with a function, whose state is on a disk that can be filled; none where this user may not mount.
+fn on_a_tiny_disk() -> Option<(TinyDisk, Supervisor)> {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = TinyDisk::at(dir.path(), &program("pappus-supervisor"))?;
+    let flags = ["--device", "cpu:workers=1,memory=16MiB"].map(str::to_owned);
+    let supervisor = Supervisor::new(disk.start(), flags.to_vec(), dir);
+    kit::add_copy(&mut supervisor.client());
+    Some((disk, supervisor))
+}
+
 #[test]
 fn a_full_disk_is_said_and_disturbs_no_call() {
-    let dir = tempfile::tempdir().unwrap();
-    let Some(disk) = TinyDisk::at(dir.path(), &program("pappus-supervisor")) else { return };
-    let flags = ["--device", "cpu:workers=1,memory=16MiB"].map(str::to_owned);
-    let mut supervisor = Supervisor::new(disk.start(), flags.to_vec(), dir);
+    let Some((disk, mut supervisor)) = on_a_tiny_disk() else { return };
     let mut client = supervisor.client();
-    kit::add_copy(&mut client);
     let content = vec![7; 1 << 20];
     disk.fill();
     let error = refused(client.put_blob(Blob::Bytes(&content)), Code::ResourceExhausted, "no room left");
@@ -40,12 +46,8 @@ fn a_full_disk_is_said_and_disturbs_no_call() {
 /// Its holder could have filled the disk to keep the right.
 #[test]
 fn a_right_is_taken_away_on_a_full_disk_for_good() {
-    let dir = tempfile::tempdir().unwrap();
-    let Some(disk) = TinyDisk::at(dir.path(), &program("pappus-supervisor")) else { return };
-    let flags = ["--device", "cpu:workers=1,memory=16MiB"].map(str::to_owned);
-    let mut supervisor = Supervisor::new(disk.start(), flags.to_vec(), dir);
+    let Some((disk, mut supervisor)) = on_a_tiny_disk() else { return };
     let mut client = supervisor.client();
-    kit::add_copy(&mut client);
     for tenant in ["acme", "evil", "zeta"] {
         client.grant("copy", tenant).unwrap();
     }

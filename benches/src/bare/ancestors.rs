@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::driver::{Buffer as _, Gpu};
+use super::cuda::{Buffer, Gpu};
 use super::loops::Rate;
 use super::work::{Request, Work};
 use crate::Result;
@@ -23,9 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const WARM_UP: u32 = 3;
 
 /// Be a worker: a byte on standard input is a request, a byte on standard output its answer.
-pub fn serve<G: Gpu>(gpu: &G, work: Work) -> Result<()> {
+pub fn serve(gpu: &Gpu, work: Work) -> Result<()> {
     let code = gpu.code(work.module())?;
-    let pool = G::Buffer::new(POOL_BYTES)?;
+    let pool = Buffer::new(POOL_BYTES)?;
     let mut request = Request::new(work);
     let (mut input, mut output) = (std::io::stdin().lock(), std::io::stdout().lock());
     output.write_all(b"r")?;

@@ -1,4 +1,5 @@
-//! NVIDIA's driver, as much of it as the bare programs need.
+//! NVIDIA's driver, as much of it as the bare programs need. Nothing is ever shared between programs: a process measures one
+//! thing and ends, which gives everything back, the context included.
 
 #![allow(unsafe_code)]
 
@@ -8,7 +9,6 @@ use std::ptr;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 
-use super::driver::{self, Stream as _, file_for, pointers};
 use crate::Result;
 
 /// A device with its context.
@@ -23,14 +23,9 @@ unsafe impl Send for Gpu {}
 // SAFETY: a shared reference only makes the context current, which the driver allows on several threads.
 unsafe impl Sync for Gpu {}
 
-impl driver::Gpu for Gpu {
-    type Kernel = Kernel;
-    type Module = Module;
-    type Buffer = Buffer;
-    type Pinned = Pinned;
-    type Stream = Stream;
-
-    fn open(ordinal: u32) -> Result<Self> {
+impl Gpu {
+    /// Opens the device at a position for this thread. An error says what is missing.
+    pub fn open(ordinal: u32) -> Result<Self> {
         // SAFETY: it opens the library and closes it; what a library runs when it is opened is the driver's.
         if !unsafe { sys::is_culib_present() } {
             return Err("no GPU here: libcuda is missing; install the NVIDIA driver, R550 or newer".into());
@@ -45,16 +40,19 @@ impl driver::Gpu for Gpu {
         Ok(gpu)
     }
 
-    fn enter(&self) -> Result<()> {
+    /// Makes it this thread's.
+    pub fn enter(&self) -> Result<()> {
         // SAFETY: the context lives as long as the process.
         Ok(unsafe { result::ctx::set_current(self.context) }?)
     }
 
-    fn name(&self) -> Result<String> {
+    /// Its product name.
+    pub fn name(&self) -> Result<String> {
         Ok(result::device::get_name(self.device)?)
     }
 
-    fn arch(&self) -> Result<String> {
+    /// Its architecture as `--list-devices` names it.
+    pub fn arch(&self) -> Result<String> {
         let attribute = |which| {
             // SAFETY: the device is one that the driver named.
             unsafe { result::device::get_attribute(self.device, which) }
@@ -64,18 +62,22 @@ impl driver::Gpu for Gpu {
         Ok(format!("sm_{major}{minor}"))
     }
 
-    fn driver(&self) -> Result<String> {
+    /// What the driver speaks, in words.
+    pub fn driver(&self) -> Result<String> {
         let mut version = 0;
         // SAFETY: it writes one integer.
         unsafe { sys::cuDriverGetVersion(&mut version) }.result()?;
         Ok(format!("driver for CUDA {}.{}", version / 1000, version % 1000 / 10))
     }
 
-    fn code(&self, stem: &str) -> Result<Vec<u8>> {
-        link(file_for(stem, &self.arch()?, "ptx")?)
+    /// Machine code of one of the library's modules for this device, as Pappus has it at registration.
+    pub fn code(&self, stem: &str) -> Result<Vec<u8>> {
+        let file = format!("{stem}.ptx");
+        link(pappus_kernels::artefact(&file).ok_or_else(|| format!("the library has no {file}"))?)
     }
 
-    fn synchronize(&self) -> Result<()> {
+    /// Waits until the device does nothing for this process.
+    pub fn synchronize(&self) -> Result<()> {
         Ok(result::ctx::synchronize()?)
     }
 }
@@ -135,15 +137,15 @@ unsafe impl Send for Kernel {}
 // SAFETY: the handle is a copy of the driver's, and nothing is changed through it.
 unsafe impl Sync for Kernel {}
 
-impl driver::Module for Module {
-    type Kernel = Kernel;
-
-    fn load(code: &[u8]) -> Result<Self> {
+impl Module {
+    /// Loads machine code.
+    pub fn load(code: &[u8]) -> Result<Self> {
         // SAFETY: the driver reads an image whose header says how long it is; it made this one itself.
         Ok(Self(unsafe { result::module::load_data(code.as_ptr().cast()) }?))
     }
 
-    fn kernel(&self, name: &str) -> Result<Kernel> {
+    /// A kernel by its name. It must not be launched after the module was dropped.
+    pub fn kernel(&self, name: &str) -> Result<Kernel> {
         let name = CString::new(name)?;
         // SAFETY: the module is loaded.
         Ok(Kernel(unsafe { result::module::get_function(self.0, name) }?))
@@ -165,8 +167,9 @@ pub struct Buffer {
     bytes: usize,
 }
 
-impl driver::Buffer for Buffer {
-    fn new(bytes: usize) -> Result<Self> {
+impl Buffer {
+    /// So many zeros.
+    pub fn new(bytes: usize) -> Result<Self> {
         // SAFETY: freed on drop.
         let address = unsafe { result::malloc_sync(bytes) }?;
         let buffer = Self { address, bytes };
@@ -178,21 +181,32 @@ impl driver::Buffer for Buffer {
         Ok(buffer)
     }
 
-    fn address(&self) -> u64 {
+    /// Where it is.
+    pub fn address(&self) -> u64 {
         self.address
     }
 
-    fn bytes(&self) -> usize {
+    /// How much.
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    fn copy_in(&self, from: &[u8], to: u64) -> Result<()> {
+    /// Whether so many bytes from an address on are inside.
+    fn check(&self, address: u64, bytes: usize) -> Result<()> {
+        let offset = address.checked_sub(self.address);
+        let inside = offset.is_some_and(|at| at as usize + bytes <= self.bytes);
+        if inside { Ok(()) } else { Err("a copy outside a buffer".into()) }
+    }
+
+    /// Copies ordinary memory to an address inside and waits until that is done.
+    pub fn copy_in(&self, from: &[u8], to: u64) -> Result<()> {
         self.check(to, from.len())?;
         // SAFETY: inside the buffer, as just checked.
         Ok(unsafe { result::memcpy_htod_sync(to, from) }?)
     }
 
-    fn copy_out(&self, from: u64, to: &mut [u8]) -> Result<()> {
+    /// Copies from an address inside to ordinary memory and waits until that is done.
+    pub fn copy_out(&self, from: u64, to: &mut [u8]) -> Result<()> {
         self.check(from, to.len())?;
         // SAFETY: inside the buffer, as just checked.
         Ok(unsafe { result::memcpy_dtoh_sync(to, from) }?)
@@ -216,8 +230,9 @@ pub struct Pinned {
 // SAFETY: it is memory like any other, and owned.
 unsafe impl Send for Pinned {}
 
-impl driver::Pinned for Pinned {
-    fn new(bytes: usize) -> Result<Self> {
+impl Pinned {
+    /// So many zeros.
+    pub fn new(bytes: usize) -> Result<Self> {
         // SAFETY: freed on drop.
         let start = unsafe { result::malloc_host(bytes, 0) }?;
         // SAFETY: all of it was just allocated.
@@ -225,11 +240,8 @@ impl driver::Pinned for Pinned {
         Ok(Self { start, bytes })
     }
 
-    fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    fn write(&mut self, at: usize, bytes: &[u8]) {
+    /// Writes at an offset. Nothing may be copying from there.
+    pub fn write(&mut self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.bytes, "a write behind the end of pinned memory");
         // SAFETY: inside, as just checked; the source is not pinned memory.
         unsafe {
@@ -237,14 +249,13 @@ impl driver::Pinned for Pinned {
         }
     }
 
-    fn read(&self, at: usize, bytes: usize) -> Vec<u8> {
+    /// The bytes at an offset.
+    pub fn read(&self, at: usize, bytes: usize) -> Vec<u8> {
         assert!(at + bytes <= self.bytes, "a read behind the end of pinned memory");
         // SAFETY: inside, as just checked; initialised when it was allocated.
         unsafe { std::slice::from_raw_parts(self.start.cast::<u8>().add(at), bytes) }.to_vec()
     }
-}
 
-impl Pinned {
     fn at(&self, at: usize, bytes: usize) -> *mut c_void {
         assert!(at + bytes <= self.bytes, "a copy behind the end of pinned memory");
         // SAFETY: inside, as just checked.
@@ -269,40 +280,60 @@ pub struct Stream {
 // SAFETY: the driver lets any thread of the context submit; one at a time does, since it is owned.
 unsafe impl Send for Stream {}
 
-impl driver::Stream for Stream {
-    type Kernel = Kernel;
-    type Pinned = Pinned;
-    type Graph = Graph;
-
-    fn new() -> Result<Self> {
+impl Stream {
+    /// An idle one.
+    pub fn new() -> Result<Self> {
         let raw = result::stream::create(result::stream::StreamKind::NonBlocking)?;
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?;
         Ok(Self { raw, event })
     }
 
-    unsafe fn copy_in(&self, from: &Pinned, at: usize, to: u64, bytes: usize) -> Result<()> {
+    /// Copies pinned memory to the device.
+    ///
+    /// # Safety
+    /// Both memories stay until the copy is over, and so many bytes are at `to`.
+    pub unsafe fn copy_in(&self, from: &Pinned, at: usize, to: u64, bytes: usize) -> Result<()> {
         // SAFETY: the caller's promise; the source is checked.
         Ok(unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.at(at, bytes), bytes, self.raw) }.result()?)
     }
 
-    unsafe fn copy_out(&self, from: u64, to: &Pinned, at: usize, bytes: usize) -> Result<()> {
+    /// Copies the device's memory to pinned memory.
+    ///
+    /// # Safety
+    /// Both memories stay until the copy is over, and so many bytes are at `from`.
+    pub unsafe fn copy_out(&self, from: u64, to: &Pinned, at: usize, bytes: usize) -> Result<()> {
         // SAFETY: the caller's promise; the destination is checked.
         Ok(unsafe { sys::cuMemcpyDtoHAsync_v2(to.at(at, bytes), from, bytes, self.raw) }.result()?)
     }
 
-    unsafe fn clear(&self, start: u64, bytes: usize) -> Result<()> {
+    /// Fills with zeros.
+    ///
+    /// # Safety
+    /// So many bytes are at `start` until the fill is over.
+    pub unsafe fn clear(&self, start: u64, bytes: usize) -> Result<()> {
         // SAFETY: the caller's promise.
         Ok(unsafe { result::memset_d8_async(start, 0, bytes, self.raw) }?)
     }
 
-    unsafe fn launch(&self, kernel: Kernel, grid: [u32; 2], block: [u32; 2], params: &[u64]) -> Result<()> {
+    /// Launches a kernel whose parameters are all 8 bytes long.
+    ///
+    /// # Safety
+    /// The module is loaded, the kernel takes these parameters, and what they point to stays until it is over.
+    pub unsafe fn launch(
+        &self,
+        kernel: Kernel,
+        grid: [u32; 2],
+        block: [u32; 2],
+        params: &[u64],
+    ) -> Result<()> {
         let mut pointers = pointers(params);
         let (grid, block) = ((grid[0], grid[1], 1), (block[0], block[1], 1));
         // SAFETY: the caller's promise; the driver reads the parameters during the call.
         Ok(unsafe { result::launch_kernel(kernel.0, grid, block, 0, self.raw, &mut pointers) }?)
     }
 
-    fn capture(&self, submit: impl FnOnce() -> Result<()>) -> Result<Graph> {
+    /// Keeps what `submit` submits as a graph, instead of running it.
+    pub fn capture(&self, submit: impl FnOnce() -> Result<()>) -> Result<Graph> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is ours; no other stream takes part.
         unsafe { result::stream::begin_capture(self.raw, mode) }?;
@@ -319,24 +350,34 @@ impl driver::Stream for Stream {
         Ok(Graph(exec))
     }
 
-    unsafe fn launch_graph(&self, graph: &Graph) -> Result<()> {
+    /// Runs a graph.
+    ///
+    /// # Safety
+    /// What it was captured with is still there, and stays until it is over.
+    pub unsafe fn launch_graph(&self, graph: &Graph) -> Result<()> {
         // SAFETY: the caller's promise.
         Ok(unsafe { result::graph::launch(graph.0, self.raw) }?)
     }
 
-    fn mark(&self) -> Result<()> {
+    /// From here on [`Stream::passed`] asks for what was submitted so far.
+    pub fn mark(&self) -> Result<()> {
         // SAFETY: both are ours.
         Ok(unsafe { result::event::record(self.event, self.raw) }?)
     }
 
-    unsafe fn hold(&self, gate: &Pinned, least: u32) -> Result<()> {
+    /// What is submitted from here on begins once the first word of `gate` is `least` or more.
+    ///
+    /// # Safety
+    /// The memory stays until the stream has ended, and something writes that word.
+    pub unsafe fn hold(&self, gate: &Pinned, least: u32) -> Result<()> {
         let at = gate.at(0, 4) as u64;
         let flags = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
         // SAFETY: the caller's promise; pinned memory has the same address on the device.
         Ok(unsafe { sys::cuStreamWaitValue32_v2(self.raw, at, least, flags) }.result()?)
     }
 
-    fn passed(&self) -> Result<bool> {
+    /// Whether everything before the mark is over.
+    pub fn passed(&self) -> Result<bool> {
         // SAFETY: the event is ours.
         match unsafe { sys::cuEventQuery(self.event) } {
             CUresult::CUDA_SUCCESS => Ok(true),
@@ -345,7 +386,8 @@ impl driver::Stream for Stream {
         }
     }
 
-    fn wait(&self) -> Result<()> {
+    /// Waits until everything is over.
+    pub fn wait(&self) -> Result<()> {
         // SAFETY: the stream is ours.
         Ok(unsafe { result::stream::synchronize(self.raw) }?)
     }
@@ -374,4 +416,16 @@ impl Drop for Graph {
         // SAFETY: created once, destroyed once.
         let _ = unsafe { result::graph::exec_destroy(self.0) };
     }
+}
+
+/// The most parameters of a kernel.
+const MOST: usize = 8;
+
+/// Pointers to parameters of 8 bytes each, as the driver takes them.
+fn pointers(params: &[u64]) -> [*mut c_void; MOST] {
+    let mut pointers = [ptr::null_mut(); MOST];
+    for (pointer, param) in pointers[..params.len()].iter_mut().zip(params) {
+        *pointer = ptr::from_ref(param).cast_mut().cast();
+    }
+    pointers
 }

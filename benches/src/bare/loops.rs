@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::driver::Gpu;
+use super::cuda::Gpu;
 use super::work::{Lane, Program};
 use crate::Result;
 use crate::harness::pace;
@@ -72,7 +72,7 @@ pub fn best(rates: &[Rate]) -> Option<&Rate> {
 }
 
 /// Keeps every lane of every thread busy.
-pub fn closed<G: Gpu>(gpu: &G, program: &Program<G>, setup: Setup) -> Result<Rate> {
+pub fn closed(gpu: &Gpu, program: &Program, setup: Setup) -> Result<Rate> {
     let barrier = Barrier::new(setup.threads);
     let one = || -> Result<(u64, Histogram<u64>), String> {
         let lanes = prepare(gpu, program, setup).map_err(|e| e.to_string());
@@ -96,7 +96,7 @@ pub fn closed<G: Gpu>(gpu: &G, program: &Program<G>, setup: Setup) -> Result<Rat
 }
 
 /// A thread's lanes, each with one call behind it.
-pub(super) fn prepare<G: Gpu>(gpu: &G, program: &Program<G>, setup: Setup) -> Result<Vec<Lane<G>>> {
+pub(super) fn prepare(gpu: &Gpu, program: &Program, setup: Setup) -> Result<Vec<Lane>> {
     gpu.enter()?;
     let mut lanes = Vec::with_capacity(setup.lanes);
     for _ in 0..setup.lanes {
@@ -105,7 +105,7 @@ pub(super) fn prepare<G: Gpu>(gpu: &G, program: &Program<G>, setup: Setup) -> Re
     Ok(lanes)
 }
 
-fn lane<G: Gpu>(program: &Program<G>, graph: bool) -> Result<Lane<G>> {
+fn lane(program: &Program, graph: bool) -> Result<Lane> {
     let mut lane = Lane::new(program)?;
     if graph {
         lane.capture()?;
@@ -116,7 +116,7 @@ fn lane<G: Gpu>(program: &Program<G>, graph: bool) -> Result<Lane<G>> {
 }
 
 /// Asks lane after lane and submits the next call where one is over.
-fn spin<G: Gpu>(lanes: &[Lane<G>], setup: Setup) -> Result<(u64, Histogram<u64>)> {
+fn spin(lanes: &[Lane], setup: Setup) -> Result<(u64, Histogram<u64>)> {
     let mut latencies = Histogram::new(3)?;
     let mut calls = 0;
     let mut since: Vec<Instant> = Vec::with_capacity(lanes.len());
@@ -150,8 +150,8 @@ fn spin<G: Gpu>(lanes: &[Lane<G>], setup: Setup) -> Result<(u64, Histogram<u64>)
 }
 
 /// One call after the other, back to back or one every `every`.
-pub fn one_by_one<G: Gpu>(
-    program: &Program<G>,
+pub fn one_by_one(
+    program: &Program,
     graph: bool,
     every: Option<Duration>,
     measured: Duration,
@@ -178,7 +178,7 @@ pub fn one_by_one<G: Gpu>(
     Ok(Rate::new(1, 1, calls.into(), begin.elapsed(), &latencies))
 }
 
-fn wait<G: Gpu>(lane: &Lane<G>) -> Result<()> {
+fn wait(lane: &Lane) -> Result<()> {
     let start = Instant::now();
     while !lane.passed()? {
         if start.elapsed() > PATIENCE {

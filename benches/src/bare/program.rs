@@ -15,11 +15,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::driver::{Buffer as _, Gpu, Pinned as _, Stream as _};
+use super::ancestors;
+use super::cuda::{Buffer, Gpu, Pinned, Stream};
 use super::loops::{self, Rate, Setup};
 use super::turns::{self, Passing, Place};
 use super::work::{Lane, Program, Work};
-use super::{ancestors, cuda, hip};
 use crate::Result;
 use crate::harness::functions::{picture, square};
 use crate::harness::sampling::median;
@@ -58,23 +58,11 @@ pub enum Which {
     Empty,
 }
 
-/// Whose driver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
-    /// NVIDIA's.
-    Cuda,
-    /// AMD's.
-    Hip,
-}
-
 /// A program and what it is told.
 #[derive(Debug, Clone, Args)]
 pub struct Asked {
     /// What to do.
     pub what: What,
-    /// On whose GPU.
-    #[arg(long, default_value = "cuda")]
-    pub kind: Kind,
     /// The device's position among those that are visible.
     #[arg(long, default_value_t = 0)]
     pub ordinal: u32,
@@ -131,7 +119,7 @@ impl Asked {
 pub struct Survey {
     /// Its product name.
     pub name: String,
-    /// Such as `sm_90` or `gfx90a:sramecc+:xnack-`.
+    /// Such as `sm_90`.
     pub arch: String,
     /// What the driver speaks, in words.
     pub driver: String,
@@ -139,14 +127,7 @@ pub struct Survey {
 
 /// Runs a program and prints what it measured.
 pub fn run(asked: &Asked) -> Result<()> {
-    match asked.kind {
-        Kind::Cuda => run_on::<cuda::Gpu>(asked),
-        Kind::Hip => run_on::<hip::Gpu>(asked),
-    }
-}
-
-fn run_on<G: Gpu>(asked: &Asked) -> Result<()> {
-    let gpu = G::open(asked.ordinal)?;
+    let gpu = Gpu::open(asked.ordinal)?;
     let work = match asked.work {
         Which::Inference => Work::Inference(asked.repetitions),
         Which::Matmul => Work::Matmul,
@@ -177,14 +158,14 @@ fn run_on<G: Gpu>(asked: &Asked) -> Result<()> {
             };
             serde_json::to_string(&turns::serve(&gpu, &program, setups, place, passing)?)?
         }
-        What::Copy => serde_json::to_string(&bandwidth::<G>()?)?,
+        What::Copy => serde_json::to_string(&bandwidth()?)?,
         What::AncestorWorker => return ancestors::serve(&gpu, work),
     };
     println!("{text}");
     Ok(())
 }
 
-fn closed<G: Gpu>(gpu: &G, work: Work, asked: &Asked) -> Result<Vec<Rate>> {
+fn closed(gpu: &Gpu, work: Work, asked: &Asked) -> Result<Vec<Rate>> {
     let program = Program::compile(gpu, work)?;
     check(&program, work)?;
     let mut rates = Vec::new();
@@ -197,7 +178,7 @@ fn closed<G: Gpu>(gpu: &G, work: Work, asked: &Asked) -> Result<Vec<Rate>> {
 }
 
 /// A fast program that computes something else proves nothing.
-fn check<G: Gpu>(program: &Program<G>, work: Work) -> Result<()> {
+fn check(program: &Program, work: Work) -> Result<()> {
     let mut lane = Lane::new(program)?;
     lane.capture()?;
     lane.submit(false)?;
@@ -227,9 +208,9 @@ pub fn expected(work: Work) -> Vec<u8> {
 }
 
 /// Bytes a second from pinned memory to the device.
-fn bandwidth<G: Gpu>() -> Result<f64> {
-    let (from, to) = (G::Pinned::new(COPY_BYTES)?, G::Buffer::new(COPY_BYTES)?);
-    let stream = G::Stream::new()?;
+fn bandwidth() -> Result<f64> {
+    let (from, to) = (Pinned::new(COPY_BYTES)?, Buffer::new(COPY_BYTES)?);
+    let stream = Stream::new()?;
     let mut rates = Vec::new();
     for _ in 0..COPIES {
         let start = Instant::now();
@@ -244,54 +225,40 @@ fn bandwidth<G: Gpu>() -> Result<f64> {
 /// A device as `--device` names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chosen {
-    kind: Kind,
     ordinal: u32,
     /// What the processes may see, where it is named by a UUID.
     visible: Option<String>,
 }
 
 impl Chosen {
-    /// Of `cuda:0`, `cuda:GPU-…`, `cuda:MIG-…`, `hip:0` or `hip:GPU-…`.
+    /// Of `cuda:0`, `cuda:GPU-…` or `cuda:MIG-…`.
     pub fn parse(device: &str) -> Result<Self> {
-        let kinds = [("cuda:", Kind::Cuda), ("hip:", Kind::Hip)];
-        let found = kinds.iter().find_map(|(prefix, kind)| Some((device.strip_prefix(prefix)?, *kind)));
-        let (which, kind) = found.ok_or_else(|| {
+        let which = device.strip_prefix("cuda:").ok_or_else(|| {
             format!(
-                "{device:?}: expected a GPU such as cuda:0, cuda:GPU-…, cuda:MIG-…, hip:0 or hip:GPU-…, without settings"
+                "{device:?}: expected an NVIDIA GPU such as cuda:0, cuda:GPU-… or cuda:MIG-…, without settings"
             )
         })?;
-        if which.starts_with("GPU-") || kind == Kind::Cuda && which.starts_with("MIG-") {
-            return Ok(Self { kind, ordinal: 0, visible: Some(which.to_owned()) });
+        if which.starts_with("GPU-") || which.starts_with("MIG-") {
+            return Ok(Self { ordinal: 0, visible: Some(which.to_owned()) });
         }
-        let ordinal = which.parse().map_err(|_| {
-            format!("{device:?}: expected a position after the colon, such as cuda:0 or hip:0")
-        })?;
-        Ok(Self { kind, ordinal, visible: None })
-    }
-
-    /// Whose driver it has.
-    pub fn kind(&self) -> Kind {
-        self.kind
+        let ordinal = which
+            .parse()
+            .map_err(|_| format!("{device:?}: expected a position after the colon, such as cuda:0"))?;
+        Ok(Self { ordinal, visible: None })
     }
 
     /// A command that runs a bare program there, with as many hardware queues as `connections`.
     pub fn command(&self, what: &str, args: &[String], connections: u32) -> Result<Command> {
-        let (kind, sees) = match self.kind {
-            Kind::Cuda => ("cuda", "CUDA_VISIBLE_DEVICES"),
-            Kind::Hip => ("hip", "ROCR_VISIBLE_DEVICES"),
-        };
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["bare", what, "--kind", kind, "--ordinal", &self.ordinal.to_string()]).args(args);
-        match self.kind {
-            Kind::Cuda => command
-                .env("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-                .env("CUDA_MODULE_LOADING", "EAGER")
-                .env("CUDA_CACHE_DISABLE", "1")
-                .env("CUDA_DEVICE_MAX_CONNECTIONS", connections.to_string()),
-            Kind::Hip => command.env("GPU_MAX_HW_QUEUES", connections.to_string()),
-        };
+        command
+            .args(["bare", what, "--ordinal", &self.ordinal.to_string()])
+            .args(args)
+            .env("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+            .env("CUDA_MODULE_LOADING", "EAGER")
+            .env("CUDA_CACHE_DISABLE", "1")
+            .env("CUDA_DEVICE_MAX_CONNECTIONS", connections.to_string());
         if let Some(visible) = &self.visible {
-            command.env(sees, visible);
+            command.env("CUDA_VISIBLE_DEVICES", visible);
         }
         Ok(command)
     }
@@ -339,13 +306,11 @@ mod tests {
 
     #[test]
     fn devices_are_named_by_position_or_uuid() {
-        let third = |kind| Chosen { kind, ordinal: 3, visible: None };
-        assert_eq!(Chosen::parse("cuda:3").unwrap(), third(Kind::Cuda));
-        assert_eq!(Chosen::parse("hip:3").unwrap(), third(Kind::Hip));
-        for device in ["cuda:GPU-8f01", "hip:GPU-8f01"] {
-            assert_eq!(Chosen::parse(device).unwrap().visible.as_deref(), Some("GPU-8f01"));
+        assert_eq!(Chosen::parse("cuda:3").unwrap(), Chosen { ordinal: 3, visible: None });
+        for uuid in ["GPU-8f01", "MIG-8f01"] {
+            assert_eq!(Chosen::parse(&format!("cuda:{uuid}")).unwrap().visible.as_deref(), Some(uuid));
         }
-        for wrong in ["cpu", "cuda:", "cuda:all", "cuda:0:lanes=8", "hip:MIG-8f01"] {
+        for wrong in ["cpu", "cuda:", "cuda:all", "cuda:0:lanes=8", "hip:0"] {
             assert!(Chosen::parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use pappus_shmem::{SharedWords, memfd};
 
-use super::driver::{Gpu, Pinned as _};
+use super::cuda::{Gpu, Pinned};
 use super::loops::{PATIENCE, Rate, Setup, WARM_UP, prepare};
 use super::program::{Chosen, output};
 use super::work::{Lane, Program};
@@ -100,9 +100,9 @@ pub struct Passing {
 }
 
 /// Is one of the processes: the page is its standard input. One measurement for each number of lanes.
-pub fn serve<G: Gpu>(
-    gpu: &G,
-    program: &Program<G>,
+pub fn serve(
+    gpu: &Gpu,
+    program: &Program,
     setups: impl Iterator<Item = Setup>,
     place: Place,
     passing: Passing,
@@ -118,20 +118,14 @@ pub fn serve<G: Gpu>(
 }
 
 /// In each turn at least one call on every lane, then as many as begin within the quantum; then the turn goes on.
-fn by_turns<G: Gpu>(
-    page: &Page,
-    measurement: u64,
-    lanes: &[Lane<G>],
-    setup: Setup,
-    passing: Passing,
-) -> Result<Rate> {
+fn by_turns(page: &Page, measurement: u64, lanes: &[Lane], setup: Setup, passing: Passing) -> Result<Rate> {
     let mut latencies = Histogram::new(3)?;
     let mut calls = 0;
     let start = Instant::now() + WARM_UP;
     let end = start + setup.measured;
     let mut since = vec![Instant::now(); lanes.len()];
     let mut running = vec![false; lanes.len()];
-    let mut gate = G::Pinned::new(4096)?;
+    let mut gate = Pinned::new(4096)?;
     let mut turns = 0u32;
     let mut launching = Duration::ZERO;
     loop {

@@ -5,7 +5,7 @@
 
 use pappus_kernels::bytes::from_elements;
 
-use super::driver::{Buffer, Gpu, Module, Pinned, Stream};
+use super::cuda::{Buffer, Gpu, Graph, Kernel, Module, Pinned, Stream};
 use crate::Result;
 use crate::harness::functions::{PICTURE, SIDE, picture, square};
 
@@ -33,8 +33,8 @@ fn blocks(side: u64) -> u64 {
 
 /// One launch: a step of a function.
 #[derive(Debug)]
-struct Launch<K> {
-    kernel: K,
+struct Launch {
+    kernel: Kernel,
     grid: u32,
     block: u32,
     params: Vec<u64>,
@@ -50,9 +50,9 @@ struct Place {
 
 /// A loaded module and the work that its kernels do.
 #[derive(Debug)]
-pub struct Program<G: Gpu> {
+pub struct Program {
     work: Work,
-    module: G::Module,
+    module: Module,
 }
 
 /// What a function needs: its inputs' bytes, the sizes of its inner buffers, and of its output.
@@ -92,20 +92,20 @@ impl Work {
     }
 }
 
-impl<G: Gpu> Program<G> {
+impl Program {
     /// Loads machine code for it.
     pub fn load(work: Work, code: &[u8]) -> Result<Self> {
-        Ok(Self { work, module: G::Module::load(code)? })
+        Ok(Self { work, module: Module::load(code)? })
     }
 
     /// Compiles and loads it.
-    pub fn compile(gpu: &G, work: Work) -> Result<Self> {
+    pub fn compile(gpu: &Gpu, work: Work) -> Result<Self> {
         Self::load(work, &gpu.code(work.module())?)
     }
 
     /// Its launches for buffers at these addresses (inputs, inner ones, output), and how often.
-    fn launches(&self, at: &[u64]) -> Result<(Vec<Launch<G::Kernel>>, u32)> {
-        let launch = |name: &str, grid: u64, block: u32, params: &[u64]| -> Result<Launch<G::Kernel>> {
+    fn launches(&self, at: &[u64]) -> Result<(Vec<Launch>, u32)> {
+        let launch = |name: &str, grid: u64, block: u32, params: &[u64]| -> Result<Launch> {
             let kernel = self.module.kernel(name)?;
             Ok(Launch { kernel, grid: u32::try_from(grid)?, block, params: params.to_vec() })
         };
@@ -132,21 +132,21 @@ impl<G: Gpu> Program<G> {
 
 /// One call at a time: a stream and everything the call uses. The module must outlive it.
 #[derive(Debug)]
-pub struct Lane<G: Gpu> {
+pub struct Lane {
     // First, since dropping it waits for what uses the rest.
-    stream: G::Stream,
-    graph: Option<<G::Stream as Stream>::Graph>,
-    memory: G::Buffer,
-    host: G::Pinned,
+    stream: Stream,
+    graph: Option<Graph>,
+    memory: Buffer,
+    host: Pinned,
     inputs: Vec<Place>,
     output: Option<Place>,
-    launches: Vec<Launch<G::Kernel>>,
+    launches: Vec<Launch>,
     times: u32,
 }
 
-impl<G: Gpu> Lane<G> {
+impl Lane {
     /// A lane with its inputs in pinned memory.
-    pub fn new(program: &Program<G>) -> Result<Self> {
+    pub fn new(program: &Program) -> Result<Self> {
         let Needs { inputs, inner, output } = program.work.needs();
         let sizes: Vec<usize> = inputs.iter().map(Vec::len).chain(inner).chain(output).collect();
         let mut end = 0;
@@ -158,8 +158,8 @@ impl<G: Gpu> Lane<G> {
                 offset
             })
             .collect();
-        let memory = G::Buffer::new(end.max(ALIGN))?;
-        let mut host = G::Pinned::new(end.max(ALIGN))?;
+        let memory = Buffer::new(end.max(ALIGN))?;
+        let mut host = Pinned::new(end.max(ALIGN))?;
         let place = |nth: usize| Place { device: offsets[nth], host: offsets[nth], bytes: sizes[nth] };
         for (nth, bytes) in inputs.iter().enumerate() {
             host.write(offsets[nth], bytes);
@@ -167,7 +167,7 @@ impl<G: Gpu> Lane<G> {
         let addresses: Vec<u64> = offsets.iter().map(|offset| memory.address() + *offset as u64).collect();
         let (launches, times) = program.launches(&addresses)?;
         Ok(Self {
-            stream: G::Stream::new()?,
+            stream: Stream::new()?,
             graph: None,
             inputs: (0..inputs.len()).map(place).collect(),
             output: output.map(|_| place(sizes.len() - 1)),
@@ -201,7 +201,7 @@ impl<G: Gpu> Lane<G> {
     }
 
     /// Calls that are submitted from here on begin once the first word of `gate` is `least` or more.
-    pub fn hold(&self, gate: &G::Pinned, least: u32) -> Result<()> {
+    pub fn hold(&self, gate: &Pinned, least: u32) -> Result<()> {
         // SAFETY: who waits for the lane's calls writes the word, and keeps the memory until they are over.
         unsafe { self.stream.hold(gate, least) }
     }
@@ -260,8 +260,8 @@ impl Request {
     }
 
     /// Serves it in the pool's memory and clears what it used.
-    pub fn run<G: Gpu>(&mut self, gpu: &G, code: &[u8], pool: &G::Buffer) -> Result<()> {
-        let program = Program::<G>::load(self.work, code)?;
+    pub fn run(&mut self, gpu: &Gpu, code: &[u8], pool: &Buffer) -> Result<()> {
+        let program = Program::load(self.work, code)?;
         let Needs { inputs, inner, output } = &self.needs;
         let mut used = 0;
         let mut at = Vec::new();
@@ -275,7 +275,7 @@ impl Request {
         for (bytes, to) in inputs.iter().zip(&at) {
             pool.copy_in(bytes, *to)?;
         }
-        let stream = G::Stream::new()?;
+        let stream = Stream::new()?;
         let (launches, times) = program.launches(&at)?;
         for _ in 0..times {
             for launch in &launches {

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::Result;
 use crate::bare::loops::Rate;
-use crate::bare::program::{Chosen, Kind, Survey};
+use crate::bare::program::{Chosen, Survey};
 use crate::bare::work::Work;
 use crate::bare::{ancestors, turns};
 use crate::harness::functions::{Form, Handed};
@@ -84,12 +84,7 @@ impl Bed {
                     .ask("survey", &[], CONNECTIONS)
                     .map_err(|e| format!("{device} cannot be used: {e}"))?;
                 let Survey { name, arch, driver } = survey;
-                let described = format!("{name} ({arch}), {driver}");
-                let form = match chosen.kind() {
-                    Kind::Cuda => Form::Ptx(arch),
-                    Kind::Hip => Form::Hsaco(arch),
-                };
-                (Some(chosen), form, described)
+                (Some(chosen), Form::Ptx, format!("{name} ({arch}), {driver}"))
             }
         };
         let logs = tempfile::Builder::new().prefix("pappus-bench-logs-").tempdir()?;
@@ -113,13 +108,13 @@ impl Bed {
 
     /// The compiled form that functions are registered with.
     pub fn form(&self) -> Form {
-        self.form.clone()
+        self.form
     }
 
     /// Registers functions of the library under their own names.
     pub fn register(&self, client: &mut pappus_client::Client, functions: &[&str]) -> Result<()> {
         for function in functions {
-            let handed = Handed::put_as(client, function, &self.form(), "")?;
+            let handed = Handed::put_as(client, function, self.form(), "")?;
             client.add_function(handed.named(function))?;
         }
         Ok(())

@@ -26,7 +26,7 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     for name in &names {
         // An entry more makes it a module, and machine code, of its own.
         let tail = format!("\n.visible .entry {}() {{ ret; }}\n", name.replace('-', "_"));
-        let handed = Handed::put_as(&mut client, "matmul", &bed.form(), &tail)?;
+        let handed = Handed::put_as(&mut client, "matmul", bed.form(), &tail)?;
         client.add_function(handed.named(name))?;
     }
     first_calls(&mut client, &names, "just registered", report)?;

@@ -13,7 +13,7 @@ use super::load::{self, Calls};
 use super::mps::{ENDLESS_CONFIG, ENDLESS_PTX};
 use crate::Result;
 use crate::bare::work::Work;
-use crate::harness::functions::{Form, Handed};
+use crate::harness::functions::Handed;
 use crate::harness::pace;
 use crate::report::{Report, Unit};
 
@@ -27,7 +27,7 @@ const NEIGHBOURS: usize = 8;
 const BIN: Duration = Duration::from_millis(100);
 
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
-    if !matches!(bed.form(), Form::Ptx(_)) {
+    if bed.rehearses() {
         report.skip("the endless kernel is for NVIDIA GPUs");
         return Ok(());
     }

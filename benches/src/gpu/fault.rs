@@ -10,11 +10,11 @@ use super::bed::{Bed, Running};
 use super::load::{self, Calls};
 use crate::Result;
 use crate::bare::work::Work;
-use crate::harness::functions::{Form, Handed};
+use crate::harness::functions::Handed;
 use crate::harness::pace;
 use crate::harness::sampling::nanoseconds;
 use crate::harness::supervisor;
-use crate::report::{Report, Unit};
+use crate::report::Report;
 
 pub(super) const ROUNDS: usize = 10;
 /// Tenants here count from this, apart from those of other parts; each faults twice, so that no budget is spent.
@@ -53,7 +53,7 @@ const BAD_CONFIG: &str = r#"{
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     let running = bed.start("workers=2,lanes=8,standbys=2,memory=32GiB")?;
     let mut other = Tenant::new(bed, &running, OTHER_TENANT)?;
-    if !matches!(bed.form(), Form::Ptx(_)) {
+    if bed.rehearses() {
         report.skip("kernels that fault are written in PTX: they need an NVIDIA GPU");
     } else {
         let (mut own, mut others) = (Histogram::<u64>::new(3)?, Histogram::<u64>::new(3)?);
@@ -67,8 +67,8 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
             others.record(tenant.fault(Some(&mut other))?)?;
             recover();
         }
-        shown(report, "fault returned → next good answer of the same tenant", &own);
-        shown(report, "fault returned → next good answer of another tenant", &others);
+        report.tail(TARGET_NS, "fault returned → next good answer of the same tenant", &own);
+        report.tail(TARGET_NS, "fault returned → next good answer of another tenant", &others);
     }
 
     let running = bed.start("workers=1,lanes=8,standbys=1,memory=16GiB")?;
@@ -82,14 +82,8 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
         killed.record(load::call(&mut tenant.client, &tenant.calls.calls[0])?)?;
         recover();
     }
-    shown(report, "exit of a killed worker seen → next good answer", &killed);
+    report.tail(TARGET_NS, "exit of a killed worker seen → next good answer", &killed);
     Ok(())
-}
-
-fn shown(report: &mut Report, what: &str, latencies: &Histogram<u64>) {
-    let at = |quantile| latencies.value_at_quantile(quantile) as f64;
-    report.info(format!("{what}, p50"), at(0.5), Unit::Nanoseconds);
-    report.at_most(TARGET_NS, format!("{what}, p99"), at(0.99), Unit::Nanoseconds);
 }
 
 pub(super) fn recover() {

@@ -1,5 +1,4 @@
-//! Eight tenants with few calls in flight each: bare programs that pass turns on, turns on, turns off, and as the supervisor
-//! finds best; matmul 128². What a change of process costs shows here: with one call in flight each, nearly every call
+//! Eight tenants with few calls in flight each: bare programs that pass turns on, turns on, turns off; matmul 128². What a change of process costs shows here: with one call in flight each, nearly every call
 //! brings one.
 
 use super::bed::Bed;
@@ -18,24 +17,14 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     let bare = bed.by_turns(&["--work=matmul", "--graph"], TENANTS, &IN_FLIGHT)?;
     let off = rates(bed, report, "off")?;
     let on = rates(bed, report, "on")?;
-    let auto = rates(bed, report, "auto")?;
     for (at, in_flight) in IN_FLIGHT.into_iter().enumerate() {
-        let best = on[at].max(off[at]);
         let title = format!("matmul 128², 8 tenants, {in_flight} in flight each");
         report.info(format!("{title}, bare programs by turns"), bare[at], Unit::PerSecond);
         let target = OF_BARE[usize::from(in_flight > 1)];
-        report.at_least(
-            target,
-            format!("{title}, turns=auto / bare programs"),
-            auto[at] / bare[at],
-            Unit::Ratio,
-        );
-        report.info(format!("{title}, turns=on / bare programs"), on[at] / bare[at], Unit::Ratio);
-        report.at_least(1.0, format!("{title}, turns=auto / turns=off"), auto[at] / off[at], Unit::Ratio);
-        report.info(format!("{title}, turns=auto / the better of on and off"), auto[at] / best, Unit::Ratio);
+        report.at_least(target, format!("{title}, turns=on / bare programs"), on[at] / bare[at], Unit::Ratio);
+        report.at_least(1.0, format!("{title}, turns=on / turns=off"), on[at] / off[at], Unit::Ratio);
     }
-    for pair in auto.windows(2).zip(IN_FLIGHT.windows(2)) {
-        let (rates, in_flight) = pair;
+    for (rates, in_flight) in on.windows(2).zip(IN_FLIGHT.windows(2)) {
         let what = format!("matmul 128², 8 tenants, {} in flight / {}", in_flight[1], in_flight[0]);
         report.at_least(1.0, what, rates[1] / rates[0], Unit::Ratio);
     }

@@ -4,13 +4,13 @@
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use pappus_client::v1::response;
 use pappus_client::{Client, Invocation};
 
 use super::bed::Bed;
 use super::load::{self, Calls};
 use crate::Result;
 use crate::bare::work::Work;
+use crate::harness::functions::polled;
 use crate::harness::pace;
 use crate::harness::sampling::{median, nanoseconds};
 use crate::report::{Report, Unit};
@@ -100,25 +100,6 @@ fn back_to_back(client: &mut Client, call: &Invocation, polls: bool) -> Result<H
         }
     }
     Ok(latencies)
-}
-
-/// A call whose client asks again and again; the nanoseconds it took.
-fn polled(client: &mut Client, call: &Invocation) -> Result<u64> {
-    const PATIENCE: Duration = Duration::from_secs(30);
-    let start = Instant::now();
-    client.send_invocation(call)?;
-    loop {
-        if let Some(answer) = client.recv_within(Duration::ZERO)? {
-            return match answer.body {
-                Some(response::Body::Invoked(_)) => Ok(nanoseconds(start)),
-                other => Err(format!("a call ended with {other:?}").into()),
-            };
-        }
-        if start.elapsed() > PATIENCE {
-            return Err("a call was not answered for 30 s".into());
-        }
-        std::hint::spin_loop();
-    }
 }
 
 fn paced(client: &mut Client, call: &Invocation) -> Result<Histogram<u64>> {

@@ -181,8 +181,8 @@ pub fn record(suite: Suite, device: &str, passed: u32, failed: &[String], json: 
     let machine = Machine::describe();
     let gpu = match Bed::new(device, Duration::ZERO) {
         Ok(bed) => bed.describe(),
-        // The suite says why by itself.
-        Err(_) => "unknown".to_owned(),
+        // The suite says why by itself; of AMD's GPUs nothing is asked here.
+        Err(_) => device.to_owned(),
     };
     let mut report = Report::new(Machine { gpu: Some(gpu), ..machine });
     report.begin(suite.name());

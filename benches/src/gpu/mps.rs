@@ -82,12 +82,9 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
         Ok(())
     })?;
     let at = |latencies: &Histogram<u64>, quantile| latencies.value_at_quantile(quantile) as f64;
-    let what = "under MPS, fault returned → next good answer of the same tenant";
-    report.info(format!("{what}, p50"), at(&faults, 0.5), Unit::Nanoseconds);
-    report.at_most(TARGET_NS, format!("{what}, p99"), at(&faults, 0.99), Unit::Nanoseconds);
-    let what = "under MPS, overdue call ended → next good answer of the same tenant";
-    report.info(format!("{what}, p50"), at(&overdue, 0.5), Unit::Nanoseconds);
-    report.at_most(TARGET_NS, format!("{what}, p99"), at(&overdue, 0.99), Unit::Nanoseconds);
+    let next = "→ next good answer of the same tenant";
+    report.tail(TARGET_NS, &format!("under MPS, fault returned {next}"), &faults);
+    report.tail(TARGET_NS, &format!("under MPS, overdue call ended {next}"), &overdue);
     for (when, seen) in [
         ("undisturbed", &quiet.seen),
         ("while another faults", &hit.seen),

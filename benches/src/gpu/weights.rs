@@ -285,7 +285,7 @@ fn add_as(bed: &Bed, client: &mut Client, name: &str, text: &str, bytes: u64, ta
     file.write_all(&[tag])?;
     drop(file);
     let blob = client.put_blob(Blob::File(&Source::file(&path)))?;
-    let handed = Handed::put_text(client, text, &bed.form(), "")?.weight("B", &blob);
+    let handed = Handed::put_text(client, text, bed.form(), "")?.weight("B", &blob);
     client.add_function(handed.named(name))?;
     Ok(())
 }

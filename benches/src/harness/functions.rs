@@ -1,12 +1,14 @@
 //! The library's functions registered in a supervisor, and calls of them.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use pappus_client::v1::{AddFunction, BlobStored, FunctionModule, Region, Variant, Weight};
+use pappus_client::v1::{AddFunction, BlobStored, FunctionModule, Region, Variant, Weight, response};
 use pappus_client::{Arena, Blob, Client, Invocation};
 use pappus_kernels::bytes::from_elements;
 use pappus_kernels::{artefact, config};
 
+use super::sampling::nanoseconds;
 use crate::Result;
 
 /// The side of the matrices in small calls: 128 KiB in each.
@@ -19,41 +21,31 @@ pub const PICTURE: u64 = 224;
 pub struct Handed(AddFunction);
 
 /// The compiled form of a function's modules that is handed over.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// For the CPU device.
     Wasm,
-    /// For NVIDIA GPUs of an architecture such as `sm_90`: made for it, or for all.
-    Ptx(String),
-    /// For AMD GPUs with a name such as `gfx90a:sramecc+:xnack-`.
-    Hsaco(String),
+    /// For NVIDIA GPUs.
+    Ptx,
 }
 
 impl Form {
-    fn variant(&self, stem: &str) -> Result<(Variant, &'static [u8])> {
-        let named = |format: &str, arch: &str, file: String| {
-            let bytes = artefact(&file)?;
-            let (format, arch) = (format.to_owned(), arch.to_owned());
-            Some((Variant { format, arch, sha256: Vec::new().into() }, bytes))
+    fn variant(self, stem: &str) -> Result<(Variant, &'static [u8])> {
+        let format = match self {
+            Self::Wasm => "wasm",
+            Self::Ptx => "ptx",
         };
-        let found = match self {
-            Self::Wasm => named("wasm", "", format!("{stem}.wasm")),
-            Self::Ptx(arch) => named("ptx", arch, format!("{stem}.{arch}.ptx"))
-                .or_else(|| named("ptx", "", format!("{stem}.ptx"))),
-            // The library's files for the first processor do not say so in their names.
-            Self::Hsaco(device) => match device.split(':').next().unwrap_or_default() {
-                "gfx90a" => named("hsaco", "gfx90a", format!("{stem}.hsaco")),
-                processor => named("hsaco", processor, format!("{stem}.{processor}.hsaco")),
-            },
-        };
-        Ok(found.ok_or_else(|| format!("the library has no module {stem} as {self:?}"))?)
+        let file = format!("{stem}.{format}");
+        let bytes = artefact(&file).ok_or_else(|| format!("the library has no {file}"))?;
+        let variant = Variant { format: format.to_owned(), arch: String::new(), sha256: Vec::new().into() };
+        Ok((variant, bytes))
     }
 }
 
 impl Handed {
     /// Hands over the parts of one of the library's functions for the CPU device.
     pub fn put(client: &mut Client, function: &str) -> Result<Self> {
-        Self::put_as(client, function, &Form::Wasm, "")
+        Self::put_as(client, function, Form::Wasm, "")
     }
 
     /// Hands over a configuration of one module, and the module.
@@ -71,13 +63,13 @@ impl Handed {
 
     /// Hands over the parts of one of the library's functions; `tail` is added to the text of PTX modules, so
     /// that they are different ones.
-    pub fn put_as(client: &mut Client, function: &str, form: &Form, tail: &str) -> Result<Self> {
+    pub fn put_as(client: &mut Client, function: &str, form: Form, tail: &str) -> Result<Self> {
         let text = config(function).ok_or_else(|| format!("the library has no function {function}"))?;
         Self::put_text(client, text, form, tail)
     }
 
     /// As [`Handed::put_as`], for a configuration that uses the library's modules.
-    pub fn put_text(client: &mut Client, text: &str, form: &Form, tail: &str) -> Result<Self> {
+    pub fn put_text(client: &mut Client, text: &str, form: Form, tail: &str) -> Result<Self> {
         let mut add = AddFunction {
             config_sha256: client.put_blob(Blob::Bytes(text.as_bytes()))?.sha256,
             ..AddFunction::default()
@@ -85,7 +77,7 @@ impl Handed {
         for module in pappus_blueprint::parse(text.as_bytes())?.modules() {
             let stem = Path::new(&module.path).file_stem().and_then(|name| name.to_str());
             let (mut variant, bytes) = form.variant(stem.unwrap_or_default())?;
-            let tail = if matches!(form, Form::Ptx(_)) { tail } else { "" };
+            let tail = if form == Form::Ptx { tail } else { "" };
             variant.sha256 = client.put_blob(Blob::Bytes(&[bytes, tail.as_bytes()].concat()))?.sha256;
             add.modules.push(FunctionModule {
                 name: module.name.clone(),
@@ -142,6 +134,25 @@ impl Matmul {
             .typed("B", "i64", &[SIDE; 2])
             .output_to("C", output);
         Ok(Self { call, arena, output })
+    }
+}
+
+/// A call whose client asks again and again; the nanoseconds it took.
+pub fn polled(client: &mut Client, call: &Invocation) -> Result<u64> {
+    const PATIENCE: Duration = Duration::from_secs(30);
+    let start = Instant::now();
+    client.send_invocation(call)?;
+    loop {
+        if let Some(answer) = client.recv_within(Duration::ZERO)? {
+            return match answer.body {
+                Some(response::Body::Invoked(_)) => Ok(nanoseconds(start)),
+                other => Err(format!("a call ended with {other:?}").into()),
+            };
+        }
+        if start.elapsed() > PATIENCE {
+            return Err("a call was not answered for 30 s".into());
+        }
+        std::hint::spin_loop();
     }
 }
 

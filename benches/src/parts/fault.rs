@@ -11,7 +11,7 @@ use crate::harness::functions::Handed;
 use crate::harness::pace;
 use crate::harness::sampling::nanoseconds;
 use crate::harness::supervisor::{Home, Supervisor, kill_worker};
-use crate::report::{Report, Unit};
+use crate::report::Report;
 
 const DEVICE: &str = "cpu:workers=1,memory=64MiB,standbys=1";
 const TIMES: usize = 300;
@@ -64,17 +64,11 @@ pub(super) fn measure(report: &mut Report) -> Result<()> {
         overdue.record(nanoseconds(start).saturating_sub(DEADLINE.as_nanos() as u64))?;
         after_overdue.record(bed.good()?)?;
     }
-    shown(report, "fault returned → next good answer", &after_fault, TARGET_NS);
-    shown(report, "exit of a killed worker seen → next good answer", &after_exit, TARGET_NS);
-    shown(report, "endless kernel answered → next good answer", &after_overdue, TARGET_NS);
-    shown(report, "deadline of an endless kernel → its answer", &overdue, OVERDUE_NS);
+    report.tail(TARGET_NS, "fault returned → next good answer", &after_fault);
+    report.tail(TARGET_NS, "exit of a killed worker seen → next good answer", &after_exit);
+    report.tail(TARGET_NS, "endless kernel answered → next good answer", &after_overdue);
+    report.tail(OVERDUE_NS, "deadline of an endless kernel → its answer", &overdue);
     Ok(())
-}
-
-fn shown(report: &mut Report, what: &str, latencies: &Histogram<u64>, target_ns: f64) {
-    let at = |quantile| latencies.value_at_quantile(quantile) as f64;
-    report.info(format!("{what}, p50"), at(0.5), Unit::Nanoseconds);
-    report.at_most(target_ns, format!("{what}, p99"), at(0.99), Unit::Nanoseconds);
 }
 
 fn config(kernel: &str) -> String {

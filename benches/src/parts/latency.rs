@@ -4,14 +4,12 @@
 //! Left alone, the kernel puts both ends of a ping-pong on one core, where a wake-up costs a twentieth
 //! and nothing can run at the same time; that ratio is shown too.
 
-use std::time::Duration;
-
 use pappus_client::{Client, Invocation};
 
 use super::ONE_WORKER;
 use crate::Result;
 use crate::harness::cores::{self, Pinned};
-use crate::harness::functions::register;
+use crate::harness::functions::{polled, register};
 use crate::harness::pipes::{Peer, Waiting};
 use crate::harness::sampling::Samples;
 use crate::harness::supervisor::Home;
@@ -107,19 +105,10 @@ fn pinned_round(one_core: &mut Samples, two_cores: &mut Samples) -> Result<()> {
 }
 
 fn call(client: &mut Client, invocation: &Invocation, polls: bool) -> Result<()> {
-    let id = client.send_invocation(invocation)?;
     if polls {
-        let answer = loop {
-            match client.recv_within(Duration::ZERO)? {
-                Some(answer) => break answer,
-                None => std::hint::spin_loop(),
-            }
-        };
-        return match answer.body {
-            Some(pappus_client::v1::response::Body::Invoked(_)) => Ok(()),
-            other => Err(format!("the call ended with {other:?}").into()),
-        };
+        polled(client, invocation)?;
+    } else {
+        client.invoke(invocation)?;
     }
-    client.wait_invoked(id)?;
     Ok(())
 }

@@ -35,7 +35,7 @@ pub struct Costs {
     /// It makes its context, one process after the other, alone on the device: 131–188 ms.
     pub context_ns: u64,
     /// … and for each context that there is already: bare programs that do nothing else took 0.18 s beside none, 0.36, 0.56 and 0.79
-    /// beside 10, 20 and 30 on an H100 (docs/benchmarks/2026-11-24-gpu.md).
+    /// beside 10, 20 and 30 on an H100 (docs/benchmarks/history.md).
     pub beside_context_ns: u64,
     /// What neighbours keep of their rate meanwhile.
     pub context_rate: f64,

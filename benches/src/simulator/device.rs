@@ -343,11 +343,7 @@ impl Device {
                     self.chip.submit(now_ns, process.context, (worker, generation, id), work);
                     continue;
                 }
-                Does::Answer { id, device_ns } => Says::Done { id, device_ns },
-                Does::Yielding { turn } => Says::Yielding { turn },
-                Does::Yielded { turn, used_ns } => Says::Yielded { turn, used_ns },
-                Does::GaveBack { left_bytes } => Says::GaveBack { left_bytes },
-                Does::Scrubbed => Says::Scrubbed,
+                Does::Says(says) => says,
             };
             let what = OnDevice::Said { worker, generation, says };
             events.at(now_ns + hop_ns, Event::Device { device: self.at, what });

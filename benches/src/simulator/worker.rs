@@ -11,6 +11,7 @@ use pappus_supervisor::schedule::CallId;
 use pappus_worker::serve::turn_wait::{Prices, TurnWait};
 
 use super::costs::{Costs, Work};
+use super::events::Says;
 
 /// What the supervisor tells it.
 #[derive(Debug, Clone, Copy)]
@@ -65,32 +66,8 @@ pub enum Does {
         /// What it does.
         work: Work,
     },
-    /// Answers a call that was on the chip for so long.
-    Answer {
-        /// Which.
-        id: CallId,
-        /// For how long.
-        device_ns: u64,
-    },
-    /// Its lanes run empty.
-    Yielding {
-        /// Its turn.
-        turn: u64,
-    },
-    /// It gives its turn back.
-    Yielded {
-        /// Its turn.
-        turn: u64,
-        /// Device time that it used.
-        used_ns: u64,
-    },
-    /// It gave memory back.
-    GaveBack {
-        /// What its lanes have left.
-        left_bytes: u64,
-    },
-    /// It forgot its domain.
-    Scrubbed,
+    /// Tells the supervisor.
+    Says(Says),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -253,17 +230,17 @@ impl Worker {
         self.lanes[lane] = None;
         self.call_ns = if self.call_ns == 0 { device_ns } else { (self.call_ns * 3 + device_ns) / 4 };
         self.wait.call_over();
-        does.push(Does::Answer { id, device_ns });
+        does.push(Does::Says(Says::Done { id, device_ns }));
         self.look(now_ns, does);
     }
 
     /// Does what time has come for.
     pub fn look(&mut self, now_ns: u64, does: &mut Vec<Does>) {
         if self.scrubs_ns.take_if(|at_ns| *at_ns <= now_ns).is_some() {
-            does.push(Does::Scrubbed);
+            does.push(Does::Says(Says::Scrubbed));
         }
         while let Some((_, left_bytes)) = self.gives.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
-            does.push(Does::GaveBack { left_bytes });
+            does.push(Does::Says(Says::GaveBack { left_bytes }));
         }
         self.submit(now_ns, does);
         let busy = self.lanes.iter().flatten().any(LaneCall::is_begun);
@@ -330,7 +307,7 @@ impl Worker {
         if !held.ending && is_over {
             held.ending = true;
             match busy {
-                true => does.push(Does::Yielding { turn }),
+                true => does.push(Does::Says(Says::Yielding { turn })),
                 false => self.give_back(now_ns, turn, does),
             }
         }
@@ -341,7 +318,7 @@ impl Worker {
         self.wait.over();
         let since_ns = self.busy_since_ns.take().unwrap_or(now_ns);
         let used_ns = std::mem::take(&mut self.used_ns) + (now_ns - since_ns);
-        does.push(Does::Yielded { turn, used_ns });
+        does.push(Does::Says(Says::Yielded { turn, used_ns }));
     }
 
     /// When [`Worker::look`] has something to do.
@@ -419,7 +396,7 @@ mod tests {
         assert!(does.is_empty() && worker.is_awake(), "it waits for the next call");
         let until = worker.next_look_ns(at).unwrap();
         worker.look(until, &mut does);
-        assert!(matches!(does[..], [Does::Yielded { turn: 1, .. }]), "{does:?}");
+        assert!(matches!(does[..], [Does::Says(Says::Yielded { turn: 1, .. })]), "{does:?}");
         does.clear();
         worker.hear(until, start(0, 3), &mut does);
         assert!(does.is_empty(), "no turn");
@@ -436,10 +413,13 @@ mod tests {
         does.clear();
         let over = worker.next_look_ns(at).unwrap();
         worker.look(over, &mut does);
-        assert_eq!(does, [Does::Yielding { turn: 1 }]);
+        assert_eq!(does, [Does::Says(Says::Yielding { turn: 1 })]);
         worker.hear(over, start(1, 4), &mut does);
         worker.ended(over + US, CallId(3), 35 * US, &mut does);
-        assert!(matches!(does[1..], [Does::Answer { .. }, Does::Yielded { turn: 1, .. }]), "{does:?}");
+        assert!(
+            matches!(does[1..], [Does::Says(Says::Done { .. }), Does::Says(Says::Yielded { turn: 1, .. })]),
+            "{does:?}"
+        );
     }
 
     #[test]
@@ -449,7 +429,10 @@ mod tests {
         worker.hear(at, Told::Scrub, &mut does);
         let over = worker.next_look_ns(at).unwrap();
         worker.look(over, &mut does);
-        assert!(matches!(does[..], [Does::Yielded { turn: 1, .. }, Does::Scrubbed]), "{does:?}");
+        assert!(
+            matches!(does[..], [Does::Says(Says::Yielded { turn: 1, .. }), Does::Says(Says::Scrubbed)]),
+            "{does:?}"
+        );
         worker.hear(over, start(0, 3), &mut does);
         assert!(worker.host_ns() >= over + Costs::H200.install_ns);
     }

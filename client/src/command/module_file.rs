@@ -142,10 +142,7 @@ mod tests {
                     " vector registers, ",
                 ][..],
             ),
-            (
-                "linalg.sm_90.ptx",
-                &["ptx for sm_90\n", "  vec_add_f(8 integer, 8 integer, 8 integer, 8 integer)"],
-            ),
+            ("linalg.ptx", &["ptx for sm_70\n", "  vec_add_f(8 integer, 8 integer, 8 integer, 8 integer)"]),
             (
                 "linalg.wasm",
                 &[

@@ -1,30 +1,22 @@
 //! The files of `tests/npy` as inputs: what is taken, and the bytes that are sent.
 
+#[path = "../tests/npy_corpus.rs"]
+mod npy_corpus;
+
 use std::path::Path;
 
 use pappus_blueprint::Known;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{Input, Spec, learn, plan};
 use crate::failure::Result;
 use crate::input::Source;
-
-/// `f32[2,3]`, or `-`, as a blueprint declares it of `A`.
-fn types(declared: &str) -> Value {
-    let (dtype, dims) = declared.split_once('[').unwrap_or((declared, ""));
-    let dims = dims.trim_end_matches(']').split(',').filter(|dim| !dim.is_empty());
-    let dims: Vec<Value> = dims.map(|dim| json!({"Absolute": dim.parse::<u64>().unwrap()})).collect();
-    match declared {
-        "-" => json!({}),
-        _ if declared.contains('[') => json!({"A": {"dtype": dtype, "shape": dims}}),
-        _ => json!({"A": {"dtype": dtype}}),
-    }
-}
+use npy_corpus::{corpus, types};
 
 /// The bytes that would be sent.
 fn sent(path: &Path, declared: &str) -> Result<Vec<u8>> {
     let text = json!({"module_path": "m.wasm", "kernels": [], "blueprint": {
-        "inputs": ["A"], "buffers": {}, "outputs": ["A"], "types": types(declared), "control_flow": []}});
+        "inputs": ["A"], "buffers": {}, "outputs": ["A"], "types": types("A", declared), "control_flow": []}});
     let blueprint = pappus_blueprint::parse(text.to_string().as_bytes()).unwrap();
     let spec = Spec { expected: None, sources: vec![Source::File(path.to_owned())] };
     let input = Input::open("A", &spec, blueprint.input_type("A"))?;
@@ -38,9 +30,7 @@ fn sent(path: &Path, declared: &str) -> Result<Vec<u8>> {
 
 #[test]
 fn inputs_are_taken_as_the_corpus_says() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/npy");
-    let cases: Vec<Value> =
-        serde_json::from_slice(&std::fs::read(folder.join("cases.json")).unwrap()).unwrap();
+    let (folder, cases) = corpus();
     assert!(cases.len() >= 60, "{}", cases.len());
     for case in &cases {
         let path = folder.join(case["file"].as_str().unwrap());

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from pappus import _pending, _wire
 from pappus._opening import Opening, lost
-from pappus._owner import Owner
+from pappus._owner import Owned
 from pappus._pending import ANSWER_SECONDS, Memory, Requests, Waiting, bounded
 from pappus._proto import pappus_pb2 as v1
 from pappus.errors import ConnectionLost, Error, fresh
@@ -72,14 +72,14 @@ class _Waiting(Waiting):
         self.answered = answered
 
 
-class AsyncConnection:
+class AsyncConnection(Owned):
     """Sends requests and gives each its answer."""
 
     def __init__(self, peer: socket.socket, loop: asyncio.AbstractEventLoop, answer_seconds: float = ANSWER_SECONDS) -> None:
+        super().__init__()
         self._socket = peer
         self._loop = loop
         self._answer_seconds = answer_seconds
-        self._owner = Owner()
         self._next_id = 1
         self._requests: Requests[_Waiting] = Requests()
         # Frames that the socket did not take yet, with their descriptors, which are ours.
@@ -87,19 +87,7 @@ class AsyncConnection:
         self._unsent_bytes = 0
         # Told when the socket has taken all of it.
         self._want_room: list[asyncio.Future[None]] = []
-        self._broken: Error | None = None
         loop.add_reader(peer, self._readable)
-
-    @property
-    def broken(self) -> Error | None:
-        """Why nothing can be sent any more, or not by this process."""
-        return self._broken if self._owner.is_this() else self._owner.refusal()
-
-    def check(self) -> None:
-        """Refuses other processes, and raises what broke the connection."""
-        self._owner.check()
-        if self._broken is not None:
-            raise fresh(self._broken)
 
     async def ask(
         self,

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from pappus._arrays import Array
 from pappus._numbers import shown
 from pappus._pool import Block, Lease, Mapped, Pool, aligned, block_size
 from pappus._proto import pappus_pb2 as v1
-from pappus._signature import Layout, Port, Signature
+from pappus._signature import Layout, OfEachFunction, Port, Signature
 from pappus.errors import InvalidArgument, ProtocolError, Unsupported
 
 # Layouts that a function keeps, and requests that a layout keeps. Beyond them it starts anew.
@@ -27,7 +27,7 @@ _MAX_RANK = 32
 _MAX_DIMENSION = 1 << 40
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar
+    from typing_extensions import Self, TypeVar
 
     R = TypeVar("R", default=Any)
 else:
@@ -39,6 +39,8 @@ else:
 Result: TypeAlias = Array | dict[str, Array]
 """An array, or a dictionary of arrays by output where a function has several."""
 
+# Stands for an option that is not given.
+_KEEP: Any = object()
 # Where the supervisor refuses a call that was made for what a function was before it was replaced.
 REPLACED = "function_version"
 # Units of times, as on the command line.
@@ -311,6 +313,62 @@ class Bound:
         for port, place, size in zip(self.signature.outputs, outputs, rooms, strict=True):
             call.outputs.append(v1.Output(name=port.name, region=_region(place, size) if place and size else None))
         return v1.Request(invoke=call).SerializeToString()
+
+
+class Handle(OfThisProcess, Generic[R]):
+    """A function of a client of either kind, with the options that it is called with."""
+
+    __slots__ = ("_bound", "_client")
+
+    def __init__(self, client: Any, bound: Bound) -> None:
+        self._client = client
+        self._bound = bound
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: {self._bound.signature}>"
+
+    @property
+    def name(self) -> str:
+        """As it is called: ``NAME``, or ``OWNER/NAME``."""
+        return self._bound.name
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """Its inputs in their order."""
+        return self._bound.signature.inputs
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """Its outputs in their order."""
+        return self._bound.signature.outputs
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    # Its inputs and outputs, for ``inspect.signature``, notebooks and editors.
+    __signature__ = OfEachFunction()
+
+    def options(
+        self,
+        *,
+        deadline: float | str | None = _KEEP,
+        copy: bool = _KEEP,
+        out: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]] | None = _KEEP,
+        dtypes: Mapping[str, npt.DTypeLike | str] | None = None,
+    ) -> Self:
+        """The same function, called otherwise; what is not given stays as it is.
+
+        ``deadline``: for the whole call, from its arrival at the supervisor: seconds, or a time such as ``"500ms"``;
+        ``None``: the supervisor's default.
+        ``copy``: with ``False``, results are views of shared memory, which they keep from being used again.
+        ``out``: where outputs go, by name (or one array, where there is one output). Arrays of an arena are written to
+        directly.
+        ``dtypes``: element types of inputs and outputs for which the function declares none, as ``"f32"`` or NumPy's.
+        """
+        given = {"deadline": deadline, "copy": copy, "out": out}
+        given = {name: value for name, value in given.items() if value is not _KEEP}
+        return type(self)(self._client, self._bound.but_with(dtypes, given))
 
 
 def _region(place: Place, size: int) -> v1.Region:

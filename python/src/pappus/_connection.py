@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 
 from pappus import _pending, _wire
 from pappus._opening import lost
-from pappus._owner import Owner
+from pappus._owner import Owned
 from pappus._pending import ANSWER_SECONDS, Memory, Requests, Waiting, bounded
 from pappus._proto import pappus_pb2 as v1
 from pappus.errors import ConnectionLost, Error, fresh
@@ -60,14 +60,14 @@ class _Frame:
         self.sent: list[int] = []
 
 
-class Connection:
+class Connection(Owned):
     """Sends requests and gives each its answer."""
 
     def __init__(self, peer: socket.socket, answer_seconds: float = ANSWER_SECONDS) -> None:
+        super().__init__()
         peer.setblocking(True)
         self._socket = peer
         self._answer_seconds = answer_seconds
-        self._owner = Owner()
         self._readable = select.poll()
         self._readable.register(peer, select.POLLIN)
         # One writer at a time; guards the frame that was begun.
@@ -81,18 +81,6 @@ class Connection:
         # Stands for the thread that reads.
         self._reader: object | None = None
         self._next_id = 1
-        self._broken: Error | None = None
-
-    @property
-    def broken(self) -> Error | None:
-        """Why nothing can be sent any more, or not by this process."""
-        return self._broken if self._owner.is_this() else self._owner.refusal()
-
-    def check(self) -> None:
-        """Refuses other processes, and raises what broke the connection."""
-        self._owner.check()
-        if self._broken is not None:
-            raise fresh(self._broken)
 
     def ask(
         self,

@@ -1,10 +1,10 @@
-"""Which process a client belongs to."""
+"""Which process a client belongs to, and whether its connection still holds."""
 
 from __future__ import annotations
 
 import os
 
-from pappus.errors import InvalidArgument
+from pappus.errors import Error, InvalidArgument, fresh
 
 
 class Owner:
@@ -34,3 +34,22 @@ class Owner:
         """Refuses every process but that one."""
         if not self.is_this():
             raise self.refusal()
+
+
+class Owned:
+    """A connection of one process, until it breaks."""
+
+    def __init__(self) -> None:
+        self._owner = Owner()
+        self._broken: Error | None = None
+
+    @property
+    def broken(self) -> Error | None:
+        """Why nothing can be sent any more, or not by this process."""
+        return self._broken if self._owner.is_this() else self._owner.refusal()
+
+    def check(self) -> None:
+        """Refuses other processes, and raises what broke the connection."""
+        self._owner.check()
+        if self._broken is not None:
+            raise fresh(self._broken)

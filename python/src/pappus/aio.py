@@ -18,20 +18,18 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Generic, TypeVar
-
-import numpy.typing as npt
+from typing import Any, TypeVar
 
 from pappus import _aio_connection, _opening, _requests
 from pappus._aio_connection import AsyncConnection
-from pappus._call import Bound, OfThisProcess, Options, Prepared, R
+from pappus._call import Bound, Handle, OfThisProcess, Options, Prepared, R
 from pappus._opening import seconds_of
 from pappus._pool import Pool
 from pappus._proto import pappus_pb2 as v1
 from pappus._requests import Operation
-from pappus._signature import OfEachFunction, Port, Signature
+from pappus._signature import Signature
 from pappus.arena import Arena
-from pappus.client import _KEEP, default_path
+from pappus.client import default_path
 from pappus.errors import Error, InvalidArgument
 
 T = TypeVar("T")
@@ -57,39 +55,11 @@ async def connect(
     return client
 
 
-class AsyncFunction(OfThisProcess, Generic[R]):
+class AsyncFunction(Handle[R]):
     """A function of the supervisor; what it is called with is as for :class:`pappus.Function`."""
 
-    __slots__ = ("_bound", "_client")
-
-    def __init__(self, client: AsyncClient, bound: Bound) -> None:
-        self._client = client
-        self._bound = bound
-
-    def __repr__(self) -> str:
-        return f"<AsyncFunction {self.name}: {self._bound.signature}>"
-
-    @property
-    def name(self) -> str:
-        """As it is called: ``NAME``, or ``OWNER/NAME``."""
-        return self._bound.name
-
-    @property
-    def inputs(self) -> tuple[Port, ...]:
-        """Its inputs in their order."""
-        return self._bound.signature.inputs
-
-    @property
-    def outputs(self) -> tuple[Port, ...]:
-        """Its outputs in their order."""
-        return self._bound.signature.outputs
-
-    @property
-    def __name__(self) -> str:
-        return self.name
-
-    # Its inputs and outputs, for ``inspect.signature``, notebooks and editors.
-    __signature__ = OfEachFunction()
+    __slots__ = ()
+    _client: AsyncClient
 
     async def __call__(self, /, *arrays: object, **named: object) -> R:
         """Calls it and waits for its end."""
@@ -117,19 +87,6 @@ class AsyncFunction(OfThisProcess, Generic[R]):
             return False
         self._bound = bound or self._bound
         return bound is not None
-
-    def options(
-        self,
-        *,
-        deadline: float | str | None = _KEEP,
-        copy: bool = _KEEP,
-        out: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]] | None = _KEEP,
-        dtypes: Mapping[str, npt.DTypeLike | str] | None = None,
-    ) -> AsyncFunction[R]:
-        """As :meth:`pappus.Function.options`."""
-        given = {"deadline": deadline, "copy": copy, "out": out}
-        given = {name: value for name, value in given.items() if value is not _KEEP}
-        return AsyncFunction(self._client, self._bound.but_with(dtypes, given))
 
 
 class AsyncClient(OfThisProcess):

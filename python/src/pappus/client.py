@@ -8,23 +8,20 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-import numpy.typing as npt
-
 from pappus import _opening, _requests
-from pappus._call import REPLACED, Bound, OfThisProcess, Options, Prepared, R
+from pappus._call import REPLACED, Bound, Handle, OfThisProcess, Options, Prepared, R
 from pappus._connection import Connection, Sent
 from pappus._opening import seconds_of
 from pappus._pool import Pool
 from pappus._proto import pappus_pb2 as v1
 from pappus._requests import Operation
-from pappus._signature import OfEachFunction, Port, Signature
+from pappus._signature import Signature
 from pappus.arena import Arena
 from pappus.errors import Error, InvalidArgument
 
 T = TypeVar("T")
 
 DEFAULT_SOCKET = "/run/pappus/pappus.sock"
-_KEEP: Any = object()
 
 
 def default_path() -> str:
@@ -111,7 +108,7 @@ class Call(OfThisProcess, Generic[R]):
         return self._client._connection.wait(self._waiting).invoked.device
 
 
-class Function(OfThisProcess, Generic[R]):
+class Function(Handle[R]):
     """A function of the supervisor, called like one of Python.
 
     Inputs are given by name, or in their order. An output comes back as an array of the type and shape that the function
@@ -124,36 +121,8 @@ class Function(OfThisProcess, Generic[R]):
     array([11., 22., 33.], dtype=float32)
     """
 
-    __slots__ = ("_bound", "_client")
-
-    def __init__(self, client: Client, bound: Bound) -> None:
-        self._client = client
-        self._bound = bound
-
-    def __repr__(self) -> str:
-        return f"<Function {self.name}: {self._bound.signature}>"
-
-    @property
-    def name(self) -> str:
-        """As it is called: ``NAME``, or ``OWNER/NAME``."""
-        return self._bound.name
-
-    @property
-    def inputs(self) -> tuple[Port, ...]:
-        """Its inputs in their order."""
-        return self._bound.signature.inputs
-
-    @property
-    def outputs(self) -> tuple[Port, ...]:
-        """Its outputs in their order."""
-        return self._bound.signature.outputs
-
-    @property
-    def __name__(self) -> str:
-        return self.name
-
-    # Its inputs and outputs, for ``inspect.signature``, notebooks and editors.
-    __signature__ = OfEachFunction()
+    __slots__ = ()
+    _client: Client
 
     def __call__(self, /, *arrays: object, **named: object) -> R:
         """Calls it and waits for its end."""
@@ -195,27 +164,6 @@ class Function(OfThisProcess, Generic[R]):
                 raise
             prepared = self._client._prepare(self._bound, arrays, named)
         return Call(self, prepared, self._client._send(self._bound, prepared))
-
-    def options(
-        self,
-        *,
-        deadline: float | str | None = _KEEP,
-        copy: bool = _KEEP,
-        out: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]] | None = _KEEP,
-        dtypes: Mapping[str, npt.DTypeLike | str] | None = None,
-    ) -> Function[R]:
-        """The same function, called otherwise; what is not given stays as it is.
-
-        ``deadline``: for the whole call, from its arrival at the supervisor: seconds, or a time such as ``"500ms"``;
-        ``None``: the supervisor's default.
-        ``copy``: with ``False``, results are views of shared memory, which they keep from being used again.
-        ``out``: where outputs go, by name (or one array, where there is one output). Arrays of an arena are written to
-        directly.
-        ``dtypes``: element types of inputs and outputs for which the function declares none, as ``"f32"`` or NumPy's.
-        """
-        given = {"deadline": deadline, "copy": copy, "out": out}
-        given = {name: value for name, value in given.items() if value is not _KEEP}
-        return Function(self._client, self._bound.but_with(dtypes, given))
 
 
 class Client(OfThisProcess):

@@ -11,29 +11,17 @@ pub trait Named {
     fn name(&self) -> &str;
 }
 
-impl Named for ModuleRecord {
-    fn name(&self) -> &str {
-        &self.name
-    }
+macro_rules! named {
+    ($($record:ident),*) => {
+        $(impl Named for $record {
+            fn name(&self) -> &str {
+                &self.name
+            }
+        })*
+    };
 }
 
-impl Named for FunctionRecord {
-    fn name(&self) -> &str {
-        &self.name
-    }
-}
-
-impl Named for GrantRecord {
-    fn name(&self) -> &str {
-        &self.name
-    }
-}
-
-impl Named for DeclinedRecord {
-    fn name(&self) -> &str {
-        &self.name
-    }
-}
+named!(ModuleRecord, FunctionRecord, GrantRecord, DeclinedRecord);
 
 /// The compiled form of a module for one kind of device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,7 +13,7 @@ use super::driver::{Context, CudaError, DeviceInfo, Event, GraphExec, GraphNode,
 use super::{copy_kernel, elf, nvml, scrub_kernels};
 use crate::device::CodeError;
 use crate::device::gpu::driver::{
-    Access, Driver, DriverError, Properties, ScrubKernel, Section, TENSOR_MAP_SLOTS,
+    Access, Driver, DriverError, Properties, ScrubKernel, Section, TENSOR_MAP_SLOTS, silence,
 };
 
 /// The driver and the process's context on its device.
@@ -29,7 +29,8 @@ pub struct Engine {
 impl Engine {
     /// The first device that the process sees: the supervisor lets it see one.
     pub(super) fn start() -> Result<Self, Fault> {
-        silence().map_err(|e| Fault::new(FaultCode::Internal, format!("opening /dev/null: {e}")))?;
+        // Output of kernels is dropped: the driver keeps a buffer for it even with a limit of zero.
+        silence()?;
         let library = Library::open()?;
         let info = DeviceInfo::read(&library, 0);
         let uuid = info.map(|info| info.uuid).unwrap_or_default();
@@ -159,10 +160,4 @@ impl Driver for Engine {
     fn allocate_device(&self, bytes: u64) -> Result<DeviceBuffer, CudaError> {
         DeviceBuffer::allocate(bytes)
     }
-}
-
-/// Output of kernels is dropped: the driver keeps a buffer for it even with a limit of zero.
-fn silence() -> std::io::Result<()> {
-    let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
-    Ok(rustix::stdio::dup2_stdout(nowhere)?)
 }

@@ -3,8 +3,8 @@
 use std::os::fd::BorrowedFd;
 
 use pappus_blueprint::hsaco::Target;
+use pappus_protocol::Fault;
 use pappus_protocol::from_worker::Hello;
-use pappus_protocol::{Fault, FaultCode};
 
 use super::driver::memory::{self, DeviceBuffer, HostBuffer, Physical, Pinned};
 use super::driver::module::{self, Kernel, Module};
@@ -13,7 +13,7 @@ use super::driver::{DeviceInfo, HipError, Library, device};
 use super::kernels;
 use crate::device::CodeError;
 use crate::device::gpu::driver::{
-    Access, Driver, DriverError, HostBuffer as _, Properties, ScrubKernel, Section,
+    Access, Driver, DriverError, HostBuffer as _, Properties, ScrubKernel, Section, silence,
 };
 
 /// The driver and the process's device.
@@ -30,7 +30,7 @@ pub struct Engine {
 impl Engine {
     /// The first device that the process sees: the supervisor lets it see one.
     pub(super) fn start() -> Result<Self, Fault> {
-        silence().map_err(|e| Fault::new(FaultCode::Internal, format!("opening /dev/null: {e}")))?;
+        silence()?;
         let library = Library::open()?;
         let info = DeviceInfo::read(&library, 0).map_err(|e| e.fault("asking for GPU 0"))?;
         if !info.maps_memory {
@@ -170,10 +170,4 @@ impl Driver for Engine {
     fn allocate_device(&self, bytes: u64) -> Result<DeviceBuffer, HipError> {
         DeviceBuffer::allocate(bytes)
     }
-}
-
-/// What libraries below HIP print goes nowhere: the log is for one line of Pappus's own.
-fn silence() -> std::io::Result<()> {
-    let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
-    Ok(rustix::stdio::dup2_stdout(nowhere)?)
 }
