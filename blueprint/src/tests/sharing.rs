@@ -227,7 +227,6 @@ fn words<'a>(blueprint: &Blueprint, all: &'a [u64]) -> &'a [u64] {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn no_call_can_tell_that_buffers_share_memory(
