@@ -6,21 +6,20 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pappus_client::v1::{self, item, request, response};
-use pappus_client::{Client, Code, Invocation, memfd};
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use pappus_client::v1::{self, item, request};
+use pappus_client::{Client, Code, memfd};
 use rustix::net::SendFlags;
 use rustix::net::sockopt;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
 use super::ending::ends_soon;
+use super::restart::hanging;
 use super::{keep_busy, raw_of, used};
 use crate::fixture::{LATE, Supervisor, signal, until};
 use crate::house::{enter, house, own_uid};
-use crate::kit::{self, Function, absolute, launch};
+use crate::kit;
 use crate::programs::program;
 use crate::raw::{Raw, status};
 
@@ -86,58 +85,16 @@ fn a_tenant_with_all_descriptors_leaves_room_for_others_and_the_operator() {
     }
 }
 
-/// Every write to a file waits for its inode's lock, which its owner can keep taking.
+/// Every write to a file waits for its inode's lock, which its owner can keep: here as long as it likes.
 #[test]
 fn an_inode_that_is_kept_locked_stops_its_owners_calls_only() {
-    const FILE: u64 = 128 << 20;
-    const OUTPUT: u64 = 8 << 20;
-    let mut supervisor = house(&[("alice", ""), ("bob", "")]);
-    let (mut alice, mut bob) = (enter(&supervisor, "alice"), enter(&supervisor, "bob"));
-    kit::add_copy(&mut bob);
-    let spin = [launch("spin", &[])];
-    let buffers = [("out", absolute(OUTPUT))];
-    Function { buffers: &buffers, outputs: &["out"], steps: &spin, ..Function::default() }
-        .add(&mut alice, "spin-out");
-    let fd = rustix::fs::memfd_create("t", MemfdFlags::ALLOW_SEALING).unwrap();
-    rustix::fs::ftruncate(&fd, FILE).unwrap();
-    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
-    let sent = alice.send(request::Body::OpenArena(v1::OpenArena {}), &[fd.as_fd()]).unwrap();
-    let response::Body::Arena(opened) = alice.wait(sent).unwrap() else { panic!("no arena") };
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let _over = Over(&over);
-        for _ in 0..2 {
-            scope.spawn(|| {
-                let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                while !over.load(Ordering::Acquire) {
-                    let _ = rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, FILE);
-                    let _ = rustix::fs::fallocate(&fd, punch, 0, FILE);
-                }
-            });
-        }
-        // Its worker ends with the deadline, and the supervisor zeroes what it may have written: in 512 pieces.
-        let region = v1::Region { arena: opened.arena, offset: 0, bytes: OUTPUT };
-        let call = Invocation::new("spin-out").output_to("out", region).deadline(Duration::from_millis(50));
-        alice.send_invocation(&call).unwrap();
-        supervisor.until_running();
-        kit::works(&mut bob);
-        kit::works(&mut bob);
-        // They did not wait until that was over.
-        assert!(
-            alice.recv_within(Duration::from_millis(1)).unwrap().is_none(),
-            "its memory is zeroed already"
-        );
-        ends_soon(&mut supervisor);
-    });
-}
-
-/// Ends the threads when dropped, also by a failure.
-struct Over<'r>(&'r AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
+    let Some((mut supervisor, holder, _, _)) = hanging(9482) else { return };
+    let mut bob = enter(&supervisor, "bob");
+    kit::works(&mut bob);
+    kit::works(&mut bob);
+    supervisor.admin().status().unwrap();
+    drop(holder);
+    ends_soon(&mut supervisor);
 }
 
 /// A TCP connection to this process whose last close takes `linger`: what was written is not read. The other end comes
