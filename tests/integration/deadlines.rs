@@ -7,7 +7,7 @@ use pappus_client::v1::{request, response};
 use pappus_client::{Code, Invocation, v1};
 use rustix::process::Signal;
 
-use crate::fixture::{Supervisor, is_alive, signal, until};
+use crate::fixture::{LATE, Supervisor, is_alive, signal, until};
 use crate::kit::{self, Function, launch, refused};
 use crate::raw::{Raw, invoke, status};
 
@@ -60,8 +60,8 @@ fn a_deadline_ends_a_kernel_that_touches_no_memory_and_its_neighbours_run_on() {
     kit::works(&mut client);
     kit::fails(&mut client, endless, Code::DeadlineExceeded);
     let took = start.elapsed();
-    // 100 ms is what is promised and measured; a loaded machine adds what it likes.
-    assert!(took >= Duration::from_millis(200) && took < Duration::from_secs(2), "{took:?}");
+    // The promise is one of time: 100 ms after it, as is measured elsewhere. Without the deadline it would not end at all.
+    assert!(took >= Duration::from_millis(200) && took < LATE, "{took:?}");
     assert_eq!(supervisor.device().failed, 1);
 }
 

@@ -16,6 +16,9 @@ use crate::programs::program;
 pub(crate) const LIBRARIES: &str = "libraries";
 /// Far more than anything here takes; a case that waits longer has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// How much later than promised something may happen because the machine has other work. Only what would never happen, or
+/// by another rule much later, comes after that.
+pub(crate) const LATE: Duration = Duration::from_secs(30);
 /// Between two looks at a condition.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 

@@ -23,11 +23,9 @@ fn a_killed_supervisor_leaves_no_worker_and_loses_nothing() {
     let workers = supervisor.children();
     assert!(workers.len() >= 2, "a worker and a standby");
 
-    let killed = std::time::Instant::now();
+    // Nothing else ends them: one runs a call that does not end, and whose deadlines the supervisor kept.
     supervisor.kill9();
     until("no worker is left", || !workers.iter().any(|pid| is_alive(*pid)));
-    let took = killed.elapsed();
-    assert!(took < std::time::Duration::from_secs(1), "{took:?}");
     assert!(matches!(client.wait_invoked(spin), Err(Error::Lost)));
 
     // Its sockets are still there, and no process listens.

@@ -272,6 +272,9 @@ fn nothing_is_put_off_or_guessed() {
         ["an NVIDIA", "an AMD"].map(|a| format!("{ignored} = \"needs {a} GPU: scripts/gpu-check "));
     let reasons = |text: &str| with_reason.iter().map(|reason| text.matches(reason).count()).sum::<usize>();
     no_source(ignored, |_, text| text.matches(ignored).count() != reasons(text));
+    // A random case that fails is written down.
+    let forgets = concat!("failure_persistence: No", "ne");
+    no_source(forgets, |_, text| text.contains(forgets));
     let sleep = concat!("thread::sl", "eep");
     no_source(sleep, |name, text| {
         text.contains(sleep) && !MAY_SLEEP.iter().any(|place| name.ends_with(place))

@@ -7,7 +7,7 @@ use pappus_client::{Client, Code, Invocation};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::fixture::{Supervisor, is_alive, signal, until};
+use crate::fixture::{LATE, Supervisor, is_alive, signal, until};
 use crate::kit::{self, Function, absolute, constant, launch, ptr, refused};
 
 fn supervisor(device: &str) -> (Supervisor, Client) {
@@ -73,8 +73,8 @@ fn an_endless_kernel_ends_at_its_deadline() {
     refused(client.invoke(&call), Code::DeadlineExceeded, "");
     let took = start.elapsed();
     assert!(took >= deadline, "{took:?}");
-    // 100 ms, and what a loaded machine adds.
-    assert!(took < deadline + Duration::from_secs(1), "{took:?}");
+    // The promise is one of time. Without the deadline it would not end at all.
+    assert!(took < deadline + LATE, "{took:?}");
     kit::works(&mut client);
     assert_eq!(supervisor.device().failed, 1);
 }
@@ -82,12 +82,13 @@ fn an_endless_kernel_ends_at_its_deadline() {
 #[test]
 fn a_deadline_counts_from_arrival_and_ends_waiting_too() {
     let (supervisor, mut client) = supervisor(ONE);
-    let spin = client.send_invocation(&Invocation::new("spin").deadline(Duration::from_millis(400))).unwrap();
+    let spin = client.send_invocation(&Invocation::new("spin")).unwrap();
     supervisor.until_running();
     let waiting = Invocation::new("copy").input("in", vec![1]).deadline(Duration::from_millis(20));
     let error = refused(client.invoke(&waiting), Code::DeadlineExceeded, "while it waited for a worker");
     assert!(error.retryable, "{error}");
-    kit::fails(&mut client, spin, Code::DeadlineExceeded);
+    client.cancel(spin).unwrap();
+    kit::fails(&mut client, spin, Code::Cancelled);
 }
 
 #[test]

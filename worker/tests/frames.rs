@@ -15,6 +15,7 @@ use pappus_shmem::memfd;
 use pappus_worker::device::cpu::Cpu;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 
 /// One message. Numbers are small enough to name something, or as large as they can be.
 #[derive(Debug, Clone)]
@@ -157,7 +158,12 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        // Proptest's own place is found by a lib.rs or main.rs, which this folder lacks.
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn random_messages_never_panic(steps in vec(step(), 0..60)) {

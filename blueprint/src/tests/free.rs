@@ -189,7 +189,6 @@ fn descriptions_name_free_dimensions() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Whatever comes, what is bound has a plan whose inputs have these shapes, or the bytes differ.
     #[test]

@@ -65,3 +65,9 @@ fn mistake(json: &str) -> Error {
     assert_eq!((mistakes.iter().count(), mistakes.more()), (1, 0), "{mistakes}");
     mistakes.first().clone()
 }
+
+/// Processor time that this thread took: other work of the machine adds none.
+fn processor_time() -> std::time::Duration {
+    let taken = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    taken.try_into().unwrap()
+}

@@ -169,7 +169,7 @@ fn round_ns(loads: &[Load], start_ns: u64) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
     fn every_caller_gets_its_share_beside_any_load_of_others(loads in loads(), workers in 1..3usize) {

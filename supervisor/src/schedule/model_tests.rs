@@ -528,7 +528,6 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     /// A change to the scheduler deserves more cases: `PROPTEST_CASES=2000000 cargo test --release -p
     /// pappus-supervisor --lib model_tests` takes six minutes.

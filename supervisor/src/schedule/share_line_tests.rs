@@ -110,7 +110,7 @@ fn classes() -> impl Strategy<Value = Class> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     /// Whatever the weights and classes are, and however long each one's turns last: a tenant that wants the device
     /// gets it, and no tenant of its class gets much more by its weight.

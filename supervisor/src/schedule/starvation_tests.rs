@@ -153,7 +153,7 @@ fn load() -> impl Strategy<Value = Load> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
     #[test]
     fn a_domain_of_any_caller_is_served_again_and_again(
         workers in 1_usize..4,
@@ -168,7 +168,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 4, ..ProptestConfig::default() })]
     /// Lower classes have a twentieth of the device at least, and each domain its part of that.
     #[test]
     fn a_lower_class_is_served_again_and_again(

@@ -21,7 +21,7 @@ use crate::raw::Raw;
 const OUTPUT: u64 = 4096;
 
 /// What keeps the inode of a tenant's arena locked until it is dropped.
-struct Holder(Child);
+pub(super) struct Holder(Child);
 
 impl Holder {
     fn of(arena: impl AsFd) -> Self {
@@ -58,7 +58,7 @@ fn threads(pid: u32) -> Vec<(String, char)> {
 
 /// A supervisor one of whose threads is in the kernel until the holder is dropped, and a connection of another tenant. None
 /// where this user may not have pages that the kernel waits for.
-fn hanging(port: u16) -> Option<(Supervisor, Holder, Raw, String)> {
+pub(super) fn hanging(port: u16) -> Option<(Supervisor, Holder, Raw, String)> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }

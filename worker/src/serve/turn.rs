@@ -238,25 +238,26 @@ mod tests {
 
     #[test]
     fn a_turn_ends_where_a_round_of_calls_does() {
-        let ms = Duration::from_millis;
+        // Hundredths of a second: the margin below is one of 0.9 s, for a thread that the machine lets wait.
+        let cs = |cs: u64| Duration::from_millis(10 * cs);
         let after = |elapsed: Duration| Held {
             turn: TURN,
             since: Instant::now().checked_sub(elapsed).unwrap(),
-            quantum: ms(1000),
+            quantum: cs(1000),
             revoked: true,
             ending: false,
-            change: DEAR,
+            change: cs(1000),
             waits: false,
         };
         for (call, first_over) in
             [(0, 1000), (100, 950), (400, 800), (500, 750), (800, 1200), (1200, 1800), (1300, 500)]
         {
-            assert!(!after(ms(first_over - 90)).is_over(ms(call)), "{call}");
-            assert!(after(ms(first_over)).is_over(ms(call)), "{call}");
+            assert!(!after(cs(first_over - 90)).is_over(cs(call)), "{call}");
+            assert!(after(cs(first_over)).is_over(cs(call)), "{call}");
         }
         // Much longer ones: whatever comes in the first half.
-        assert!(!after(ms(400)).is_over(ms(60_000)));
-        assert!(after(ms(500)).is_over(ms(60_000)));
+        assert!(!after(cs(400)).is_over(cs(60_000)));
+        assert!(after(cs(500)).is_over(cs(60_000)));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use gfx9::memory::{Access, Fault, Pieces, Reason};
 use gfx9::object::CodeObject;
 use pappus_kernels::artefact;
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 
 const AT: u64 = 0x1_0000_0000;
 /// A word that is nowhere by chance.
@@ -161,7 +162,12 @@ fn stray_addresses_are_faults_with_address_and_reason() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 512,
+        // Proptest's own place is found by a lib.rs or main.rs, which this folder lacks.
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
+        ..ProptestConfig::default()
+    })]
 
     /// Flipped bytes and cuts: an error, or an object whose kernels run or fail, but nothing else happens.
     #[test]
