@@ -162,7 +162,7 @@ fn links_between_pages_lead_somewhere() {
     // The control.
     let wrong =
         "# One\n[a](#two) [b](absent.md) [c](#one) [d](docs/operations.md#absent) [e](docs/operations.md)";
-    assert_eq!(broken(&root, wrong), ["#two", "absent.md", "docs/operations.md#absent"]);
+    assert_eq!(broken(root, wrong), ["#two", "absent.md", "docs/operations.md#absent"]);
 }
 
 #[test]
