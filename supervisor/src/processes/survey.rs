@@ -1,5 +1,5 @@
 //! Which GPUs there are. A worker process looks: no GPU library is ever loaded into this process. With what it finds, a
-//! [request](crate::config::request) becomes a [device](crate::config::device).
+//! request becomes a [device](crate::config::DeviceConfig).
 
 use std::collections::btree_map::Entry;
 use std::time::{Duration, Instant};
