@@ -36,9 +36,19 @@ fn directory(root: &Path) -> Hash {
     module
 }
 
-/// As a start does, without a device.
+/// As a start does, without a device. The directory is free, but for a moment what other cases start, threads with a table of
+/// descriptors of their own and processes, has a copy of its lock's descriptor.
 fn start(root: &Path) -> Result<Registry, StateError> {
-    let state = std::sync::Arc::new(StateDir::open(root)?);
+    let mut looks = 0..60_000;
+    let opened = loop {
+        match StateDir::open(root) {
+            Err(StateError::Locked(_)) if looks.next().is_some() => {
+                std::thread::park_timeout(std::time::Duration::from_millis(1));
+            }
+            opened => break opened,
+        }
+    };
+    let state = std::sync::Arc::new(opened?);
     let machine = crate::tenants::Machine::here(0);
     let tenants = Tenants::new(Default::default(), state.names().clone(), machine).into();
     Registry::open(state, tenants, Vec::new(), tokio::sync::watch::channel(vec![]).1)
