@@ -31,7 +31,7 @@ pub struct Arena {
     pub memfd: ClientMemfd,
     closed: AtomicBool,
     account: Arc<Account>,
-    /// Its bytes among those of its tenant's arenas that workers map, once a call names it.
+    /// The arena's share of its tenant's mapped bytes, charged once a call names the arena.
     pinned: OnceLock<Taken>,
 }
 
@@ -60,7 +60,7 @@ impl Arena {
         }
     }
 
-    /// Whether a worker that maps it for a call that waited must forget it again after that call.
+    /// True if a worker that maps it for a call that waited must forget it again after that call.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -153,7 +153,7 @@ impl WrittenRegions {
         });
     }
 
-    /// Whether it was done in time.
+    /// True if all ranges were zeroed in time.
     fn zero(&self, until_ns: u64) -> bool {
         const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
         for (arena, range) in &self.0 {
@@ -218,7 +218,7 @@ pub trait Completion: Any + Debug + Send + Sync {
     /// Answers the call, unless it was answered.
     fn complete(&self, call: &Call, device: &str, outcome: Outcome);
 
-    /// Whether it was answered, or needs no answer any more.
+    /// True if the call was answered, or needs no answer any more.
     fn is_over(&self) -> bool;
 
     /// Whose call it is.

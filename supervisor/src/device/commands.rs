@@ -71,7 +71,7 @@ impl CommandRunner {
         reply
     }
 
-    /// Carries decisions out, and those that follow from them. With `held`, workers are told of their calls by
+    /// Carries out decisions and their consequences. With `held`, workers hear of their calls by
     /// [`WorkerSlots::release`] at the latest.
     pub(super) fn carry_out(&self, work: &mut Actions, mut held: Option<&mut Held>) {
         let mut next = Actions::default();
@@ -294,7 +294,7 @@ fn not_loaded(channel: &mut WorkerChannel, call: &Call, load: &Supply<Memory>, l
     if channel.has_weights(function) {
         return;
     }
-    // It keeps those that they were to replace, which nobody counts any more.
+    // The worker still has the weights that were to be replaced, and nobody counts their memory any more.
     load.instead_of.into_iter().for_each(|replaced| channel.unload(replaced));
     leftover.not_sent.push(function);
 }

@@ -23,7 +23,7 @@ pub(super) fn exceeds(account: &Account, has_bytes: u64, needs_bytes: u64) -> Qu
     account.exceeds(Limit::DeviceMemory, account.most(Limit::DeviceMemory), has_bytes, needs_bytes)
 }
 
-/// Whether a call that needs so much may ever run beside the weights that its caller's functions have.
+/// Checks that a call that needs so much can run beside its caller's weights.
 pub(super) fn check(account: &Account, weights_bytes: u64, needs_bytes: u64) -> Result<(), QuotaError> {
     match most_bytes(account).is_some_and(|most| most.saturating_sub(weights_bytes) < needs_bytes) {
         true => Err(exceeds(account, weights_bytes, needs_bytes)),

@@ -22,7 +22,7 @@ pub(super) type Lost = (CallId, Arc<Call>);
 
 /// The device whose processes are reaped.
 pub(super) trait Home {
-    /// Whether processes that end are not replaced any more.
+    /// True if processes that end are not replaced any more.
     fn is_closing(&self) -> bool;
 
     /// A process is reaped: its memory is free, and nothing writes to the regions of its calls.
@@ -32,7 +32,7 @@ pub(super) trait Home {
 /// What is left of a process that is reaped.
 #[derive(Debug)]
 pub(super) struct Remains {
-    /// Where it served and which process there it was, if it did.
+    /// The slot and the generation of the process, if it served.
     pub(super) served: Option<(WorkerId, Generation)>,
     /// Calls that were in it.
     pub(super) lost: Vec<Lost>,
@@ -53,7 +53,7 @@ pub(super) struct Dying {
     pub(super) kill_at: Instant,
     /// Its room in the ledger.
     pub(super) reservation: ProcessReservation,
-    /// Where it served and which process there it was, if it did.
+    /// The slot and the generation of the process, if it served.
     pub(super) served: Option<(WorkerId, Generation)>,
     /// Calls that were in it.
     pub(super) lost: Vec<Lost>,

@@ -1,4 +1,4 @@
-//! What a worker says on its turn page, as its thread hears it.
+//! A worker's words on its turn page, as its thread hears them.
 //!
 //! A worker gives its turn back before it writes its last answers, so that the next worker need not wait for them. It says
 //! how many calls it answered since it began; of these, the thread knows how many answers it has read. The difference is on

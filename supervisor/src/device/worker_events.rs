@@ -207,7 +207,7 @@ impl WorkerEvents {
         }
     }
 
-    /// Whether a process may have failed for another's sake. Under MPS, that of a process which was killed in the middle of a kernel
+    /// True if a process may have failed for another's sake. Under MPS, that of a process which was killed in the middle of a kernel
     /// hits others up to 0.2 s later.
     fn is_unexplained(&self, end: &ProcessEnd) -> bool {
         self.commands.config.shared

@@ -6,17 +6,18 @@ use std::time::{Duration, Instant};
 
 use crate::refusal::{Reason, Refusable};
 
-/// Connections that a user may open in a second, in the long run. One process that ends behind each call opens some hundreds.
+/// Connections that a user may open in a second, in the long run. A client that starts a process for each call opens some
+/// hundreds.
 const PER_SECOND: u32 = 2_000;
 /// Connections that a user may open at once.
 const AT_ONCE: u32 = 2_000;
-/// Users that are remembered before those that are slow enough are forgotten.
+/// Users that are remembered; beyond, users within their pace are forgotten.
 const REMEMBERED: usize = 1_024;
 
 /// Who opened connections lately.
 #[derive(Debug, Default)]
 pub struct ConnectionPace {
-    /// By uid, when all that it opened is over at the pace that it may have.
+    /// By uid, the moment at which its connections so far are within the permitted pace.
     over: HashMap<u32, Instant>,
 }
 

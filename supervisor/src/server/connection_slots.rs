@@ -50,7 +50,7 @@ pub enum SlotOwner {
 /// One connection.
 #[derive(Debug, Clone)]
 pub struct ConnectionEntry {
-    /// Whose it is; none on the admin socket.
+    /// The connection's owner; none on the admin socket.
     pub owner: Option<SlotOwner>,
     /// Why.
     pub grounds: Grounds,

@@ -37,15 +37,15 @@ fn no_plan(why: pappus_blueprint::Error, granted: bool) -> InvokeError {
     }
 }
 
-/// So few names are compared one by one.
+/// Up to so many names are compared one by one.
 const FEW_NAMES: usize = 16;
 /// Plans of blueprints that take so many bytes in memory are made on socket threads: some hundreds of steps, of some
 /// hundred nanoseconds each.
 const AT_ONCE_BLUEPRINT_BYTES: usize = 64 << 10;
-/// What a call takes besides itself: its answer's handle, its places in queues.
+/// Memory that a call takes elsewhere: the answer's handle, places in queues.
 const CALL_OVERHEAD_BYTES: usize = 512;
 
-/// A checked call, where it can run, and the inline bytes that it holds.
+/// A checked call, its device, and the charge for its inline bytes.
 pub struct Prepared {
     /// The call.
     pub call: Arc<Call>,
@@ -76,7 +76,7 @@ pub struct Arrived {
     pub arenas: Vec<Arc<Arena>>,
     /// When, in `CLOCK_MONOTONIC` nanoseconds.
     pub at_ns: u64,
-    /// What it takes of its tenant's memory for requests as it is, its connection included.
+    /// Bytes of the tenant's request memory that the request and its connection take already.
     pub own_bytes: u64,
 }
 

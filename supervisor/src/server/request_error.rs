@@ -1,4 +1,4 @@
-//! Why the server itself refuses a request, before any other module sees it.
+//! Refusals by the server itself, before any other module sees the request.
 
 use pappus_shmem::MemfdError;
 

@@ -102,7 +102,7 @@ fn failed(call: &Call, fault: &Fault) -> Body {
         FaultCode::Load | FaultCode::Internal | FaultCode::Device => Code::Internal,
     };
     let error = match call.domain.owner == call.domain.caller {
-        // Which kernels there are is its owner's to know.
+        // Only the owner may know the names of kernels.
         false if fault.code == FaultCode::Deadline => deadline(call, "while it ran"),
         false => v1::Error::new(code, "the function failed where it ran; only its owner is told more"),
         true => {
