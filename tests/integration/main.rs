@@ -31,7 +31,7 @@
 //! - [`scarcity`]: a machine that lacks something. [`damage`]: stored bytes that are damaged.
 //! - [`syscalls`]: every system call failing once.
 //! - [`prisoner`]: what can be done from inside the sandbox.
-//! - [`gateways`], [`grants`], [`quotas`]: tenants by configuration: who they are, what they share, what they may have.
+//! - [`gateways`], [`grants`], [`quotas`]: tenants by configuration: tokens, shared functions, limits.
 //! - [`replacing`]: a function takes the place of another.
 //! - [`service_manager`]: what systemd hands over and is told; restarts that refuse nobody.
 //! - [`surveys`]: which devices a supervisor takes.
