@@ -86,7 +86,7 @@ fn pass_on(to_runtime: &OwnedFd) -> io::Result<()> {
     let listener = TcpListener::from(passed.pop().ok_or(io::ErrorKind::BrokenPipe)?);
     loop {
         match listener.accept() {
-            // A byte for each stream, so that streams arrive one by one.
+            // A byte for each stream: streams arrive one by one.
             Ok((stream, _)) => drop(fds::send(to_runtime.as_fd(), &[0], &[stream.as_fd()])?),
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(_) => std::thread::park_timeout(ACCEPT_PAUSE),
