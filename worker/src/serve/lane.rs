@@ -1,5 +1,5 @@
-//! One lane: the call that occupies it, its regions and descriptors. The lists keep their capacity from
-//! call to call, so that a hot call allocates nothing.
+//! One lane: its call, with regions and descriptors. The lists keep their capacity from call to call, so that
+//! a hot call allocates nothing.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

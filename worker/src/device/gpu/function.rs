@@ -1,4 +1,4 @@
-//! A loaded function: its modules, its weights, its kernels by their blueprint index.
+//! A loaded function: modules, weights, and kernels by their index in the blueprint.
 
 use std::cell::RefCell;
 use std::io::Read;
