@@ -41,7 +41,7 @@
 //! - [`cli`], [`inputs`], [`metrics`]: the command and the endpoint that operators use.
 //! - [`health`]: what an orchestrator is told. [`monitoring`]: dashboard, alerts and run book name what there is.
 //! - [`arrows`]: imports point one way.
-//! - [`tidy`], [`threats`], [`pages`]: what must hold for the sources, and for what documentation says of them.
+//! - [`tidy`], [`words`], [`threats`], [`pages`]: what must hold for the sources, their comments and documentation.
 #![forbid(unsafe_code)]
 // The exception for tests covers functions marked as such; everything here is one, helpers included.
 #![allow(clippy::unwrap_used)]
@@ -114,4 +114,5 @@ mod threats;
 mod tidy;
 mod turns;
 mod weights;
+mod words;
 mod workers;
