@@ -88,7 +88,7 @@ fn silent_bools(text: &str) -> Vec<(usize, String)> {
     let is_doc = |line: &&str| line.starts_with("///");
     let mut found = Vec::new();
     let mut at = 0;
-    while let Some(begin) = lines[at..].iter().position(|line| is_doc(line)).map(|nth| at + nth) {
+    while let Some(begin) = lines[at..].iter().position(is_doc).map(|nth| at + nth) {
         let docs: Vec<&str> = lines[begin..].iter().copied().take_while(is_doc).collect();
         at = begin + docs.len();
         let mut code = lines[at..].iter().skip_while(|line| line.starts_with("#[")).peekable();
