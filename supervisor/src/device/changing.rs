@@ -17,7 +17,7 @@ use crate::processes::launcher::Launcher;
 use crate::schedule::events::Resize;
 
 impl Setup {
-    /// Starts the threads that are missing: one per worker, one per standby. Those that are there stay.
+    /// Starts missing threads: one per worker, one per standby. Existing ones stay.
     fn grow(&mut self, device: &Arc<Device>, settings: &DeviceSettings) -> io::Result<()> {
         let Some(launcher) = self.launcher.clone() else { return Ok(()) };
         while self.workers < settings.workers {

@@ -1,7 +1,7 @@
 //! Decisions carried out: commands to workers, in order, and answers to calls that are over.
 //!
-//! A panic ends one action: the others are carried out. Where it was a command, the process that it was for is killed,
-//! so that its calls are decided about; nothing else would end them.
+//! A panic ends one action: the others are carried out. If the action was a command, its process is killed, so that
+//! the process's calls are decided about; nothing else would end them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,7 +47,7 @@ pub(super) struct CommandRunner {
 pub(super) struct ProcessEnd {
     /// In words.
     pub(super) ended: String,
-    /// What it said of a lost device context.
+    /// The process's fault, if it lost its device context.
     pub(super) broken: Option<Fault>,
 }
 
@@ -155,7 +155,7 @@ impl CommandRunner {
         }
     }
 
-    /// Hands a command to a worker's channel, which carries it out once those before it are.
+    /// Hands a command to a worker's channel, which carries it out after the earlier ones.
     fn tell(
         &self,
         to: Address,

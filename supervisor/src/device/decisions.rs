@@ -112,7 +112,7 @@ pub(super) struct Decisions {
     lost: AtomicBool,
     /// Calls wait on a device that is lost, or one is no longer lost.
     stranded: OnceLock<Arc<Notify>>,
-    /// So much later it is for a test.
+    /// Time that a test lets pass in addition.
     #[cfg(test)]
     pub(super) passed_ns: AtomicU64,
 }
@@ -163,7 +163,7 @@ impl Decisions {
         }
     }
 
-    /// Who is told that calls wait on a device that is lost, or that one is no longer lost.
+    /// Sets who is told that calls wait on a lost device, or that a device is no longer lost.
     pub(super) fn tell_stranded(&self, notify: Arc<Notify>) {
         let _ = self.stranded.set(notify);
     }

@@ -38,9 +38,9 @@ pub(super) struct Remains {
     pub(super) lost: Vec<Lost>,
     /// How it ended, in words.
     pub(super) ended: String,
-    /// What it said of a lost device context.
+    /// The process's fault, if it lost its device context.
     pub(super) broken: Option<Fault>,
-    /// Neither Pappus nor the process itself ended it.
+    /// True if neither Pappus nor the process itself ended it.
     pub(super) from_outside: bool,
 }
 
@@ -57,9 +57,9 @@ pub(super) struct Dying {
     pub(super) served: Option<(WorkerId, Generation)>,
     /// Calls that were in it.
     pub(super) lost: Vec<Lost>,
-    /// What it said of a lost device context.
+    /// The process's fault, if it lost its device context.
     pub(super) broken: Option<Fault>,
-    /// What was wrong with it, if anything was.
+    /// Why the process could not be used any more, if so.
     pub(super) why: Option<String>,
 }
 

@@ -298,7 +298,8 @@ fn read_answers(
     }
 }
 
-/// What a process still says whose epoch is over: whose call ran alone may name the kernel that ended it.
+/// Hears the last frames of a process whose epoch is over: if its call ran alone, they may name the guilty
+/// kernel.
 fn last_words(
     device: &Arc<Device>,
     worker: WorkerId,

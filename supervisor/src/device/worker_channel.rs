@@ -178,8 +178,8 @@ impl WorkerChannel {
         self.process.as_mut()?.commands.take_next()
     }
 
-    /// The process is gone, and its staging with it, which is not cleared. Calls that were never
-    /// written to it do not count as handed over. Returns how much of what it was sent it took.
+    /// The process is gone, together with its staging, which is not cleared. Calls that were never written do
+    /// not count as handed over. Returns how many of the sent bytes the process took.
     pub(super) fn detach(&mut self) -> u64 {
         let Some(process) = self.process.take() else { return u64::MAX };
         process.unwritten.iter().for_each(|call| never_handed(call));
@@ -203,7 +203,7 @@ impl WorkerChannel {
         }
     }
 
-    /// Kills the connected process, if there is one.
+    /// Kills the connected process, if any.
     pub(super) fn kill_any(&self) {
         if let Some(process) = &self.process {
             process.arrival.killer.kill();
@@ -222,8 +222,8 @@ impl WorkerChannel {
         self.waker.wake();
     }
 
-    /// Closes the command pipe of an idle process, which makes it exit by itself; its thread is told,
-    /// and ends it if it lingers.
+    /// Closes the command pipe of an idle process, which then exits by itself; the worker's thread is told,
+    /// and ends a process that lingers.
     pub(super) fn hang_up(&mut self) {
         if self.process.take().is_some() {
             self.waker.wake();
@@ -330,7 +330,7 @@ impl WorkerChannel {
     /// Tells the process that its turn is next.
     pub(super) fn soon(&mut self) {
         if let Some(process) = &mut self.process {
-            // Its first answers must not wait for a thread that sleeps.
+            // The first answers must not wait for a sleeping thread.
             process.soon = true;
             self.waker.wake();
             process.arrival.outbox.push_to_worker(&ToWorker::Soon);
@@ -546,7 +546,7 @@ fn flushed(process: &mut Connected) -> Option<Flushed> {
             Some(flushed)
         }
         Err(e) => {
-            // A process that reads no more ends by itself; one that goes on, without what it was told, must not.
+            // A process that reads no more ends by itself; one that goes on without its commands must be killed.
             if e.kind() != std::io::ErrorKind::BrokenPipe {
                 let pid = process.arrival.pid;
                 tracing::warn!(pid, "a worker cannot be told its commands and is replaced: {e}");

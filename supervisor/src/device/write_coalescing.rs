@@ -145,7 +145,7 @@ impl Batch {
             // Nothing has to be done before the lane is free: one lock is enough.
             let free = done && !is_staged(&call);
             if let Answer::Done(timings) = outcome {
-                // What a caller waited for its own sake is not what its calls cost on this device.
+                // Time that a caller waited for its own sake is no cost of its calls on this device.
                 if let Some(routed) = &call.routed
                     && !deciding.may_have_held(deciding.now_ns(), call.domain.caller)
                 {

@@ -84,7 +84,7 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> st
     let for_replies = match socket.try_clone() {
         Ok(once_more) => once_more,
         Err(error) => {
-            // What was sent to it is closed with it: not here.
+            // Descriptors in the socket's queue are closed together with the socket, and not on this thread.
             drop(ClientSocket::new(socket, slot, holder.account.tenant, io));
             return Err(error);
         }

@@ -39,7 +39,7 @@ impl Refusable for TooFast {
 }
 
 impl ConnectionPace {
-    /// A user opens a connection. One that is turned away does not count.
+    /// A user opens a connection, which does not count if it is turned away.
     pub fn opened(&mut self, uid: u32, now: Instant) -> Result<(), TooFast> {
         let one = Duration::from_secs(1) / PER_SECOND;
         let over = self.over.get(&uid).copied().unwrap_or(now).max(now);
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(opened(&mut pace, 2, start, 10), 10);
         let later = start + Duration::from_millis(500);
         assert_eq!(opened(&mut pace, 1, later, 3 * AT_ONCE), PER_SECOND / 2);
-        // Who stays below it is never turned away.
+        // A user below the pace is never turned away.
         let slow = (0..3 * AT_ONCE).map(|n| start + Duration::from_secs(1) / PER_SECOND * n);
         assert!(slow.clone().all(|now| pace.opened(3, now).is_ok()));
     }

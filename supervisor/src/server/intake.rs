@@ -40,7 +40,7 @@ const AT_ONCE_BYTES: u64 = 16 << 10;
 /// Whom memory and descriptors are charged to.
 #[derive(Debug, Clone)]
 pub struct Holder {
-    /// A tenant's account, or that of a gateway that has not said for whom it acts.
+    /// The account of a tenant, or of a gateway that has not named a tenant yet.
     pub account: Arc<Account>,
     /// The operator is counted and never refused.
     pub operator: bool,
@@ -70,7 +70,7 @@ pub enum Passed {
     Refused(QuotaError),
 }
 
-/// A request, and what is charged for it.
+/// A request, and the charges for it.
 #[derive(Debug)]
 pub struct Received {
     /// As decoded.

@@ -67,7 +67,7 @@ pub enum InvokeError {
         /// Why.
         why: ValueError,
     },
-    /// Bytes that sizes depend on are not there.
+    /// An input is too short for the bytes that sizes depend on.
     #[error("an input is shorter than it said")]
     Short,
     /// Bytes that sizes depend on cannot be read.

@@ -107,14 +107,14 @@ impl Reader {
             && asked[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 
-    /// What the socket has within `patience`, if there is a place among those who ask.
+    /// Polls the socket for `patience`, if there is a free place among the polling connections.
     async fn poll(&self, buffer: &mut [u8], patience: Duration) -> std::io::Result<Look> {
         let Some(_permit) = self.polling.permit() else { return Ok(Look::Nothing) };
         let until = Instant::now() + patience;
         loop {
             match look(self.fd()?, buffer)? {
                 Look::Nothing if Instant::now() < until => {
-                    // Others on this thread, and what the runtime watches, come first.
+                    // Other tasks of this thread, and the runtime's events, come first.
                     tokio::task::yield_now().await;
                 }
                 other => return Ok(other),

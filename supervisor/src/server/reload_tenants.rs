@@ -94,7 +94,7 @@ impl Server {
         self.too_many(limit, concerned)
     }
 
-    /// Which of these have more of something than they may now.
+    /// Names the tenants that have more than a new limit.
     fn too_many<'a>(&self, limit: Limit, tenants: impl Iterator<Item = &'a Arc<Account>>) -> String {
         let later = match limit {
             Limit::LoadedFunctions => "those that no call uses go when another one comes",

@@ -91,7 +91,7 @@ fn invoked(call: &Call, device: &str, done: &Done, inline: Vec<Vec<u8>>, now_ns:
     })
 }
 
-/// A failed call, as its worker tells it.
+/// The answer of a failed call, from the worker's fault.
 fn failed(call: &Call, fault: &Fault) -> Body {
     let code = match fault.code {
         FaultCode::KernelTrap => Code::KernelFault,
@@ -191,7 +191,7 @@ fn quarantined(caller: &Account, function: &Loaded, device: &str, refusal: quara
     v1::Error::new(Code::Quarantined, message).retry(milliseconds(refusal.retry_ns))
 }
 
-/// Rounded up, so that a client that tries again after this time is not too early.
+/// Milliseconds, rounded up: a client that tries again then is not too early.
 pub fn milliseconds(ns: u64) -> u64 {
     ns.div_ceil(1_000_000)
 }

@@ -174,7 +174,7 @@ impl Account {
         self.ledger.give_back(limit, amount);
     }
 
-    /// One more accepted invocation, or that there are too many.
+    /// Accepts one more invocation, or refuses it if there are too many.
     pub fn accept(self: &Arc<Self>) -> Result<Accepted, QuotaError> {
         self.add(Limit::Calls, 1)?;
         self.ledger.accept();

@@ -1,4 +1,4 @@
-//! What a process has of functions: their code, and their weights, which come and go without it.
+//! A process's functions: code, and weights, which come and go without the code.
 
 use pappus_protocol::ToWorker;
 
