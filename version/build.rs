@@ -24,7 +24,7 @@ fn profile() -> Option<String> {
 /// The commit that is checked out and its day; none without git, or where this is no checkout.
 fn head() -> Option<String> {
     let commit = git(&["show", "--no-patch", "--abbrev=12", "--format=%h %cs", "HEAD"])?;
-    // Written at every commit and checkout. A path that is not there would run this script each time.
+    // Written at every commit and checkout. A missing path would run this script each time.
     let log = git(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"])?;
     if Path::new(&log).exists() {
         println!("cargo::rerun-if-changed={log}");

@@ -14,7 +14,7 @@ pub struct Machine {
     pub cores: usize,
     /// The kernel's release.
     pub kernel: String,
-    /// The compiler on this machine, which is usually the one that built this.
+    /// The compiler on this machine, usually the one that built the measured programs.
     pub rustc: String,
     /// The GPU and its driver, where one is measured.
     #[serde(skip_serializing_if = "Option::is_none")]

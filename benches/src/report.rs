@@ -55,7 +55,7 @@ pub struct Figure {
     /// Which of the two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound: Option<Bound>,
-    /// Whether it is.
+    /// True if the value is within its bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ok: Option<bool>,
 }
@@ -132,7 +132,7 @@ impl Report {
         self.failed.push(format!("{}: {}", self.part, why.into()));
     }
 
-    /// Whether anything failed.
+    /// True if anything failed.
     pub fn has_failed(&self) -> bool {
         !self.failed.is_empty()
     }
@@ -152,7 +152,7 @@ impl Report {
         self.figures.len()
     }
 
-    /// Whether there are none.
+    /// True if there are no figures.
     pub fn is_empty(&self) -> bool {
         self.figures.is_empty()
     }

@@ -31,7 +31,7 @@ pub enum Dimension {
 pub struct Declared {
     /// The type of its elements.
     pub dtype: DType,
-    /// Its dimensions; any number of elements in any shape, where there are none.
+    /// The dimensions; without them, an array of any shape and any number of elements fits.
     pub shape: Option<Vec<Dimension>>,
 }
 
@@ -108,12 +108,12 @@ impl fmt::Display for Array<'_> {
 }
 
 impl Declared {
-    /// Whether a call must bring its shape.
+    /// True if a call must bring the array's shape.
     pub fn needs_shape(&self) -> bool {
         self.shape.iter().flatten().any(|dim| matches!(dim, Dimension::Free(_)))
     }
 
-    /// Whether an array of so many bytes is of this type and shape, as far as that is known; its free dimensions, by the
+    /// Checks that an array of so many bytes has this type and shape, as far as both are known; free dimensions, in the
     /// order of `names`, become known.
     pub fn fit(
         &self,

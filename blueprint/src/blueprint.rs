@@ -71,9 +71,10 @@ pub struct Buffer {
     pub name: String,
     /// Where its contents come from.
     pub role: Role,
-    /// Whether its contents are part of the result.
+    /// True if the buffer's contents are part of the result.
     pub output: bool,
-    /// Whether the device needs its bytes: a step names it, or the result does. Sizes are read elsewhere.
+    /// True if the device needs the buffer's bytes: a step names it, or the result does. Sizes are read
+    /// elsewhere.
     pub reached: bool,
     /// True if a step names it.
     pub named: bool,

@@ -63,7 +63,7 @@ impl<P> PlanCache<P> {
         Self { bounds, entries: HashMap::new(), bytes: 0, now: 0, key: Vec::new() }
     }
 
-    /// The plan of a call, if it is here; an error if it is known that there is none.
+    /// The cached plan of a call; the cached error if the call is known to have no plan.
     pub fn find(
         &mut self,
         function: u64,
@@ -103,7 +103,7 @@ impl<P> PlanCache<P> {
         self.entries.insert(self.key.as_slice().into(), Entry { outcome, bytes, used: self.now });
     }
 
-    /// Gives up the plan used longest ago of those that only the cache has; false if there is none.
+    /// Gives up the least recently used of the plans that only the cache has; false if there is none.
     pub fn give_up_one(&mut self) -> bool {
         self.evict_oldest(|entry| entry.outcome.as_ref().is_ok_and(|plan| Arc::strong_count(plan) == 1))
     }
@@ -120,17 +120,17 @@ impl<P> PlanCache<P> {
         });
     }
 
-    /// The plans it holds, and the sizes that it knows to have none.
+    /// Cached plans, and cached sizes that have no plan.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it holds nothing.
+    /// True if the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Roughly the bytes it holds.
+    /// Roughly the bytes of all cached plans.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -143,8 +143,8 @@ impl<P> PlanCache<P> {
         }
     }
 
-    /// A scan: it costs less than the planning that led here, as long as `bounds.plans` is some
-    /// hundreds.
+    /// Evicts the least recently used of the plans that may go; false if there is none. A scan costs less
+    /// than the planning that led here, as long as `bounds.plans` is some hundreds.
     fn evict_oldest(&mut self, may_go: impl Fn(&Entry<P>) -> bool) -> bool {
         let all = self.entries.iter().filter(|(_, entry)| may_go(entry));
         let oldest = all.min_by_key(|(_, entry)| entry.used).map(|(key, _)| key.clone());

@@ -101,7 +101,7 @@ impl<'j> Cursor<'j> {
         Ok(Some(Key { text, at }))
     }
 
-    /// Whether the list that is open has another entry, which is read next.
+    /// True if the list that is open has another entry, which is read next.
     pub(crate) fn next_entry(&mut self, first: &mut bool) -> Result<bool> {
         self.goes_on(b']', "`,` or `]`", first)
     }

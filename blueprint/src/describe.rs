@@ -48,7 +48,7 @@ pub struct BufferDescription {
     pub name: String,
     /// Where its contents come from.
     pub role: Role,
-    /// Whether its contents are part of the result.
+    /// True if the buffer's contents are part of the result.
     pub output: bool,
     /// Its bytes.
     pub bytes: Amount,

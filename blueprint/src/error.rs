@@ -57,7 +57,7 @@ struct Told {
 }
 
 impl Mistakes {
-    /// Errors that were found without their text, with their positions in it; nothing where there are none.
+    /// Adds positions in `json` to errors that were found without the text; none if there are no errors.
     pub fn found_in(errors: impl IntoIterator<Item = Error>, json: &[u8]) -> Option<Self> {
         let mut errors = errors.into_iter();
         let kept = errors.by_ref().take(limits::MISTAKES);
@@ -160,7 +160,7 @@ impl<'j> Notes<'j> {
         }
     }
 
-    /// All of them, if there are any, in the order of the text.
+    /// The mistakes in the order of the text; none if there are no mistakes.
     pub(crate) fn finish(self) -> Option<Mistakes> {
         let Self { text, mut kept, more } = self;
         kept.sort_by_key(|(at, _)| *at);

@@ -23,7 +23,7 @@ object! {
         may "$schema" _schema: String,
         /// The only module; kernels are then listed by name.
         may "module_path" module_path: String,
-        /// The modules; each kernel then says which one it is in.
+        /// The modules; every kernel then names its module.
         may "modules" modules: List<Module>,
         /// The kernels that the blueprint may launch.
         part "kernels" kernels: List<NameOr<Kernel>, KERNELS>,

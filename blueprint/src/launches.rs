@@ -27,12 +27,13 @@ pub struct PassedParam {
     pub bytes: u32,
     /// Its alignment.
     pub align: u32,
-    /// It is the number zero, which is an address, too: nothing lies there.
+    /// True if the value is the number zero, which may stand for an address where nothing lies.
     pub is_zero: bool,
 }
 
 impl PassedParam {
-    /// Whether a kernel may have it at that byte of its parameters, behind one that ends at `end`; else where it should be.
+    /// Checks that a kernel may have the parameter at this offset, behind one that ends at `end`; the error is the right
+    /// offset.
     ///
     /// An assembler may align a tensor map by where a launch's parameters begin (at byte 0x210 of a bank of constants for
     /// sm_90, by CUDA 12.9's): it lies up to 64 bytes on then, at a multiple of 16, as where parameters begin. Whoever launches
@@ -63,7 +64,7 @@ impl std::fmt::Display for PassedParam {
 }
 
 impl Launch<'_> {
-    /// What it takes that only some devices have, in words.
+    /// What the launch needs that only some devices have, in words.
     pub fn special(&self) -> Option<&'static str> {
         let maps = self.params().any(|param| param.kind == ParamKind::TensorMap);
         if maps {

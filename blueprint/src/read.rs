@@ -79,7 +79,7 @@ impl<'j> Json<'j> {
         None
     }
 
-    /// Whether a value of this kind is next; another is noted and passed over.
+    /// Expects a value of this kind next; a value of another kind is noted and passed over.
     fn expect(&mut self, kind: Kind, place: &Path<'_>, what: impl fmt::Display) -> Option<()> {
         match self.kind()? {
             found if found == kind => Some(()),

@@ -57,7 +57,7 @@ impl Op {
         }
     }
 
-    /// Whether the second operand may not be zero.
+    /// True if the second operand may not be zero.
     fn divides(self) -> bool {
         matches!(self, Op::CeilDiv | Op::FloorDiv | Op::Mod)
     }
@@ -170,7 +170,7 @@ impl Values<'_> {
         self.values[id.index()]
     }
 
-    /// The innermost size without a value in one that has none, and why it has none.
+    /// The innermost size without a value inside of `id`, which has no value either, and the reason.
     pub(crate) fn without_value(&self, mut id: SizeId) -> (SizeId, String) {
         while let Node::Binary(op, a, b) = self.table.nodes[id.index()] {
             match (self.values[a.index()], self.values[b.index()]) {

@@ -41,7 +41,7 @@ impl DType {
         Self::Bool,
     ];
 
-    /// Whether it has values that are no numbers.
+    /// True if the type is a float.
     pub fn is_float(self) -> bool {
         matches!(self, Self::F16 | Self::Bf16 | Self::F32 | Self::F64)
     }
@@ -147,13 +147,13 @@ pub enum ParamKind {
 }
 
 impl ParamKind {
-    /// Whether it is an integer or an address, which code that declares a float for it would misread.
+    /// True if the parameter is an integer or an address: code that declares a float for it would misread it.
     pub fn is_whole(self) -> bool {
         !matches!(self, Self::Struct | Self::TensorMap | Self::F16 | Self::Bf16) && !self.is_float()
     }
 
-    /// Whether code that declares an integer for it would misread it. Floats of two bytes are none of these: compilers
-    /// declare them as integers, as bits and as structs.
+    /// True if the parameter is a float that code with an integer in its place would misread. Floats of two bytes are
+    /// none of these: compilers declare them as integers, as bits and as structs.
     pub fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F64)
     }

@@ -12,7 +12,7 @@ enum Settled {
     Value(u64),
     /// A call decides.
     Open,
-    /// It has no value in any call; the innermost such size is this one.
+    /// The size has no value in any call, because of this innermost size.
     Never(SizeId),
 }
 

@@ -11,7 +11,7 @@ use pappus_blueprint::{limits, parse};
 const CASE: &str = "PAPPUS_TEST_CASE";
 const LAUNCH: &str = r#"{"grid_dim_x":{"Absolute":1},"grid_dim_y":{"Absolute":1},"grid_dim_z":{"Absolute":1},"block_dim_x":{"Absolute":1},"block_dim_y":{"Absolute":1},"block_dim_z":{"Absolute":1},"shared_mem_bytes":{"Absolute":0}}"#;
 
-/// A configuration that has `part` so often that it is as long as one may be.
+/// A configuration of the largest permitted length, filled with repetitions of `part`.
 fn full_of(part: &str, around: impl Fn(&str) -> String) -> String {
     let around = around("\0");
     let (before, after) = around.split_once('\0').unwrap();

@@ -60,7 +60,7 @@ pub struct Archive {
     members: BTreeMap<String, FileRange>,
 }
 
-/// Whether a file is meant to be a package.
+/// True if a file is meant to be a package.
 pub fn is_package(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == EXTENSION)
 }
@@ -147,7 +147,7 @@ fn members(archive: &Opened) -> std::result::Result<BTreeMap<String, FileRange>,
     if !rest.is_empty() {
         return Err(damaged());
     }
-    // In the order in which they lie, so that each must begin behind the one before.
+    // Sorted by position: an entry must begin behind the one before.
     entries.sort_by_key(|entry| entry.at);
     let mut members = BTreeMap::new();
     let mut from = 0;

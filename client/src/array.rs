@@ -37,7 +37,7 @@ pub struct Array {
 pub struct Wanted {
     /// The type.
     pub dtype: DType,
-    /// The dimensions, if they are declared; of one that is not known, what people call it.
+    /// The dimensions, if declared; an unknown one is its name for people.
     pub dims: Option<Vec<Result<u64, String>>>,
 }
 
@@ -124,7 +124,7 @@ impl Wanted {
         Some(Self { dtype: buffer.dtype?, dims })
     }
 
-    /// Whether an array is this, as far as that is known.
+    /// Checks that an array has the known type and dimensions.
     pub fn fits(&self, array: &Array) -> Result<(), Misfit> {
         let elements = array.shape.iter().fold(1, |all: u64, dim| all.saturating_mul(*dim));
         let shape_fits = match &self.dims {
@@ -141,7 +141,7 @@ impl Wanted {
         }
     }
 
-    /// Whether so many bytes, of which nothing else is known, can be this.
+    /// Checks that bytes of unknown type and shape can be this array.
     pub fn fits_bytes(&self, bytes: u64) -> Result<(), Misfit> {
         if !bytes.is_multiple_of(self.dtype.bytes()) {
             return Err(Misfit::Rest { bytes, dtype: self.dtype });

@@ -34,8 +34,8 @@ const RELOAD_BYTES_PER_S: u64 = 52_600_000_000;
 /// The most GPUs that are tried.
 const MAX_GPUS: u64 = 1024;
 
-/// A kind of GPU, and the memory that its driver reports. Of those that were not measured here it is what others report:
-/// `pappus-supervisor --list-devices` says what a machine really has.
+/// A kind of GPU, and the memory that its driver reports. For kinds that were not measured here the number is a
+/// published one: `pappus-supervisor --list-devices` says what a machine really has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gpu {
     pub(crate) name: &'static str,
@@ -50,7 +50,7 @@ const fn nvidia(name: &'static str, memory_mib: u64) -> Gpu {
     Gpu { name, backend: "cuda", memory_mib, measured: false }
 }
 
-/// One of AMD's; of those with two chips, one of them.
+/// A kind of AMD's; of a card with two chips, one chip.
 const fn amd(name: &'static str, memory_mib: u64) -> Gpu {
     Gpu { name, backend: "hip", memory_mib, measured: false }
 }
@@ -167,7 +167,7 @@ pub(crate) struct Plan {
     pub(crate) stacks_bytes: u64,
     /// Weights that its domains have.
     pub(crate) weights_bytes: u64,
-    /// Of these, what is there at the same time.
+    /// Bytes of weights that are there at the same time.
     pub(crate) weights_there_bytes: u64,
     /// What is left for leases.
     pub(crate) left_bytes: u64,
@@ -219,7 +219,7 @@ impl Shortage {
         }
     }
 
-    /// Whether more GPUs help.
+    /// True if more GPUs help.
     fn shrinks(&self) -> bool {
         matches!(
             self,

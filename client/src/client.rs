@@ -89,8 +89,8 @@ impl Client {
         }
     }
 
-    /// How long the supervisor may take from now on to answer a request that it does at once. Those for which it compiles,
-    /// reads files or waits for calls take what they take.
+    /// How long the supervisor may take from now on to answer a request without slow work. Requests that compile, read
+    /// files or wait for calls have no such limit.
     pub fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }

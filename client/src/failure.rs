@@ -53,7 +53,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Whether the reader of the output closed it, having seen enough.
+    /// True if the reader of the output closed it, having seen enough.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Print(error) if error.kind() == std::io::ErrorKind::BrokenPipe)
     }

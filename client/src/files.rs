@@ -42,7 +42,7 @@ impl Files {
         self.inside(name).map(|name| self.config.with_file_name(name))
     }
 
-    /// A file that the configuration names, if it is there.
+    /// A file that the configuration names, if present.
     pub(crate) fn find(&self, name: &str) -> Result<Option<Source>> {
         let name = self.inside(name)?;
         Ok(match &self.package {

@@ -57,7 +57,7 @@ pub struct PackagedWeight {
     source: Option<Source>,
     /// Which part of the file it is; `None` if there is no such file.
     pub data: Option<FileRange>,
-    /// What a `.npy` file says that it holds.
+    /// The array that a `.npy` file declares.
     pub array: Option<Array>,
 }
 
@@ -205,7 +205,7 @@ impl PackagedModule {
 }
 
 impl PackagedWeight {
-    /// Its file and bytes; an error that says how to name one where there is none.
+    /// The weight's file and bytes; without a file, an error that says how to name one.
     fn file(&self, config: &Path) -> Result<(&Source, u64)> {
         let Self { name, path, source, data, .. } = self;
         match (source, data) {

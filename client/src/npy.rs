@@ -29,9 +29,9 @@ const DATA_ALIGN: usize = 64;
 pub struct Header {
     /// The array.
     pub array: Array,
-    /// True if its numbers have their most significant byte first.
+    /// True if numbers have their most significant byte first.
     pub big_endian: bool,
-    /// True if its columns lie one behind the other, not its rows.
+    /// True if columns lie one behind the other, not rows.
     pub fortran: bool,
     /// Where the data starts.
     pub data_offset: u64,
@@ -86,7 +86,7 @@ pub enum NpyError {
     },
 }
 
-/// Which part of a file it contributes, and what a `.npy` file says that this holds.
+/// The part of a file that a source contributes, and the header of a `.npy` file.
 pub fn look(source: &Source) -> Result<(FileRange, Option<Header>)> {
     let path = source.path();
     let opened = source.open()?;
@@ -133,12 +133,12 @@ pub fn of_bytes(path: &Path, mut content: Vec<u8>) -> Result<(Array, Vec<u8>)> {
     Ok((header.array, bytes))
 }
 
-/// Whether bytes without a name are meant to be a `.npy` file.
+/// True if bytes without a name are meant to be a `.npy` file.
 pub fn starts_as_npy(content: &[u8]) -> bool {
     content.starts_with(MAGIC)
 }
 
-/// Whether a file is meant to be a `.npy` file.
+/// True if a file is meant to be a `.npy` file.
 pub fn is_npy(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "npy")
 }
@@ -218,7 +218,7 @@ impl Header {
         if found == announced { Ok(announced) } else { Err(NpyError::DataBytes { announced, found }) }
     }
 
-    /// True if its bytes are what devices take: little-endian, one row behind the other.
+    /// True if the bytes lie as devices take them: little-endian, row by row.
     fn lies_as_sent(&self) -> bool {
         let long = self.array.shape.iter().filter(|dim| **dim > 1).count();
         !self.big_endian && (!self.fortran || long < 2)

@@ -121,7 +121,7 @@ fn size(path: &Path, name: &str, shape: Option<&Shape>) -> Result<(u32, u32, Col
     })
 }
 
-/// Whether an output of this shape can be written as a picture.
+/// Checks that an output of this shape can be written as a picture.
 pub(crate) fn check(path: &Path, name: &str, shape: Option<&Shape>) -> Result<()> {
     size(path, name, shape).map(|_| ())
 }

@@ -67,12 +67,12 @@ impl Client {
         answer!(self.call(body, &[])?, Done).map(drop)
     }
 
-    /// The registered functions, and then those that others granted.
+    /// The registered functions, followed by granted ones.
     pub fn list_functions(&mut self) -> Result<Vec<v1::FunctionInfo>> {
         self.functions_behind("")
     }
 
-    /// The functions that others granted.
+    /// The granted functions.
     pub fn list_granted_functions(&mut self) -> Result<Vec<v1::FunctionInfo>> {
         self.functions_behind("/")
     }
@@ -124,7 +124,7 @@ impl Client {
         answer!(self.call(body, &[])?, Grants).map(|grants| grants.tenants)
     }
 
-    /// What this tenant has, and what it may have.
+    /// The tenant's usage and quotas.
     pub fn quota(&mut self) -> Result<v1::TenantInfo> {
         answer!(self.call(request::Body::Quota(v1::Empty {}), &[])?, Tenant)
     }

@@ -125,7 +125,7 @@ fn watch() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Ends the command by a signal. It goes on only where who started it has it ignore that one.
+/// Ends the command by a signal, unless the command was started with that signal ignored.
 fn end_by(signal: Signal) {
     let mut only = SigSet::empty();
     only.add(signal);

@@ -45,7 +45,7 @@ impl Source {
         Self { path, member: Some(part) }
     }
 
-    /// What errors call it; of a file its path.
+    /// The source's name in errors; of a file its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -58,7 +58,7 @@ impl Source {
         }
     }
 
-    /// All its bytes, of which there may be so many. Of what is larger no more than that is read.
+    /// All bytes of the source, at most `most_bytes`. Of a larger source no more than that is read.
     pub fn read(&self, most_bytes: u64, what: &str) -> Result<Vec<u8>> {
         let opened = self.open()?;
         let mut content = Vec::new();
@@ -97,7 +97,7 @@ impl Opened {
         Self { file: self.file.clone(), range: FileRange { offset, bytes: part.bytes } }
     }
 
-    /// Reads it from its start to the end that it had when it was opened.
+    /// Reads the source from the start to its end when it was opened.
     pub fn reader(&self) -> impl Read {
         RangeReader { opened: self, at: 0 }
     }

@@ -40,7 +40,7 @@ pub(crate) fn rows(timings: &Timings) -> [(&'static str, u64); 7] {
     [queued, copy_in, execute, copy_out, clear, other, total]
 }
 
-/// Whether some of the clearing was done before the call came, so that the stages add up to more than the total.
+/// True if some of the clearing was done before the call came, so that the stages add up to more than the total.
 pub(crate) fn cleared_before(timings: &Timings) -> bool {
     let [queued, copy_in, execute, copy_out, clear, total] = all(timings).map(|(_, ns)| u128::from(ns));
     clear > 0 && queued + copy_in + execute + copy_out + clear > total

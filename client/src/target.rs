@@ -29,7 +29,7 @@ pub(crate) const DEFAULTS: &str = "cpu,sm_70,sm_90,gfx90a,gfx942";
 /// The version that the kernels of Pappus are built with; what it makes of them is the same everywhere.
 pub(crate) const PREFERRED_COMPILER: u32 = 19;
 
-/// Each architecture, the oldest PTX that has it and that its drivers take (R550 takes 8.4), and the first clang that knows it.
+/// Architectures, each with the oldest PTX for it that its drivers take (R550 takes 8.4), and the first clang for it.
 const PTX: [(&str, &str, u32); 11] = [
     ("sm_70", "ptx63", PREFERRED_COMPILER),
     ("sm_72", "ptx63", PREFERRED_COMPILER),

@@ -43,7 +43,7 @@ pub fn read_frames(mut bytes: &[u8]) {
     }
 }
 
-/// Takes out what is whole, and reads it as the supervisor does; whether the stream goes on.
+/// Takes out whole frames, and reads them as the supervisor does; true if the stream goes on.
 fn take(decoder: &mut Decoder<u32>, messages: &mut Vec<Vec<u8>>) -> bool {
     loop {
         match decoder.next_frame() {

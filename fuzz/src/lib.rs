@@ -20,9 +20,9 @@ pub mod worker;
 /// Something that reads a stranger's bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// Its name, which its folder of the corpus has, too.
+    /// The name of the target, and of its folder of the corpus.
     pub name: &'static str,
-    /// Reads an input. What it reads it may refuse; it panics where something is wrong with the reader.
+    /// Reads an input, which may be refused; panics if something is wrong with the reader.
     pub read: fn(&[u8]),
 }
 

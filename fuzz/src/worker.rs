@@ -1,5 +1,5 @@
-//! What supervisor and worker tell each other: frames of both directions, read where they lie, and descriptors
-//! beside them.
+//! Messages between supervisor and worker: frames of both directions, read in place, and descriptors beside
+//! them.
 
 use std::os::fd::AsFd;
 
@@ -12,7 +12,7 @@ use pappus_shmem::fds;
 pub fn read(mut bytes: &[u8]) {
     while let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() {
         let Ok((tag, id, length)) = Header::decode(header) else { return };
-        // A stream that ends early gives what is there, so that short inputs reach the bodies.
+        // A stream that ends early gives the bytes it has, so that short inputs reach the bodies.
         let (body, later) = rest.split_at(rest.len().min(length));
         bytes = later;
         let frame = Frame { tag, id, body };

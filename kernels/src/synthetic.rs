@@ -4,9 +4,9 @@
 /// An object to be.
 #[derive(Debug, Clone)]
 pub struct CodeObject {
-    /// What its note says that it is made for, such as `gfx90a`.
+    /// The target in the object's note, such as `gfx90a`.
     pub target: String,
-    /// The same in its header.
+    /// The target in the object's header.
     pub flags: u32,
     /// The version of the format in its header: 2 means version 4 of code objects.
     pub abi_version: u8,

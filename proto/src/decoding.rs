@@ -87,7 +87,7 @@ static REQUEST: Shape = holding(&[
     (26, &LEAF),
 ]);
 
-/// What decoding this request takes, in one pass over its bytes.
+/// The cost of decoding a request, found in one pass over its bytes.
 pub fn cost(message: &[u8]) -> Result<DecodingCost, DecodingError> {
     let mut scan = Scan { id: 0, parts: 0, numbers: 0 };
     scan.message(message, &REQUEST, true)?;

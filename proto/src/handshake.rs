@@ -1,6 +1,6 @@
-//! The version handshake. The client writes a greeting that says which versions it speaks; the
-//! supervisor answers with the same layout and the one it chose, or zeros if there is none. These
-//! sixteen bytes never change shape, so that any two versions can tell each other apart.
+//! The version handshake. The client writes a greeting that says which versions it speaks; the supervisor
+//! answers with the same layout and the one it chose, or zeros if there is none. The sixteen bytes never
+//! change shape: any two versions can tell each other apart.
 //!
 //! ```text
 //! 0        8         10        12         16

@@ -18,7 +18,7 @@ pub const MAX_BLOB_BYTES: u64 = 64 << 30;
 /// Bytes of one arena.
 pub const MAX_ARENA_BYTES: u64 = 64 << 30;
 
-/// Whether `name` can name a module or function: letters, digits, `.`, `_`, `-`; no leading dot.
+/// True if `name` can name a module or function: letters, digits, `.`, `_`, `-`; no leading dot.
 pub fn is_valid_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= MAX_NAME_BYTES

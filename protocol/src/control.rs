@@ -76,7 +76,7 @@ pub fn recv(socket: &impl AsFd, id: u64, count: usize) -> Result<Vec<OwnedFd>, P
     Ok(got)
 }
 
-/// Whether a packet is there to be fetched; the end of the connection is none.
+/// True if a packet is there to be fetched; the end of the connection is none.
 pub fn waits(socket: &impl AsFd) -> bool {
     use rustix::net::RecvFlags;
     let mut first = [0; 1];

@@ -12,7 +12,7 @@ pub fn pin_to_numa_node(numa_node: Option<u32>) {
     }
 }
 
-/// Processors as the kernel lists them, such as `0-3,8`; none if it lists none.
+/// Processors of a list of the kernel's, such as `0-3,8`; none if the list is empty.
 fn processors(list: &str) -> Option<CpuSet> {
     let mut set = CpuSet::new();
     for range in list.trim().split(',').filter(|range| !range.is_empty()) {

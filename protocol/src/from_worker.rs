@@ -149,10 +149,10 @@ pub struct KernelInfo {
     /// Device memory that the driver takes for the stacks of all threads that can be resident.
     #[serde(default)]
     pub stack_bytes: u64,
-    /// Bytes of shared memory that it declares itself.
+    /// Bytes of shared memory that the kernel declares.
     #[serde(default)]
     pub shared_bytes: u32,
-    /// Most threads of a block that it can be launched with; 0 where that is not known.
+    /// Most threads in a block of a launch; 0 if unknown.
     #[serde(default)]
     pub max_threads: u32,
 }
@@ -202,7 +202,7 @@ pub enum ParamClass {
 pub struct Survey {
     /// The driver's version, for people.
     pub driver: String,
-    /// Whether a daemon lets processes share a device at the same time (MPS).
+    /// True if a daemon lets processes share a device at the same time (MPS).
     pub shared: bool,
     /// The devices.
     pub devices: Vec<FoundDevice>,

@@ -104,7 +104,7 @@ pub enum Tag {
 }
 
 impl Tag {
-    /// The tag with this number, if there is one.
+    /// The tag with this number, if any.
     pub fn from_wire(number: u16) -> Option<Self> {
         use Tag::*;
         [

@@ -54,11 +54,12 @@ pub struct DriverEnvironment {
     pub passed: &'static [&'static str],
     /// Those that are the same for all.
     pub fixed: &'static [(&'static str, &'static str)],
-    /// The one that says how many hardware queues there are.
+    /// The variable for the number of hardware queues.
     pub queues: &'static str,
-    /// The one that says which devices a process sees, by their UUIDs; passed on where all are meant.
+    /// The variable for the devices that a process sees, by their UUIDs; passed on if all are meant.
     pub visible: &'static str,
-    /// The same by positions, among what `visible` leaves, for devices without a UUID of their own.
+    /// The variable for the same by positions among the devices of `visible`, for devices without a UUID of
+    /// their own.
     pub positions: &'static str,
 }
 

@@ -64,7 +64,7 @@ pub struct Arguments {
     pub numa_node: Option<u32>,
     /// The user that the process becomes.
     pub uid: Option<u32>,
-    /// Whether the supervisor adopts a successor that the process leaves behind.
+    /// True if the supervisor adopts a successor that the process leaves behind.
     pub adopted: bool,
     /// Layers of the sandbox that are not tried.
     pub without: Layers,

@@ -91,17 +91,17 @@ impl Layers {
         self.0 &= !(1 << layer as u16);
     }
 
-    /// Whether it has one.
+    /// True if the set has `layer`.
     pub fn has(self, layer: Layer) -> bool {
         self.0 & 1 << layer as u16 != 0
     }
 
-    /// Its members, in the order of [`Layer::ALL`].
+    /// The set's members, in the order of [`Layer::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Layer> {
         Layer::ALL.into_iter().filter(move |layer| self.has(*layer))
     }
 
-    /// Without any.
+    /// True if the set has no layer.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -43,7 +43,7 @@ pub enum Got {
 
 /// What the other side changes without writing to the pipe, which a waiting thread looks at as well.
 pub trait Beside {
-    /// Whether there is something to look at.
+    /// True if there is something to look at.
     fn came(&self) -> bool;
     /// The thread is about to block: from here on, the other side writes to the pipe, too. False if there is something
     /// to look at first.
@@ -285,7 +285,7 @@ impl Outbox {
         self.before + self.buffer.len() as u64
     }
 
-    /// Of these, bytes that the reader has taken. What it left is still there after its end.
+    /// Bytes that the reader has taken. Unread bytes stay there after the reader's end.
     pub fn taken(&self) -> std::io::Result<u64> {
         let left = rustix::io::ioctl_fionread(&self.fd)?;
         Ok((self.before + self.written as u64).saturating_sub(left))

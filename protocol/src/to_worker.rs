@@ -126,8 +126,8 @@ pub enum WeightsForm {
 pub struct Load {
     /// What the descriptor is.
     pub weights: WeightsForm,
-    /// The weights of this function go, and these take their memory if it suits them. No
-    /// [`FromWorker::Unloaded`](crate::FromWorker::Unloaded) follows for it.
+    /// A function whose weights go: the new ones take their memory, if it suits. No
+    /// [`FromWorker::Unloaded`](crate::FromWorker::Unloaded) follows for that function.
     pub instead_of: Option<u64>,
 }
 
@@ -139,7 +139,7 @@ pub struct Install {
     pub modules: u32,
     /// Bytes of every weights buffer, in the blueprint's order.
     pub weight_bytes: Vec<u64>,
-    /// True if its calls are checked: they run the configuration's checked blueprint, with modules that have checks.
+    /// True if calls are checked: they run the configuration's checked blueprint, with modules that have checks.
     pub checked: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Turns change hands over a page of memory that one worker and the supervisor share: who polls it sees a change without
 //! a system call, and who sleeps is woken by a frame of its pipe that says nothing but that there is something to see.
 //!
-//! Each direction has one word, which one side writes and the other reads, and numbers that belong to it:
+//! Each direction has a word, written by one side and read by the other, and numbers beside that word:
 //!
 //! ```text
 //!  orders: | turn | others wait | the worker sleeps     |   quantum, what a change costs
@@ -53,7 +53,7 @@ fn parts(state: u64) -> (TurnId, bool) {
     (TurnId::new(state >> TURN_SHIFT), state & FLAG != 0)
 }
 
-/// Changes a word; whether its reader sleeps.
+/// Changes a word; true if its reader sleeps.
 fn post(word: &AtomicU64, state: u64) -> bool {
     word.swap(state, Ordering::AcqRel) & READER_SLEEPS != 0
 }
@@ -123,7 +123,8 @@ pub enum Yield {
         turn: TurnId,
         /// Device time that it used.
         used_ns: u64,
-        /// Calls that it answered since its process began or was scrubbed, those included whose frames come behind this.
+        /// Calls that the process answered since its start or its last scrub, including calls whose frames come behind
+        /// this message.
         answered: u64,
     },
 }
@@ -138,7 +139,7 @@ impl<W: Words> Orders<W> {
         Self(words)
     }
 
-    /// The worker has this turn; whether it must be woken.
+    /// Grants the worker a turn; true if it must be woken.
     #[must_use]
     pub fn grant(&mut self, turn: TurnId, prices: Prices) -> bool {
         let both = u64::from(prices.quantum_us) << 32 | u64::from(prices.change_us);
@@ -146,7 +147,7 @@ impl<W: Words> Orders<W> {
         post(self.0.word(ORDER), state(turn, false))
     }
 
-    /// Others wait for the turn that the worker has; whether it must be woken.
+    /// Says that others wait for the worker's turn; true if the worker must be woken.
     #[must_use]
     pub fn revoke(&mut self, turn: TurnId) -> bool {
         post(self.0.word(ORDER), state(turn, true))
@@ -182,7 +183,7 @@ impl<W: Words> Yields<W> {
         [USED, ANSWERED].into_iter().for_each(|at| self.words.word(at).store(0, Ordering::Relaxed));
     }
 
-    /// Whether [`Yields::look`] would show something.
+    /// True if [`Yields::look`] would show something.
     pub fn came(&self) -> bool {
         self.seen.came(self.words.word(YIELD))
     }
@@ -227,13 +228,13 @@ impl<W: Words> WorkerEnd<W> {
         self.answered += 1;
     }
 
-    /// The lanes run empty; whether the supervisor must be woken.
+    /// Says that the lanes run empty; true if the supervisor must be woken.
     #[must_use]
     pub fn ending(&mut self, turn: TurnId) -> bool {
         post(self.words.word(YIELD), state(turn, false))
     }
 
-    /// The turn is given back; whether the supervisor must be woken.
+    /// Gives the turn back; true if the supervisor must be woken.
     #[must_use]
     pub fn give_back(&mut self, turn: TurnId, used_ns: u64) -> bool {
         self.words.word(USED).store(used_ns, Ordering::Relaxed);
@@ -246,7 +247,7 @@ impl<W: Words> WorkerEnd<W> {
         self.answered = 0;
     }
 
-    /// Whether [`WorkerEnd::look`] would show something.
+    /// True if [`WorkerEnd::look`] would show something.
     pub fn came(&self) -> bool {
         self.seen.came(self.words.word(ORDER))
     }

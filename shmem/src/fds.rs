@@ -28,8 +28,8 @@ pub struct Received {
     pub lost: bool,
 }
 
-/// Whether whoever holds the other end of a Unix socket can send descriptors with bytes; what connects to a listening one begins as
-/// that has it. True if the kernel knows the option (Linux 6.16), so that this is in force.
+/// Sets whether the other end of a Unix socket can send descriptors with bytes; connections of a listening socket begin as it
+/// does. True if the kernel knows the option (Linux 6.16), so that the setting is in force.
 pub fn take_descriptors(socket: BorrowedFd<'_>, takes: bool) -> bool {
     /// `include/uapi/asm-generic/socket.h`.
     const SO_PASSRIGHTS: libc::c_int = 83;

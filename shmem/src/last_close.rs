@@ -26,7 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 type Ending = (Pid, Sender<()>);
 type Job = SyncSender<io::Result<Ending>>;
 
-/// The thread that starts such threads; it ends when this is dropped.
+/// The thread that starts closing threads; dropping this value ends the thread.
 #[derive(Debug)]
 pub struct LastClose(Mutex<ToThread>);
 

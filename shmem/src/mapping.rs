@@ -90,8 +90,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Copies from another mapping (or another range of this one) into this one,
-    /// which must be writable.
+    /// Copies from a mapping, perhaps the same, into this one, which must be writable.
     pub fn copy_from(&self, offset: u64, from: &Mapping, at: u64, bytes: u64) -> Result<(), OutOfRange> {
         let (to, from) = (self.range(offset, bytes)?, from.range(at, bytes)?);
         // SAFETY: `range` checked both ends. `copy` because two ranges of one mapping may come close.

@@ -66,8 +66,8 @@ impl ValidatedMemfd {
         self.bytes
     }
 
-    /// Reads it from the start, without mapping. Its position, which who passed it shares, is neither used nor changed: that
-    /// one could keep it locked, by a `read` that does not end.
+    /// Reads the memfd from the start, without mapping. The file's position is neither used nor changed: its sender shares
+    /// the position, and could keep it locked by a `read` that does not end.
     pub fn reader(&self) -> MemfdReader<'_> {
         MemfdReader { fd: self.fd.as_fd(), offset: 0, end: self.bytes }
     }

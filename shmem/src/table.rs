@@ -1,5 +1,5 @@
-//! Threads with a table of descriptors of their own. What other threads open is not in it, so that a process which such
-//! a thread forks inherits nothing of it: a fork copies the table of the thread that asked for it.
+//! Threads with a table of descriptors of their own. Descriptors of other threads are not in the table, and a process
+//! that the thread forks inherits none of them: a fork copies the table of its own thread.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -1,5 +1,5 @@
 //! A page of words that two processes share. Each access is one atomic operation: neither side ever sees half of what
-//! the other one writes, and nothing here waits. What the words mean is for those who share them to say.
+//! the other one writes, and nothing here waits. The two processes say what the words mean.
 
 use std::sync::atomic::AtomicU64;
 

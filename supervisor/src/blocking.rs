@@ -21,7 +21,7 @@ pub enum Whose {
 #[derive(Debug, Clone)]
 pub struct BlockingThreads {
     tenants: Arc<Semaphore>,
-    /// Of these, those that copy what tenants hand over.
+    /// Places of threads that copy what tenants hand over.
     copying: Arc<Semaphore>,
 }
 
@@ -67,7 +67,7 @@ impl BlockingThreads {
         }
     }
 
-    /// Does this on another thread, once there is one.
+    /// Runs `work` on another thread, once one is free.
     pub async fn run<T: Send + 'static>(
         &self,
         whose: Whose,

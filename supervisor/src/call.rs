@@ -31,7 +31,7 @@ pub struct Arena {
     pub memfd: ClientMemfd,
     closed: AtomicBool,
     account: Arc<Account>,
-    /// Its bytes among those of its tenant's arenas that workers map, once a call names it.
+    /// The arena's share of its tenant's mapped bytes, charged once a call names the arena.
     pinned: OnceLock<Taken>,
 }
 
@@ -60,7 +60,8 @@ impl Arena {
         }
     }
 
-    /// Whether a worker that maps it for a call that waited must forget it again after that call.
+    /// True if the client closed the arena: a worker that maps it for a waiting call must unmap it after that
+    /// call.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -110,11 +111,11 @@ pub struct Call {
     pub arrived_ns: u64,
     /// When it was handed to a worker, likewise; 0 while it waits, for the first time or again.
     pub started_ns: AtomicU64,
-    /// Where its frame ends in what its worker was sent.
+    /// Where the call's frame ends in the bytes that its worker was sent.
     pub sent_at: AtomicU64,
-    /// Counts it where it runs, where there are several devices.
+    /// Counts the call on its device, if there are several devices.
     pub routed: Option<Routed>,
-    /// Where its answer goes.
+    /// Where the answer goes.
     pub reply: Arc<dyn Completion>,
 }
 
@@ -153,7 +154,7 @@ impl WrittenRegions {
         });
     }
 
-    /// Whether it was done in time.
+    /// True if all ranges were zeroed in time.
     fn zero(&self, until_ns: u64) -> bool {
         const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
         for (arena, range) in &self.0 {
@@ -175,9 +176,9 @@ impl WrittenRegions {
 pub enum Outcome {
     /// It succeeded.
     Done {
-        /// Where its time went, as its worker says.
+        /// Where the call's time went, as the worker says.
         timings: Done,
-        /// Its staged outputs, in the blueprint's order.
+        /// The staged outputs, in the blueprint's order.
         staged: Vec<Vec<u8>>,
     },
     /// It failed, as its worker says.
@@ -218,7 +219,7 @@ pub trait Completion: Any + Debug + Send + Sync {
     /// Answers the call, unless it was answered.
     fn complete(&self, call: &Call, device: &str, outcome: Outcome);
 
-    /// Whether it was answered, or needs no answer any more.
+    /// True if the call was answered, or needs no answer any more.
     fn is_over(&self) -> bool;
 
     /// Whose call it is.

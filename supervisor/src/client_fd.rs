@@ -80,7 +80,7 @@ impl Drop for ClientFd {
     }
 }
 
-/// Closes sockets that may linger, or whose queues may hold such ones.
+/// The thread that closes sockets which may linger, or hold lingering sockets in their queues.
 static LAST_CLOSE: LazyLock<Option<LastClose>> = LazyLock::new(|| {
     LastClose::start()
         .inspect_err(|error| tracing::warn!("cannot start the thread that closes sockets: {error}"))

@@ -28,7 +28,7 @@ pub enum Defence {
 }
 
 impl Defence {
-    /// Whether a test switched it off.
+    /// True if a test switched it off.
     #[inline]
     pub fn is_off(self) -> bool {
         is_named(match self {
@@ -44,7 +44,7 @@ impl Defence {
     }
 }
 
-/// Whether a test switched a limit off.
+/// True if a test switched a limit off.
 #[inline]
 pub fn is_unlimited(limit: Limit) -> bool {
     is_named(limit.name())

@@ -1,6 +1,6 @@
-//! Names of things as types of their own, so that one cannot stand where another belongs.
+//! Every id has a type of its own, so that no id can stand where another belongs.
 //!
-//! Each is a plain integer in messages and on disk; only `get` and `new` cross that border. Those that workers are told
+//! Each is a plain integer in messages and on disk; only `get` and `new` cross that border. Ids that workers are told
 //! are the protocol's.
 
 use std::collections::HashMap;
@@ -47,7 +47,7 @@ impl Serials {
     }
 }
 
-/// A map by ids that the supervisor gives out itself: nobody can choose them so that they collide.
+/// A map by ids that the supervisor gives out: nobody can choose ids that collide.
 pub type IdMap<K, V> = HashMap<K, V, rustc_hash::FxBuildHasher>;
 
 impl WorkerId {

@@ -1,6 +1,6 @@
 //! The supervisor: one process per machine between clients and isolated workers.
 //!
-//! In reading order; each module uses only those before it (`tests/integration/arrows.rs` holds that):
+//! In reading order; a module uses only earlier ones (`tests/integration/arrows.rs` holds that):
 //! - [`limits`], [`ids`], [`sha256`], [`tenant_name`], [`metrics`].
 //! - [`service_manager`]: what a service manager tells this process, and is told by it.
 //! - [`concurrent`]: what threads share while a call is answered.

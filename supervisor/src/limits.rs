@@ -19,7 +19,7 @@ pub fn socket_threads() -> usize {
     (processors() / 8).clamp(2, 8)
 }
 
-/// Processors that this process may use, as it began.
+/// Processors that the process might use when it began.
 pub fn processors() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZero::get))
@@ -72,7 +72,7 @@ pub const DEFAULT_PINNED_BYTES: u64 = 64 << 30;
 pub const DEFAULT_BLOB_FILES: u64 = 200_000;
 /// Invocations of one tenant without an answer.
 pub const DEFAULT_CALLS: u64 = 8192;
-/// Invocations of one tenant that wait on one device: less than half of what may wait there in all.
+/// Invocations of one tenant that wait on one device: less than half of all that may wait there.
 pub const DEFAULT_QUEUED_CALLS: u64 = 4096;
 /// Their inline bytes, likewise.
 pub const DEFAULT_QUEUED_BYTES: u64 = 96 << 20;
@@ -90,7 +90,7 @@ pub const DEFAULT_DESCRIPTORS: u64 = 4096;
 pub const DEFAULT_LOADED: u64 = 512;
 /// Tenants that may call a function besides its owner.
 pub const MAX_GRANTS: usize = 1_000;
-/// Functions that one tenant may grant to one other: nobody asked that one, whose list they are in.
+/// Functions that one tenant may grant to another, who finds them in its list without having asked.
 pub const MAX_GRANTS_TO_ONE: usize = 1_000;
 /// Owners whose functions a tenant may decline to see.
 pub const MAX_DECLINED: usize = 1_000;

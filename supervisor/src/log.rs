@@ -74,7 +74,7 @@ struct Budget {
 }
 
 impl Budget {
-    /// Whether one more line may be written: how many were left out before it.
+    /// Asks for one more line: the number of lines left out before it, or none if it must be left out, too.
     fn allow(&mut self, period: u64, most: u64) -> Option<u64> {
         if self.period != period {
             (self.period, self.lines) = (period, 0);

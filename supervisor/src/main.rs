@@ -128,7 +128,7 @@ fn list_devices(as_json: bool) -> ExitCode {
 
 fn start(config: Config, manager: ServiceManager) -> Result<(), Box<dyn std::error::Error>> {
     raise_descriptor_limit();
-    // Signals end it, also where whoever started it blocks them, which its children inherit.
+    // Signals must end the supervisor, even if its parent blocked them, which children inherit.
     SigSet::empty().thread_set_mask()?;
     let mut own_sockets = vec![config.admin_socket.clone()];
     // What a service manager listens on outlives this process.

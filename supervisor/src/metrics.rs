@@ -71,11 +71,11 @@ impl Latencies {
 pub enum Answer {
     /// It succeeded.
     Completed,
-    /// It failed, for another reason than those below.
+    /// The call failed, for a reason that is not listed below.
     Failed,
-    /// Its deadline passed, while it waited or ran.
+    /// The deadline passed while the call waited or ran.
     Deadline,
-    /// Its client gave it up.
+    /// The client gave the call up.
     Cancelled,
 }
 
@@ -92,7 +92,7 @@ static UNPLACED: OnceLock<Latencies> = OnceLock::new();
 pub struct WeightCounts {
     /// Calls of functions with weights that were handed to workers.
     pub calls: u64,
-    /// Of these, calls whose weights were in their worker or on their way to it.
+    /// Those whose weights were in the worker already, or on their way.
     pub hits: u64,
     /// Loads from the host's copy.
     pub loads: u64,
@@ -100,7 +100,7 @@ pub struct WeightCounts {
     pub loaded_bytes: u64,
     /// Of the loads, those that began before a call was handed to a worker for them.
     pub ahead: u64,
-    /// Of the loads, those that took the memory of what they replace.
+    /// Loads that took the memory of the weights that they replace.
     pub reused: u64,
     /// Weights that left the device for others, or for calls.
     pub evictions: u64,
@@ -141,7 +141,7 @@ pub struct DeviceMetrics {
     pub standbys_ready: Gauge,
     /// Standbys that there should be.
     pub standbys_wanted: Gauge,
-    /// Whether no worker gets ready.
+    /// 1 if no worker gets ready, else 0.
     pub lost: Gauge,
     /// What its memory is used for.
     pub memory: MemoryGauges,
@@ -192,7 +192,7 @@ impl DeviceMetrics {
         }
     }
 
-    /// What is there of weights, and what happened to them since the start.
+    /// Bytes of weights on the device, and what happened to weights since the start.
     pub fn weights(&self, bytes: u64, counts: &WeightCounts) {
         self.weights_bytes.set(bytes as f64);
         self.weights_hits.absolute(counts.hits);
@@ -283,7 +283,7 @@ pub fn state_free(bytes: u64) {
     gauge!("pappus_state_free_bytes").set(bytes as f64);
 }
 
-/// Whether calls can be made and functions be registered, and for each reason against it whether it holds.
+/// Publishes whether calls can be made and functions registered, and which reasons there are against it.
 pub fn ready(reasons: impl Iterator<Item = (&'static str, bool)>) {
     let mut ready = true;
     for (reason, holds) in reasons {

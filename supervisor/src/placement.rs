@@ -67,7 +67,7 @@ pub struct Candidate {
     pub weights_ns: u64,
 }
 
-/// What is known of a device for one call, by its position; none if it cannot run it.
+/// Looks up the device at a position for one call; none if that device cannot run the call.
 pub type Able<'a> = &'a dyn Fn(usize) -> Option<Candidate>;
 
 /// The homes of all domains.
@@ -107,14 +107,14 @@ struct Presence {
     in_flight: u32,
     /// When its last call there ended.
     used_ns: Option<u64>,
-    /// When the first one ended that found nothing there. What came before waited with it until then.
+    /// When the first call that found nothing there ended. Earlier calls waited with it until then.
     warm_ns: u64,
-    /// How long its calls take there for each that is in flight: what one more call in its queue costs.
+    /// The time of a call there, divided by the calls in flight: what one more call in the queue costs.
     per_call: Average,
 }
 
 impl Presence {
-    /// How much of the domains that had calls there lately is this one.
+    /// How much this domain counts among the domains with calls there lately, from 0 to 1.
     fn lately(&self, now_ns: u64) -> f64 {
         match (self.in_flight, self.used_ns) {
             (0, None) => 0.0,
@@ -237,7 +237,7 @@ impl Placement {
         })))
     }
 
-    /// The device for a call, of those that are able; none if there are none. `clock` says what time it is.
+    /// The device for a call, chosen among those that are able; none if no device is. `clock` tells the time.
     pub fn route(
         self: &Arc<Self>,
         clock: fn() -> u64,
@@ -298,8 +298,8 @@ impl State {
         Some((to, here.in_flight, is_cold))
     }
 
-    /// A domain without a home, or whose home cannot run this call, gets one. One that has a home keeps it, unless it
-    /// has nothing there: what its home cannot run may be a single large call.
+    /// Gives a home to a domain without one. A domain whose home cannot run this call keeps that home, unless it has
+    /// nothing there: the call may be a single large one.
     fn settle(&mut self, now_ns: u64, domain: Domain, device: usize) {
         let devices = self.devices.len();
         if self.domains.len() >= MAX_IDLE {
@@ -384,8 +384,8 @@ impl State {
         (0..self.devices.len()).filter_map(able).min_by(order)
     }
 
-    /// What a domain's next call costs on another device than its home: to bring it there, and what it takes there beside
-    /// the others, who have the device as much as it has.
+    /// Cost of a domain's next call on a device other than its home: the move, and the run beside the other domains,
+    /// which share the device equally.
     fn elsewhere_ns(
         &self,
         now_ns: u64,
@@ -418,12 +418,13 @@ impl State {
     ) -> Candidate {
         let Some(state) = self.domains.get(&domain) else { return home };
         let here = &state.there[home.device];
-        // Calls that fit its lanes do not wait for each other.
+        // Calls that fit the home's lanes do not wait for each other.
         if here.in_flight < home.lanes {
             return home;
         }
         let queue_ns = here.per_call.or(0.0) * f64::from(here.in_flight);
-        // Where as many others have calls, they would lose by it what this one gains.
+        // Spread only to a device with fewer active domains: otherwise other domains lose what this one
+        // gains.
         let at_home = self.devices[home.device].busy.most(now_ns);
         let has_less = |device: &usize| {
             let others = self.devices[*device].busy.most(now_ns) - state.there[*device].lately(now_ns);

@@ -21,7 +21,7 @@ pub enum Limit {
     BlobFiles,
     /// Bytes of arenas.
     ArenaBytes,
-    /// Of these, bytes that workers map, which GPUs pin.
+    /// Bytes of arenas that workers map, and GPUs pin.
     PinnedBytes,
     /// Connections.
     Connections,
@@ -50,7 +50,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// All of them, in the order in which they are shown.
+    /// All limits, in the order of their display.
     pub const ALL: [Self; 18] = [
         Self::Functions,
         Self::ModuleBytes,
@@ -101,7 +101,7 @@ impl Limit {
         }
     }
 
-    /// Whether it counts bytes.
+    /// True if the limit counts bytes.
     pub fn is_bytes(self) -> bool {
         !matches!(
             self,
@@ -116,7 +116,7 @@ impl Limit {
         )
     }
 
-    /// What so many connections take of it as long as they are open.
+    /// What so many connections take of the limit as long as they are open.
     pub fn lasting(self, connections: u64) -> u64 {
         match self {
             Self::RequestBytes => connections.saturating_mul(limits::CONNECTION_BYTES),
@@ -170,7 +170,7 @@ impl QuotaError {
         Self { used: self.used - own, more: self.more + own, freeing, ..self }
     }
 
-    /// Whether it would not fit if nothing else were there. A call does not wait in a queue on a device that is free.
+    /// True if the request is too large even alone. (A call does not wait in the queue of a free device.)
     fn is_alone(&self) -> bool {
         self.more > self.most && !matches!(self.limit, Limit::QueuedCalls | Limit::QueuedBytes)
     }

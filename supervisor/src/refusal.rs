@@ -169,7 +169,7 @@ pub fn internal(what: &'static str, error: impl fmt::Display) -> Failure {
     Failure::Internal(what)
 }
 
-/// Whether a machine that has too little of something explains what a socket answered.
+/// True if a machine that has too little of something explains what a socket answered.
 pub fn is_lack(error: &std::io::Error) -> bool {
     // On a socket, to be told to come again is no lack.
     Errno::from_io_error(error)

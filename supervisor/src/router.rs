@@ -94,13 +94,13 @@ impl Router {
         Ok((&self.devices[routed.device()], Some(routed)))
     }
 
-    /// Whether another device than this one could run a call now.
+    /// True if another device than `at` could run the call now.
     pub fn has_other(&self, at: usize, call: &Call) -> bool {
         (0..self.devices.len()).any(|other| self.can_take(at, other, call))
     }
 
-    /// The device for a call that waits on one that is lost; none if no other one can run it. The call counts there from
-    /// now on.
+    /// The new device of a call that waits on a lost one; none if no other device can run the call. The call counts
+    /// there from now on.
     pub fn elsewhere(&self, at: usize, call: &Call) -> Option<&Arc<Device>> {
         let function = &call.function;
         let able = |other: usize| {

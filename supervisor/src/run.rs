@@ -152,7 +152,7 @@ pub async fn run(
     Ok(())
 }
 
-/// Waits for threads, but not longer than this; whether they ended.
+/// Waits for threads, at most this long; true if they ended.
 async fn join_within(threads: Vec<JoinHandle<()>>, patience: Duration) -> bool {
     let (joined, all_joined) = oneshot::channel();
     // A thread of its own: those of the runtime may all be busy.

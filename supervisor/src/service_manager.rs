@@ -48,7 +48,7 @@ impl ServiceManager {
         })
     }
 
-    /// Whether it listens on the clients' socket.
+    /// True if the service manager listens on the clients' socket.
     pub fn has_clients(&self) -> bool {
         self.clients.is_some()
     }
@@ -78,12 +78,12 @@ impl ServiceManager {
         Ok(Some(listener))
     }
 
-    /// Whether it wants to hear anything.
+    /// True if the service manager wants notifications.
     pub fn listens(&self) -> bool {
         self.ear.is_some()
     }
 
-    /// How often it wants to hear that the process works.
+    /// How often to tell the service manager that the process works.
     pub fn wants_to_hear_every(&self) -> Option<Duration> {
         // Twice as often as it must be.
         self.watchdog.filter(|_| self.listens()).map(|period| period / 2)

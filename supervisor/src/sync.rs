@@ -40,11 +40,11 @@ pub mod rank {
     pub const LOADED: u8 = 17;
     /// Parts of the registry by tenant.
     pub const REGISTRIES: u8 = 18;
-    /// What one tenant registered, as others see it.
+    /// One tenant's registrations, as other threads see them.
     pub const PUBLISHED: u8 = 19;
     /// Who may call one function.
     pub const CALLERS: u8 = 20;
-    /// What was granted to whom.
+    /// Grants by tenant.
     pub const GRANTED: u8 = 21;
     /// Who is a tenant.
     pub const TENANT_RULES: u8 = 22;
@@ -195,7 +195,7 @@ impl<T, const RANK: u8> OrderedGuard<'_, T, RANK> {
         Self { guard: changed.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner()), held }
     }
 
-    /// As [`OrderedGuard::wait`], for as long as `goes_on` says so and `time` is not over.
+    /// As [`OrderedGuard::wait`], again while `goes_on` is true and `time` is not over.
     pub fn wait_timeout_while(
         self,
         changed: &Condvar,
@@ -228,7 +228,7 @@ struct Held<const RANK: u8>;
 
 #[cfg(debug_assertions)]
 std::thread_local! {
-    /// One bit for each rank of which this thread holds a lock.
+    /// One bit for each rank of the locks that this thread holds.
     static RANKS: std::cell::Cell<u128> = const { std::cell::Cell::new(0) };
 }
 

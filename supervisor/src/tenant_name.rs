@@ -6,7 +6,7 @@ use pappus_proto::limits::is_valid_name;
 /// in use nowhere.
 pub const FIRST_NAMED: u32 = 0xffff_0000;
 
-/// Whether this can be written for a tenant: its name, or its uid.
+/// True if the text can stand for a tenant, as a name or as a uid.
 pub fn is_tenant(text: &str) -> bool {
     match is_number(text) {
         true => uid(text).is_some(),
@@ -14,7 +14,7 @@ pub fn is_tenant(text: &str) -> bool {
     }
 }
 
-/// Whether the configuration can give this name to a tenant: a number would be a uid.
+/// True if the configuration can give this name to a tenant: a number would be a uid.
 pub fn is_tenant_name(text: &str) -> bool {
     is_valid_name(text) && !is_number(text)
 }

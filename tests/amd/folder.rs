@@ -1,6 +1,5 @@
 //! A folder that looks like an AMD GPU to who has it in `LD_LIBRARY_PATH`: the look-alike of HIP's library under its names, and
-//! what it is told. Shared by the tests of several crates, all of which name the look-alike among what they need, so that
-//! cargo builds it beside them.
+//! what it is told. Shared by the tests of several crates, which name the look-alike as a dependency so that cargo builds it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};

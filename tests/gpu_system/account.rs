@@ -67,7 +67,7 @@ pub(crate) fn the_account_agrees_with_the_driver(gpu: &Gpu) {
     agrees(gpu, &supervisor, before, "with weights");
     let with = used(gpu);
     client.remove_function("heavy").unwrap();
-    // They count until the worker said that it forgot them: then they really are free.
+    // Weights count until the worker said that they are forgotten: then their memory really is free.
     until("they are forgotten", || supervisor.device().memory.unwrap().weight_bytes == 0);
     let without = used(gpu);
     assert!(with - without >= WEIGHTS - SLACK, "{} MiB came back", (with - without) / MIB);

@@ -23,7 +23,7 @@ fn add_guilty(client: &mut Client, name: &str, kernel: &str, args: &[Value]) {
     Function { buffers: &[("flag", absolute(8))], steps: &steps, ..Function::default() }.add(client, name);
 }
 
-/// Who is in the way of it: this user's other calls, and another user's.
+/// The calls in the way of the fault: of the same user, and of another one.
 struct Neighbours {
     own: Client,
     stranger: Option<Client>,

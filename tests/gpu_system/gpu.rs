@@ -12,14 +12,14 @@ use crate::programs::program;
 
 /// A GiB of a GPU is so many MiB of what looks like one.
 const MIB_PER_GIB: u64 = 16;
-/// What contexts of all processes are thought to take there, whatever they do.
+/// Memory assumed for the contexts of all processes.
 const CONTEXTS_MIB: u64 = 2304;
 
 /// A GPU under test.
 pub(crate) struct Gpu {
     /// As `--device` names it.
     name: String,
-    /// What it looks like, if it is none.
+    /// The GPU that a look-alike stands for.
     looks_like: Option<&'static str>,
 }
 
@@ -74,7 +74,7 @@ impl Gpu {
         Supervisor::new(program("pappus-supervisor"), flags, dir)
     }
 
-    /// Puts a library into this folder, if this is what it is.
+    /// Puts the look-alike's library into a folder, if this is a look-alike.
     fn look_alike(&self, folder: &Path) {
         if let Some(arch) = self.looks_like {
             std::fs::create_dir(folder).unwrap();

@@ -164,7 +164,7 @@ pub(crate) fn users_find_nothing_after_a_fault_and_after_a_deadline(gpu: &Gpu) {
     });
 }
 
-/// Registers a function that launches one kernel, unless it is there.
+/// Registers a function that launches one kernel, if absent.
 fn add_once(client: &mut Client, kernel: &str, args: &[Value]) {
     if client.show_function(kernel).is_err() {
         let steps = [once(kernel, args)];

@@ -32,7 +32,7 @@ fn main() {
     let role = args.first().map_or("", String::as_str);
     let lies = Path::new(&own).with_file_name(format!("lies.{role}"));
     let taken = lies.with_extension(format!("{role}.{}", std::process::id()));
-    // The process that renames it first has it.
+    // The process that renames the file first plays it.
     if std::fs::rename(&lies, &taken).is_ok() {
         let text = std::fs::read_to_string(&taken).unwrap_or_default();
         match script::play(&text) {

@@ -85,7 +85,7 @@ impl Liar {
             "forever" => loop {
                 self.act(rest)?;
             },
-            // It ends with the process that waits for it.
+            // The silence ends with the process that waits.
             "silence" => loop {
                 rustix::event::poll(&mut [], None)?;
             },

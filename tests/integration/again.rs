@@ -103,7 +103,7 @@ fn a_cancelled_call_is_not_retried_when_its_worker_is_killed() {
     client.cancel(spin).unwrap();
     kit::fails(&mut client, spin, Code::Cancelled);
     supervisor.kill_busy(None);
-    // It does not run again, so this does.
+    // The guilty call does not run again, so another one does.
     kit::works(&mut client);
     assert_eq!(supervisor.device().running, 0);
 }

@@ -94,7 +94,7 @@ fn debians() -> Option<(PathBuf, &'static str)> {
     names.into_iter().map(|name| (folder.join(name), name)).find(|(path, _)| path.is_file())
 }
 
-/// Whether the loader finds a HIP that Pappus takes.
+/// True if the loader finds a HIP that Pappus takes.
 fn new_enough(folder: &TempDir) -> bool {
     let listed = run("pappus-supervisor", folder, &["--list-devices"]).stdout;
     String::from_utf8_lossy(&listed).contains("driver of AMD GPUs")

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::programs::{files_below, workspace};
 
-/// Modules of one level, which do not use each other.
+/// Modules of one level that must not use each other.
 type Level = &'static [&'static str];
 
 /// Of each crate the levels of its modules (a folder, or a file beside `lib.rs`), from the first, which uses no other.
@@ -86,7 +86,7 @@ fn sources(name: &str) -> Vec<(String, String)> {
     files.collect()
 }
 
-/// Whether a file's module is declared for tests only.
+/// True if a file's module is declared for tests only.
 fn is_test_only(folder: &Path, file: &str) -> bool {
     let Some((parent, name)) = file.rsplit_once('/') else { return false };
     let name = name.trim_end_matches(".rs");
@@ -171,7 +171,7 @@ fn wrong(levels: &[Level], sources: &[(String, String)]) -> (Vec<String>, BTreeS
     (found, unknown)
 }
 
-/// Files of one folder that import each other in circles, and files that import those.
+/// Files of a folder in circles of imports, and files that import from such a circle.
 fn circles(folder: &str, sources: &[(String, String)]) -> Vec<String> {
     let roots = ["super::".to_owned(), format!("crate::{folder}::")];
     let map = sources.iter().find(|(file, _)| *file == format!("{folder}/mod.rs"));

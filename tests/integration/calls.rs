@@ -116,7 +116,7 @@ fn an_arena_belongs_to_its_connection() {
     let close = request::Body::CloseArena(v1::CloseArena { arena: arena.id() });
     let id = thief.send(close, &[]).unwrap();
     refused(thief.wait(id), Code::NotFound, words);
-    // The control: for its owner it is there, unchanged.
+    // The control: the owner's function is there, unchanged.
     let own = arena.alloc(6).unwrap();
     client.invoke(&call(secret, own)).unwrap();
     assert_eq!(arena.load(own).unwrap(), b"secret");
@@ -137,7 +137,7 @@ fn an_arena_may_be_closed_while_its_call_runs_or_waits() {
     let closed = client.send(request::Body::CloseArena(close), &[]).unwrap();
     assert!(matches!(client.wait(closed).unwrap(), Body::Done(_)));
     refused(client.invoke(&copy_again), Code::InvalidArgument, "no arena");
-    // A call that was accepted keeps what it needs.
+    // An accepted call keeps its memory and descriptors.
     supervisor.kill_call();
     kit::fails(&mut client, spin, Code::WorkerLost);
     client.wait_invoked(id).unwrap();

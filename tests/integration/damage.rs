@@ -56,7 +56,7 @@ fn machine_code(supervisor: &Supervisor) -> Vec<PathBuf> {
     files
 }
 
-/// A supervisor that starts again, after this was done to what it stored.
+/// A supervisor that starts again after `damage` was done to its state directory.
 fn damaged(damage: impl FnOnce(&Supervisor)) -> (Supervisor, Client) {
     let mut supervisor = Supervisor::start();
     let mut client = supervisor.client();

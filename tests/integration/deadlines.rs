@@ -80,7 +80,7 @@ fn a_half_closed_client_still_gets_every_answer() {
     let (mut supervisor, _) = kit::copy_and_spin_with(&[]);
     supervisor.update();
     let mut half = Raw::greeted(&supervisor.socket());
-    // One whose function loads, one that runs, one that waits, and something else.
+    // A call whose function loads, a call that runs, a call that waits, and another request.
     half.request(1, raw_spin(300), &[]);
     half.request(2, invoke("copy", Some(b"abc")), &[]);
     half.request(3, status(), &[]);

@@ -23,7 +23,7 @@ impl TinyDisk {
     pub(crate) fn at(dir: &Path, program: &Path) -> Option<Self> {
         let state = dir.join("state");
         std::fs::create_dir_all(&state).unwrap();
-        // It ends with the pipe that it reads from.
+        // The keeper ends with the pipe that it reads from.
         let script = format!("mount -t tmpfs -o size={MIB}m,mode=0700 none \"$0\" && echo ready && exec cat");
         let mut keeper = Command::new("unshare")
             .args(["--mount", "sh", "-c", &script])

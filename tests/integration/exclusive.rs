@@ -1,4 +1,4 @@
-//! Calls that need more than half of a device's memory: they have it for themselves, and others give back what they need.
+//! Calls that need more than half of a device's memory have the device alone, and other workers give back memory.
 
 use std::time::Duration;
 
@@ -123,7 +123,7 @@ fn a_worker_that_does_not_give_its_memory_is_replaced() {
     let call = Invocation::new("medium");
     bob.invoke(&call).unwrap();
     let before = supervisor.worker_pids();
-    // The control: it gives back what it was lent.
+    // The control: a worker gives back lent memory.
     let id = alice.send_invocation(&large()).unwrap();
     filled(&mut alice, id);
     assert!(before.iter().all(|pid| supervisor.worker_pids().contains(pid)));

@@ -403,7 +403,7 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-/// Whether a process runs; one that only waits to be collected does not.
+/// True if a process runs; one that only waits to be collected does not.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return false;

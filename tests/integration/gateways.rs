@@ -186,7 +186,7 @@ fn tenants_are_read_again() {
     refused(supervisor.client().act_for(token("alice").as_bytes()), Code::PermissionDenied, "no tenant's");
     kit::works(&mut bob);
     let _more = bob.open_arena(8192).unwrap();
-    // What it had is there when it comes back; by a signal this time.
+    // A tenant that comes back, by a signal this time, has everything that it had.
     supervisor.write("pappus.toml", &sound);
     signal(supervisor.pid(), Signal::HUP);
     until("alice is back", || supervisor.client().act_for(token("alice").as_bytes()).is_ok());

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::fixture::{Supervisor, is_alive, signal, until};
 use crate::kit::{self, Function, absolute, as_stranger};
 
-/// Two users of one worker, with `copy` each; none where this user cannot become another.
+/// Two users of one worker, with `copy` each; none if this user cannot become another one.
 fn two(device: &str) -> Option<(Supervisor, Client, Client)> {
     let supervisor = Supervisor::with(&["--device", device]);
     let mut own = supervisor.client();

@@ -88,7 +88,7 @@ fn a_state_directory_that_cannot_be_written_is_named() {
     assert!(why.1.starts_with("the state directory cannot be written"), "{}", why.1);
     assert!(why.1.contains("state/try-out.tmp"), "{}", why.1);
     assert_eq!(reasons(&address), (0.0, vec!["state"]));
-    // Calls can be made all the same, which is what this asks.
+    // Calls can be made all the same: readiness asks for no more.
     assert_eq!(supervisor.pappus(&["status", "--ready"]).code, 0);
     std::fs::rename(&away, &state).unwrap();
     until_ready(&address);
@@ -166,7 +166,7 @@ fn a_socket_whose_file_is_gone_is_made_anew_and_until_then_it_is_not_ready() {
     let address = address(9477);
     let supervisor = Supervisor::with(&["--metrics", &address]);
     until_ready(&address);
-    // A file in its place, so that it cannot be made anew.
+    // A file in the place of the socket, which then cannot be made anew.
     std::fs::remove_file(supervisor.socket()).unwrap();
     std::fs::write(supervisor.socket(), "somebody's").unwrap();
     let mut why = String::new();

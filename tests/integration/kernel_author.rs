@@ -91,7 +91,7 @@ fn every_template_is_written_built_registered_and_called() {
         let near = got.iter().zip(expected).all(|(got, expected)| (got - expected).abs() < 1e-5);
         assert!(got.len() == expected.len() && (near || name == "stencil"), "{name}: {got:?}");
         if name == "stencil" {
-            // What was there is still there, but for what each edge counts twice.
+            // The heat is still there, but for edges, which count twice.
             assert!(got[4] > 1.7 && got[0] > 0.3 && got[1] > got[0], "{got:?}");
         }
         for end in ["wasm", "ptx", "sm_90.ptx", "hsaco", "gfx942.hsaco"] {
@@ -454,7 +454,7 @@ fn a_reason_is_of_the_call_that_ends_by_it() {
     // The text is `secret`.
     let leaves = format!("{MARK} (i64.store (i32.const 16) (i64.const 0x0000_7465_7263_6573))");
     let input = "(i64.load (i32.wrap_i64 (i64.load (local.get 0))))";
-    // One that leaves it and ends well, and one that ends without a word.
+    // A kernel that leaves a reason and ends well, and one that ends without a word.
     let either = format!("(if (i64.ne {input} (i64.const 0)) (then {leaves} (return)))");
     let supervisor = with_kernel(&either, r#"{"Ptr": "A"}"#);
     supervisor.ok(&["invoke", "mine", "--input", "A=u64:1"]);

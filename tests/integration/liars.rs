@@ -143,8 +143,8 @@ const BY_TURNS: &str = "cpu:workers=2,memory=16MiB,turns=on,quantum=1ms";
 #[test]
 fn what_a_liar_writes_on_its_turn_page_is_not_believed() {
     const NOT_ITS: &str = "it yielded a turn that it does not have";
-    // Its turn is the first one: later ones, none, and one that it gave back and that was followed by another. (The first
-    // word of its page says that it sleeps, so that it is told of each turn.)
+    // The liar has turn 1. It speaks of a later turn, of none, and of one that it gave back before the next. (The first
+    // word of the page says that the liar sleeps, so that every turn wakes it.)
     for lies in ["yielded 2 5 0", "yielding 2", "yielded 0 5 0"] {
         is_caught_in_its_turn(lies, NOT_ITS);
     }
@@ -170,7 +170,7 @@ fn a_liar_yields_its_own_turn() {
     assert!(used_ns < 60_000_000_000, "{used_ns}");
 }
 
-/// It says that it answered everything, and answered nothing: its deadline ends that.
+/// The liar says that it answered everything, and answered nothing: the call's deadline ends that.
 #[test]
 fn a_liar_that_wants_no_turn_answers_for_its_calls_all_the_same() {
     let lies = "hello\nawait invoke\nyielded 1 5 max\nsilence";
@@ -380,7 +380,7 @@ fn a_compiler_that_lies_costs_its_own_registration() {
         client.add_module("m", vec![variant]).unwrap();
         until("no process is left", || supervisor.children() == supervisor.worker_pids());
     };
-    // All of them at once: each waits more than it works.
+    // All cases at once: a case mostly waits.
     std::thread::scope(|scope| {
         for script in scripts {
             scope.spawn(move || caught(script));

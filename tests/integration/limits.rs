@@ -140,7 +140,7 @@ fn a_slow_reader_costs_what_it_has_not_read() {
     for id in 1..=CALLS {
         raw.request(id, request::Body::Invoke(call.clone()), &[]);
         until("it is answered", || admin.status().unwrap().devices[0].completed == id);
-        // Always some answers behind, so that there is always something left to write.
+        // Always some answers behind: the supervisor always has something left to write.
         if id > BEHIND {
             raw.body();
         }

@@ -31,7 +31,7 @@
 //! - [`scarcity`]: a machine that lacks something. [`damage`]: stored bytes that are damaged.
 //! - [`syscalls`]: every system call failing once.
 //! - [`prisoner`]: what can be done from inside the sandbox.
-//! - [`gateways`], [`grants`], [`quotas`]: tenants by configuration: who they are, what they share, what they may have.
+//! - [`gateways`], [`grants`], [`quotas`]: tenants by configuration: tokens, shared functions, limits.
 //! - [`replacing`]: a function takes the place of another.
 //! - [`service_manager`]: what systemd hands over and is told; restarts that refuse nobody.
 //! - [`surveys`]: which devices a supervisor takes.
@@ -41,7 +41,7 @@
 //! - [`cli`], [`inputs`], [`metrics`]: the command and the endpoint that operators use.
 //! - [`health`]: what an orchestrator is told. [`monitoring`]: dashboard, alerts and run book name what there is.
 //! - [`arrows`]: imports point one way.
-//! - [`tidy`], [`threats`], [`pages`]: what must hold for the sources, and for what documentation says of them.
+//! - [`tidy`], [`words`], [`threats`], [`pages`]: what must hold for the sources, their comments and documentation.
 #![forbid(unsafe_code)]
 // The exception for tests covers functions marked as such; everything here is one, helpers included.
 #![allow(clippy::unwrap_used)]
@@ -114,4 +114,5 @@ mod threats;
 mod tidy;
 mod turns;
 mod weights;
+mod words;
 mod workers;

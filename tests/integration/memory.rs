@@ -209,7 +209,7 @@ fn regions_of_one_call_may_not_overlap_outputs() {
     }
 }
 
-/// Whether a worker maps a client's arena.
+/// True if a worker maps a client's arena.
 fn is_mapped(supervisor: &Supervisor) -> bool {
     let maps =
         supervisor.worker_pids().into_iter().map(|pid| std::fs::read_to_string(format!("/proc/{pid}/maps")));

@@ -11,8 +11,7 @@ use crate::fixture::{self, Supervisor, until};
 use crate::kit::{self, refused};
 use crate::programs::workspace;
 
-/// Descriptors of a process that listen on a TCP port of the loopback interface or any other. Some threads have a table of
-/// their own.
+/// True if a process listens on a TCP port of any interface. Some threads have a table of descriptors of their own.
 fn listens_on_tcp(pid: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let sockets: Vec<String> = threads

@@ -46,7 +46,7 @@ fn selectors(text: &str) -> BTreeSet<Selector> {
         .collect()
 }
 
-/// Whether an answer of the endpoint has such a series.
+/// True if an answer of the endpoint has such a series.
 fn is_there(answer: &str, (name, labels): &Selector) -> bool {
     answer.lines().any(|line| {
         let rest = line.strip_prefix(name.as_str()).unwrap_or("-");

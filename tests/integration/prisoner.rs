@@ -92,7 +92,8 @@ fn prisoner() -> &'static Path {
         }
         std::fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let (place, copy) = (dir.join("prisoner"), dir.join(format!("copy-{}", std::process::id())));
-        // By another process: none of this one, forked meanwhile, then has it open for writing.
+        // Copied by another process: a child of this one, forked meanwhile, would have the file open for
+        // writing.
         assert!(Command::new("cp").arg(built).arg(&copy).status().unwrap().success());
         std::fs::rename(&copy, &place).unwrap();
         place
@@ -170,7 +171,7 @@ fn nothing_works(kind: Kind, attempts: &[usize]) -> Layers {
         if !(kind.traits().has_driver && DRIVERS_MAY.contains(&number)) {
             assert_ne!(came, "did it", "{kind}: {what}, in {layers}");
         }
-        // Files are what a driver still opens: those that Landlock lets it, where there is Landlock.
+        // A driver still opens files, as far as Landlock permits.
         let by_filter = came.contains("signal 31");
         assert!(by_filter || kind.traits().has_driver, "{kind}: {what}: {came}");
         all = layers;

@@ -80,7 +80,7 @@ fn build(folder: &Path) {
     assert!(cargo.status().unwrap().success(), "the binaries under test do not build");
 }
 
-/// All files below a folder; none where there is no such folder.
+/// All files below a folder; none if the folder is missing.
 pub(crate) fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];

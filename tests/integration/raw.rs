@@ -90,7 +90,8 @@ impl Raw {
         until("the connection is served, and takes descriptors", || self.offer(bytes, fds, flags));
     }
 
-    /// Sends bytes with descriptors, if the connection takes these: from Linux 6.16 on none does that is not served yet.
+    /// Sends bytes with descriptors; false if the connection takes no descriptors, as one that is not served yet from
+    /// Linux 6.16 on.
     pub(crate) fn offer(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> bool {
         let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_MAX_FDS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -111,7 +112,7 @@ impl Raw {
         }
     }
 
-    /// As [`Raw::request`]; whether the supervisor still listens.
+    /// As [`Raw::request`]; true if the supervisor still listens.
     pub(crate) fn try_request(&mut self, id: u64, body: request::Body, fds: &[BorrowedFd<'_>]) -> bool {
         let frame = request(id, body, fds.len());
         if fds.is_empty() {

@@ -140,7 +140,7 @@ fn a_name_as_long_as_a_request_is_cut_in_the_audit_log() {
     assert!(log.len() < 64 << 10, "{} bytes", log.len());
 }
 
-/// Adds a function that copies its input, which is of this type; replaces it where it is there.
+/// Adds, or replaces, a function that copies its input of this type.
 fn copies(client: &mut Client, dtype: &str) -> pappus_client::v1::FunctionInfo {
     let types = ["in", "out"].map(|name| (name, serde_json::json!({"dtype": dtype})));
     let steps = [serde_json::json!({"Copy": {"from": "in", "to": "out"}})];

@@ -159,7 +159,7 @@ fn machine_code_records_of_an_older_build_are_made_again() {
     assert!(text.contains(r#""name":"copy""#), "{text}");
 }
 
-/// Whether a process of the supervisor compiles a module.
+/// True if a process of the supervisor compiles a module.
 fn compiles(supervisor: &Supervisor) -> bool {
     let parent = format!(" {} ", supervisor.pid());
     std::fs::read_dir("/proc").unwrap().any(|process| {

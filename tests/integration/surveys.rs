@@ -280,7 +280,7 @@ fn compilations_wait_for_a_device_that_comes_back() {
     assert!(supervisor.log().contains("the MPS server is not ready"));
 }
 
-/// The supervisor adopts what its workers leave behind; it waits for that, too.
+/// The supervisor adopts processes that workers leave behind, and waits for them, too.
 #[test]
 fn what_a_worker_leaves_behind_does_not_stay() {
     let machine = Machine::of("litters");

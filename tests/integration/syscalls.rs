@@ -110,7 +110,7 @@ fn recorded(pid: u32, work: impl FnOnce()) -> Option<Vec<Number>> {
     Some(seen)
 }
 
-/// What runtimes wake themselves with is made by one process for itself and cannot run out of anything.
+/// True if a system call may fail: not on what a runtime wakes itself with, which cannot run out of anything.
 fn may_fail(pid: u32, call: Call) -> bool {
     let file = std::fs::read_link(format!("/proc/{pid}/fd/{}", call.first)).unwrap_or_default();
     let file = file.to_string_lossy();

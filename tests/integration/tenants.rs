@@ -121,7 +121,7 @@ fn a_worker_that_lingers_is_ended_when_another_tenant_needs_its_place() {
     let before = supervisor.worker_pids();
     before.iter().for_each(|pid| signal(*pid, Signal::STOP));
     let Some(mut stranger) = stranger else {
-        // No other user needs it: its own user gets it back.
+        // No other user needs the worker: its own user gets it back.
         before.iter().for_each(|pid| signal(*pid, Signal::CONT));
         return kit::works(&mut own);
     };

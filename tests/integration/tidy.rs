@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::programs::{self, files_below, workspace};
 
-/// The crates, and those of each other that each may use outside its tests.
+/// The crates, each with the crates that it may use outside its tests.
 const DEPENDENCIES: [(&str, &[&str]); 14] = [
     ("version", &[]),
     ("shmem", &[]),
@@ -219,7 +219,7 @@ fn unsafe_is_where_it_may_be() {
     no_source("unsafe outside its places", |name, text| {
         uses(text) && !UNSAFE.iter().any(|place| name.starts_with(place))
     });
-    // Each block says by itself why it is sound, each function what its caller owes.
+    // A block says by itself why it is sound, a function what its caller owes.
     no_source("unsafe blocks without a note of their own", |_, text| unexplained(text) > 0);
     no_source("an unsafe function without a contract", |_, text| {
         uses(text) && !text.contains("SAFETY:") && !text.contains("# Safety")

@@ -1,5 +1,5 @@
-//! Stops a process at its system calls, to let one of them fail or to kill the process right there. What a process
-//! does to others it does by system calls, so between two of them nothing changes that another process could see.
+//! Stops a process at its system calls, to let one of them fail or to kill the process right there. A process acts
+//! on others by system calls only: between two calls nothing changes for another process.
 //!
 //! A thread of ours traces all threads of the process, and lets go of it by ending.
 
@@ -65,7 +65,7 @@ pub(crate) fn trace(pid: u32, decide: impl FnMut(Call) -> Deed + Send + 'static)
 }
 
 impl Tracer {
-    /// Lets go of the process; whether something was done to it.
+    /// Lets go of the process; true if something was done to it.
     pub(crate) fn stop(self) -> bool {
         self.over.store(true, Ordering::Release);
         while !self.thread.is_finished() {
@@ -92,7 +92,7 @@ fn attach(pid: Pid) -> nix::Result<()> {
             let thread = Pid::from_raw(tid);
             match ptrace::seize(thread, options) {
                 Ok(()) => ptrace::interrupt(thread)?,
-                // One that ended, or that its parent brought along.
+                // A thread that ended, or that its parent brought along.
                 Err(Errno::ESRCH | Errno::EPERM) if tid != pid.as_raw() => {}
                 Err(error) => return Err(error),
             }
@@ -101,9 +101,9 @@ fn attach(pid: Pid) -> nix::Result<()> {
     }
 }
 
-/// Whether something was done.
+/// True if the disturbance was made.
 fn follow(pid: Pid, over: &AtomicBool, mut decide: impl FnMut(Call) -> Deed) -> bool {
-    // Only what this very thread traces: other cases have children of their own.
+    // Waits only for tracees of this very thread: other cases have children of their own.
     let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
     let mut inside: HashMap<Pid, Deed> = HashMap::new();
     // One thing is done: another thread let go of in the middle of its own would get a result that is none.
@@ -148,7 +148,7 @@ fn follow(pid: Pid, over: &AtomicBool, mut decide: impl FnMut(Call) -> Deed) -> 
                 }
                 (thread, None)
             }
-            // A signal of its own, which it gets.
+            // A signal of the thread's own is passed on.
             WaitStatus::Stopped(thread, signal) => (thread, Some(signal)),
             WaitStatus::PtraceEvent(thread, signal, event) => {
                 // Stops for job control are no signals to hand on.

@@ -48,7 +48,7 @@ fn every_tenant_gets_the_device_in_turn() {
     }
     let device = supervisor.device();
     assert_eq!((device.completed, device.failed), (1000, 0));
-    // None yielded a turn that it did not have.
+    // No worker yielded a turn that it did not have.
     assert!(!supervisor.log().contains("it yielded a turn that it does not have"));
     assert!(killed_holders(&supervisor) < 5);
 }
@@ -95,7 +95,7 @@ fn idle_workers_and_their_threads_sleep() {
     until("all sleep", || passes(Duration::from_millis(100)) == 0);
 }
 
-/// The process that waits for the turn is gone, and with it the page that says so: its calls run in another one.
+/// The process that waits for the turn is gone, together with its page: its calls run in another process.
 #[test]
 fn a_worker_that_ends_while_it_waits_is_replaced() {
     let (supervisor, mut own, stranger) = both();

@@ -68,7 +68,7 @@ fn a_working_set_of_four_times_what_there_is_room_for_works() {
                 add(client, &format!("f{function}"), &content(tenant, function));
             }
         }
-        // Each has a worker of its own, so that none gives one away.
+        // Every client has a worker of its own, which it keeps.
         for client in &mut clients {
             client.invoke(&call("f0")).unwrap();
         }

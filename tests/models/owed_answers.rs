@@ -60,7 +60,7 @@ struct TwoVariables {
     count: AtomicUsize,
     waited_for: AtomicBool,
     changed: Notify,
-    /// Of the two mistakes, the one that it makes.
+    /// True if the mistake is to look before counting, false if it is a relaxed count.
     looks_first: bool,
 }
 

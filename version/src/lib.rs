@@ -1,5 +1,5 @@
-//! Which version and which build of Pappus this is. A crate of its own, so that a new commit makes only this one new
-//! (and what is linked to it).
+//! Which version and which build of Pappus this is. A crate of its own: a new commit rebuilds only this crate and
+//! the programs linked to it.
 
 #![forbid(unsafe_code)]
 

@@ -20,12 +20,12 @@ impl Arenas {
         Self { mappings: HashMap::from([(STAGING_ARENA, staging)]), postponed: HashMap::new() }
     }
 
-    /// Whether the arena is mapped.
+    /// True if the arena is mapped.
     pub fn contains(&self, arena: ArenaId) -> bool {
         self.mappings.contains_key(&arena)
     }
 
-    /// Whether the arena was opened, mapped or not.
+    /// True if the arena was opened, mapped or not.
     pub fn knows(&self, arena: ArenaId) -> bool {
         self.contains(arena) || self.postponed.contains_key(&arena)
     }
@@ -35,7 +35,7 @@ impl Arenas {
         self.postponed.insert(arena, memfd);
     }
 
-    /// Whether an arena could not be mapped yet.
+    /// True if an arena could not be mapped yet.
     pub fn has_postponed(&self) -> bool {
         !self.postponed.is_empty()
     }
@@ -55,7 +55,7 @@ impl Arenas {
         self.mappings.insert(arena, mapping);
     }
 
-    /// Unmaps an arena; says whether there was one.
+    /// Unmaps an arena; true if it was mapped.
     pub fn remove(&mut self, arena: ArenaId) -> bool {
         self.mappings.remove(&arena).is_some()
     }

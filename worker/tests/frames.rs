@@ -73,7 +73,7 @@ fn parts() -> &'static [pappus_shmem::ValidatedMemfd; 2] {
     })
 }
 
-/// Writes a message with its descriptors. The worker may have ended over an earlier one.
+/// Writes a message with its descriptors; false if the worker ended over an earlier one.
 fn send(worker: &mut Worker, id: u64, fds: &[&dyn AsFd], message: &ToWorker<'_>) -> bool {
     let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
     if control::send(worker.control.as_fd(), id, &fds).is_err() {

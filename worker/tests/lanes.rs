@@ -188,7 +188,7 @@ fn weighted() -> String {
     CONFIG.replace(r#""inputs": [],"#, r#""inputs": [], "weights": ["w"],"#)
 }
 
-/// With function 2, whose weights are polled so often before they are there, beside function 1.
+/// A worker with function 1 and function 2, whose weights arrive after so many polls.
 fn worker_that_loads(polls: [&[u32]; 2], loads: &[u32]) -> (Worker, Arc<Mutex<Script>>) {
     let (mut worker, script) = worker(polls);
     script.lock().unwrap().loads.extend(loads);

@@ -140,7 +140,7 @@ unsafe impl Sync for Kernel {}
 impl Module {
     /// Loads machine code.
     pub fn load(code: &[u8]) -> Result<Self> {
-        // SAFETY: the driver reads an image whose header says how long it is; it made this one itself.
+        // SAFETY: the driver made the image itself, and reads as much as the image's header says.
         Ok(Self(unsafe { result::module::load_data(code.as_ptr().cast()) }?))
     }
 
@@ -191,7 +191,7 @@ impl Buffer {
         self.bytes
     }
 
-    /// Whether so many bytes from an address on are inside.
+    /// Checks that so many bytes from an address on lie inside the buffer.
     fn check(&self, address: u64, bytes: usize) -> Result<()> {
         let offset = address.checked_sub(self.address);
         let inside = offset.is_some_and(|at| at as usize + bytes <= self.bytes);
@@ -376,7 +376,7 @@ impl Stream {
         Ok(unsafe { sys::cuStreamWaitValue32_v2(self.raw, at, least, flags) }.result()?)
     }
 
-    /// Whether everything before the mark is over.
+    /// True if everything before the mark is over.
     pub fn passed(&self) -> Result<bool> {
         // SAFETY: the event is ours.
         match unsafe { sys::cuEventQuery(self.event) } {

@@ -24,9 +24,9 @@ pub struct Setup {
     pub threads: usize,
     /// Lanes of each thread.
     pub lanes: usize,
-    /// Each call is one graph; otherwise its kernels and copies are launched one by one.
+    /// True if a call is one graph; otherwise kernels and copies are launched one by one.
     pub graph: bool,
-    /// What a call used is filled with zeros behind it.
+    /// True if a call's memory is filled with zeros behind it.
     pub clearing: bool,
     /// How long to measure.
     pub measured: Duration,

@@ -211,7 +211,7 @@ impl Lane {
         self.stream.wait()
     }
 
-    /// Whether the call is over.
+    /// True if the call is over.
     pub fn passed(&self) -> Result<bool> {
         self.stream.passed()
     }

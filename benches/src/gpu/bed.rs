@@ -96,7 +96,7 @@ impl Bed {
         self.described.clone()
     }
 
-    /// Whether there is no GPU, and nothing to compare with.
+    /// True if there is no GPU to measure: a rehearsal.
     pub fn rehearses(&self) -> bool {
         self.form == Form::Wasm
     }
@@ -230,7 +230,7 @@ impl Bed {
         Some(format!("{kind}:{}", number.parse::<u32>().ok()? + 1))
     }
 
-    /// Whether there is a device of the next number.
+    /// True if there is a device of the next number.
     pub fn has_second(&self) -> bool {
         self.second().is_some_and(|device| Self::new(&device, self.measured).is_ok())
     }

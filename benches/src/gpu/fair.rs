@@ -147,7 +147,7 @@ fn weighted(bed: &Bed, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What tenants without calls leave to the one that has some.
+/// The device time that tenants without calls leave to the one with calls.
 fn idle(bed: &Bed, report: &mut Report) -> Result<()> {
     let load = |work| Load {
         work,

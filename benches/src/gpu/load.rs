@@ -205,7 +205,7 @@ impl Calls {
         call_of(function, &self.regions[0])
     }
 
-    /// Whether every output is what the function must compute.
+    /// Checks that every output is the one that the function must compute.
     pub fn check(&self) -> Result<()> {
         let wanted = match &self.wanted {
             Wanted::Of(work) => expected(*work),

@@ -201,7 +201,7 @@ fn on_lanes(bed: &Bed, report: &mut Report, model: &Model) -> Result<()> {
     Ok(())
 }
 
-/// A tenant for each model, with default settings: one after the other, then all of them.
+/// One tenant for each model, with default settings: first one by one, then together.
 fn tenants(bed: &Bed, report: &mut Report, models: &[Model]) -> Result<()> {
     let running = bed.start("")?;
     let mut tenants = Vec::new();

@@ -119,7 +119,7 @@ fn all_at_once(bed: &Bed, report: &mut Report) -> Result<()> {
                 Ok(())
             })
         });
-        // One that failed must not keep the others waiting.
+        // A tenant that failed must not keep the others waiting.
         kept.inspect_err(|_| over.store(true, Ordering::Relaxed))?;
         Ok(first.unwrap_or(0))
     };

@@ -15,7 +15,7 @@ use crate::report::{Report, Unit};
 
 const TENANTS: usize = 32;
 const PERIOD: Duration = Duration::from_millis(500);
-/// Calls of each tenant that count, and its first ones: they start its process, load its function and make its graph.
+/// A tenant's measured calls, and the first ones, which start its process, load its function and make its graph.
 const CALLS: u32 = 16;
 const WARM_UP: u32 = 4;
 const P50_NS: f64 = 1e6;

@@ -39,7 +39,7 @@ const FUNCTIONS: [u64; 3] = [1, 8, 32];
 const WORKING_SETS: [u64; 4] = [2, 4, 8, 16];
 /// Calls in flight while functions share the device.
 const IN_FLIGHT: usize = 8;
-/// Launches of each call there, so that a call computes for a while.
+/// Launches of a call there, enough to compute for a while.
 const LAUNCHES: u32 = 100;
 /// How long each working set is measured.
 const MEASURED: Duration = Duration::from_millis(1200);
@@ -78,7 +78,7 @@ fn one_function(bed: &Bed, report: &mut Report, pinned: f64) -> Result<()> {
     report.info("hot call of a function with 1 GiB of weights, p50", hot, Unit::Nanoseconds);
     report.info("its first call, from a memfd to the device, added", cold - hot, Unit::Nanoseconds);
 
-    // Each call needs what the one before it took.
+    // Every call needs the memory that the call before took.
     let mut reloads = Vec::new();
     for nth in 0..ROUNDS {
         let call = if nth % 2 == 0 { &second } else { &first };

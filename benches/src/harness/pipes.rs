@@ -28,7 +28,7 @@ impl Waiting {
     }
 }
 
-/// A process that sends back what it is sent; it ends with this.
+/// A process that echoes its input, and ends when the value is dropped.
 #[derive(Debug)]
 pub struct Peer {
     child: Child,

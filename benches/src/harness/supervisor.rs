@@ -174,7 +174,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Its resident memory, without that of its workers.
+    /// The supervisor's resident memory, without its workers'.
     pub fn resident(&self) -> Result<Resident> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let bytes = |key: &str| -> Result<f64> {

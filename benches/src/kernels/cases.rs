@@ -35,7 +35,7 @@ pub struct Case {
     pub block: [u32; 3],
     /// The buffer that is written.
     pub result: usize,
-    /// Whether there is a target for it.
+    /// True if there is a target for the case.
     pub promised: bool,
 }
 

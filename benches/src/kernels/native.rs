@@ -42,12 +42,12 @@ pub struct Library {
     _folder: TempDir,
 }
 
-/// Whether there is a library to compare with.
+/// A library to compare with, if there is a compiler.
 #[derive(Debug)]
 pub enum Built {
-    /// There is.
+    /// The library is there.
     Ready(Library),
-    /// There is not; what to do about it.
+    /// The library is missing; the text says what to do.
     Missing(String),
 }
 

@@ -107,7 +107,7 @@ impl<T: Copy + PartialEq> Chip<T> {
         }
     }
 
-    /// Whether a process has a call on the chip.
+    /// True if a process has a call on the chip.
     pub fn has_work(&self, context: ContextId) -> bool {
         self.contexts.get(&context).is_some_and(|context| !context.calls.is_empty())
     }

@@ -1,6 +1,6 @@
 //! What things cost on the virtual device: measured on one NVIDIA H200, each with the page or table that it is from.
 //!
-//! Two of them are not measured by themselves but chosen so that one measured figure comes out; they say so.
+//! Two costs are not measured directly: each was chosen to reproduce a measured figure, and says so.
 
 use pappus_supervisor::limits::GPU_CHANGE_NS;
 use serde::Serialize;
@@ -98,7 +98,7 @@ impl Costs {
 pub struct Work {
     /// Its name, for people.
     pub name: &'static str,
-    /// How long it takes alone; none: it never ends.
+    /// How long the call takes alone; none if it never ends.
     pub alone_ns: Option<u64>,
     /// How many such calls of one process run side by side as fast as alone; more share that speed.
     pub width: f64,

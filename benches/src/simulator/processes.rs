@@ -30,7 +30,7 @@ struct Dying {
     lost: Vec<(CallId, Call, Loss)>,
 }
 
-/// The processes of a device that do not serve: those that come and those that go.
+/// Processes of a device that come or go, and do not serve.
 #[derive(Debug)]
 pub(super) struct Processes {
     generations: Vec<u64>,
@@ -196,7 +196,7 @@ impl Device {
         }
     }
 
-    /// The process in a slot takes no more calls; whether it was there.
+    /// Lets the process in a slot take no more calls; true if the process was there.
     fn vacate(&mut self, now_ns: u64, worker: WorkerId, generation: Generation) -> bool {
         let slot = &mut self.slots[worker.get()];
         let Some(process) = slot.take_if(|process| process.generation == generation) else { return false };

@@ -11,7 +11,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Another sequence, which does not depend on how far this one went.
+    /// Another sequence, independent of the progress of this one.
     pub fn fork(&self, name: u64) -> Self {
         let mut forked = Self(self.0 ^ name.wrapping_mul(0xA24B_AED4_963E_E407));
         forked.any();

@@ -28,7 +28,7 @@ pub struct Options {
 /// One simulation of a scenario.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// What it is called; judged by it, too.
+    /// The scenario's name, by which it is judged, too.
     pub name: String,
     /// Settings of the devices.
     pub settings: String,

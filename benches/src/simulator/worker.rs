@@ -91,7 +91,7 @@ enum Stage {
 }
 
 impl LaneCall {
-    /// Whether its turn is needed until it is over.
+    /// True if the call needs the worker's turn until it is over.
     fn is_begun(&self) -> bool {
         !matches!(self.stage, Stage::Prepared { .. })
     }
@@ -168,12 +168,12 @@ impl Worker {
         self.host_ns
     }
 
-    /// Whether it has calls, or waits for one in its turn: then it polls.
+    /// True if the worker polls: it has calls, or waits for one in its turn.
     pub fn is_awake(&self) -> bool {
         self.lanes.iter().any(Option::is_some) || self.held.is_some_and(|held| held.waits)
     }
 
-    /// Whether it was handed a call.
+    /// True if the worker was handed the call.
     pub fn has(&self, id: CallId) -> bool {
         self.lanes.iter().flatten().any(|call| call.id == id)
     }

@@ -133,7 +133,7 @@ pub struct World {
     first: Vec<usize>,
     /// Tenants of each loop.
     callers: Vec<usize>,
-    /// All traces, merged: when, which group, which tenant, what.
+    /// All traces, merged: an arrival's group, time, tenant and function.
     trace: Vec<(usize, Arrival)>,
     next_arrival: usize,
     calls: slab::Slab<InFlight>,

@@ -360,7 +360,7 @@ impl<'a> Elf<'a> {
         let symbol =
             self.symbols.get(name).filter(|symbol| symbol.kind == STT_OBJECT && symbol.section != SHN_ABS)?;
         let load = self.loads().find(|load| load.holds(symbol.address, symbol.bytes))?;
-        // Nothing that kernels write, so that what was judged is what runs.
+        // Kernels must not be able to write the bytes that were judged.
         if load.flags & PF_W != 0 {
             return None;
         }
@@ -369,7 +369,7 @@ impl<'a> Elf<'a> {
         (within + symbol.bytes <= load.file_bytes).then_some((symbol.address, bytes))
     }
 
-    /// Whether there is code at an address.
+    /// True if there is code at an address.
     pub(super) fn is_code(&self, address: u64) -> bool {
         self.loads().any(|load| {
             load.flags & PF_X != 0 && address >= load.address && address < load.address + load.file_bytes

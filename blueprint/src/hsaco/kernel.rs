@@ -24,17 +24,17 @@ pub struct Kernel {
     pub name: String,
     /// What a launch passes, in order.
     pub arguments: Vec<Argument>,
-    /// Bytes of everything that it is passed: arguments, and what the driver adds behind them.
+    /// Bytes of a launch's arguments and of what the driver adds behind them.
     pub kernarg_bytes: u32,
-    /// Whether the driver adds something, such as the number of blocks.
+    /// True if the driver adds something, such as the number of blocks.
     pub has_hidden_arguments: bool,
     /// Shared memory (LDS) that it declares itself.
     pub lds_bytes: u32,
     /// Stack of each thread.
     pub private_bytes: u32,
-    /// The most threads of a block that it can be launched with.
+    /// The most threads in a block of a launch.
     pub max_threads: u32,
-    /// The only block that it can be launched with, where there is one.
+    /// The block that every launch must have, if the kernel requires one.
     pub required_block: Option<[u32; 3]>,
     /// Threads of a wave: 32 or 64.
     pub wave: u8,
@@ -53,7 +53,7 @@ pub struct Argument {
     pub offset: u32,
     /// Its bytes.
     pub bytes: u32,
-    /// Whether it is an address; otherwise it is a number or a struct, which the note does not tell apart.
+    /// True if the argument is an address; the note does not tell numbers from structs.
     pub is_pointer: bool,
 }
 
@@ -141,7 +141,7 @@ pub(super) fn check(
 enum Why {
     /// Its note, or its descriptor.
     Malformed(&'static str),
-    /// It needs what there is not: a predicate for it.
+    /// The kernel needs something that Pappus lacks: a predicate that says what.
     Needs(String),
 }
 

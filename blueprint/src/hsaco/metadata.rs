@@ -6,7 +6,7 @@ use super::msgpack::Reader;
 
 /// Keys of one map.
 const MAX_KEYS: u32 = 64;
-/// Arguments of all kernels, those that the driver fills in among them.
+/// Arguments of all kernels, including what the driver fills in.
 const MAX_ARGUMENTS: usize = 65_536;
 
 /// What a note tells.
@@ -23,7 +23,7 @@ pub(super) struct Told<'a> {
 pub(super) struct ToldKernel<'a> {
     pub(super) name: Option<&'a str>,
     pub(super) symbol: Option<&'a str>,
-    /// What it is, where it is none that can be launched: `init`, `fini`.
+    /// The kind of a kernel that cannot be launched: `init`, `fini`.
     pub(super) kind: Option<&'a str>,
     pub(super) arguments: Vec<ToldArgument<'a>>,
     pub(super) kernarg_bytes: Option<u64>,

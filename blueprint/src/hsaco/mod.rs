@@ -65,9 +65,9 @@ pub struct CodeObject<'a> {
     pub target: Target,
     /// The version of its format: 4, 5 or 6.
     pub version: u8,
-    /// Its kernels, in the order in which it lists them.
+    /// The object's kernels, in the order of its list.
     pub kernels: Vec<Kernel>,
-    /// Its memory that kernels can write, which outlives a call.
+    /// Memory of the object that kernels can write and that outlives a call.
     pub writable: Vec<Section>,
 }
 
@@ -78,13 +78,13 @@ pub struct Section {
     pub name: String,
     /// Its bytes.
     pub bytes: u64,
-    /// Variables in it that a driver finds by their names, by their offsets.
+    /// The section's variables that a driver finds by name, in the order of their offsets.
     pub variables: Vec<Variable>,
 }
 
 impl Section {
-    /// What clang gives every module it compiles as HIP unless told `-fuse-cuid=none`, by which the host's part of a program
-    /// would know it: one byte, named `__hip_cuid_` and digits, that no kernel uses.
+    /// True if the section is only the mark that clang gives every HIP module (unless told `-fuse-cuid=none`) for the
+    /// program's host part: one byte, named `__hip_cuid_` and hexadecimal digits, that no kernel uses.
     pub fn is_compilers_mark(&self) -> bool {
         let [Variable { name, offset: 0, bytes: 1 }] = &self.variables[..] else { return false };
         let digits = name.strip_prefix("__hip_cuid_");
@@ -103,7 +103,7 @@ pub struct Variable {
     pub bytes: u64,
 }
 
-/// Whether bytes claim to be AMD's: a code object or a bundle of such, compressed or not.
+/// True if bytes claim to be AMD's: a code object or a bundle of such, compressed or not.
 pub fn recognises(bytes: &[u8]) -> bool {
     bundle::is_bundle(bytes) || elf::machine(bytes) == Some(elf::MACHINE)
 }
@@ -134,8 +134,8 @@ pub fn pick<'a>(file: &'a [u8], device: &Target) -> Result<CodeObject<'a>, Refus
     }
 }
 
-/// Kernels that all of these objects have: what a function may rely on before it is known which of them will run. They
-/// take the same everywhere.
+/// Kernels that every one of the objects has, with the same parameters: a function may rely on them whichever object
+/// will run.
 pub fn common_kernels(objects: &[CodeObject<'_>]) -> Result<Vec<Kernel>, Refused> {
     let Some((first, others)) = objects.split_first() else { return Ok(Vec::new()) };
     let mut common = Vec::new();

@@ -28,7 +28,7 @@ impl<'a> Reader<'a> {
         Self { rest: bytes }
     }
 
-    /// Whether everything was read.
+    /// True if everything was read.
     pub(super) fn is_at_end(&self) -> bool {
         self.rest.is_empty()
     }

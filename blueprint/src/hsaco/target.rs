@@ -134,8 +134,9 @@ impl Target {
         self.processor.name
     }
 
-    /// Whether code for this runs on a device, and how well it suits: more is better. Code for a processor runs on no
-    /// other; code that requires a setting runs only with it; code for a family runs on all that belong to it.
+    /// How well code for this target suits a device: more is better, none if it does not run there. Code for a
+    /// processor runs on no other; code that requires a setting runs only with it; code for a family runs on all that
+    /// belong to it.
     pub fn suits(&self, device: &Target) -> Option<u32> {
         let settings = [(self.sramecc, device.sramecc), (self.xnack, device.xnack)];
         let required = settings.iter().filter(|(needs, _)| *needs != Setting::Any);

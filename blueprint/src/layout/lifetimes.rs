@@ -26,17 +26,17 @@ impl Lifetime {
         self.last = self.last.max(by.last);
     }
 
-    /// Whether some moment belongs to both.
+    /// True if a moment belongs to both lifetimes.
     pub(super) fn meets(self, other: Self) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 
-    /// Whether all moments of this one come before those of the other.
+    /// True if this lifetime is over before `other` begins.
     pub(super) fn ends_before(self, other: Self) -> bool {
         self.last < other.first
     }
 
-    /// The step at whose moment it begins; for one that begins with the inputs, the first step.
+    /// The step at which the lifetime begins; the first step if that is with the inputs.
     pub(super) fn first_step(self) -> u32 {
         self.first.saturating_sub(1)
     }
@@ -46,7 +46,7 @@ impl Lifetime {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Use {
     pub(super) live: Lifetime,
-    /// The first step that uses it is a copy or a fill that writes all that it takes: what was there before does not
+    /// True if the buffer's first step is a copy or a fill of all its bytes: what the memory held before does not
     /// matter.
     pub(super) is_overwritten: bool,
 }
@@ -161,7 +161,7 @@ fn moment(step: usize) -> u32 {
     step as u32 + 1
 }
 
-/// Whether bytes written at an offset are all that a buffer takes, up to its alignment.
+/// True if a write of `written` bytes at an offset covers the whole buffer, up to its alignment.
 fn is_all(size: Option<u64>, offset: Option<u64>, written: Option<u64>) -> bool {
     offset == Some(0) && size == written && size.is_some_and(|size| size.is_multiple_of(BUFFER_ALIGN))
 }

@@ -5,7 +5,7 @@
 //! - `placing`: an offset for each, so that what is live together does not overlap
 //!
 //! The result of a call is the one it has without sharing: every buffer is zero bytes when a step uses it for the first
-//! time. What held its memory before is cleared directly before that step, unless the step itself overwrites all of it.
+//! time. Memory of an earlier buffer is cleared directly before that step, unless the step overwrites all of it.
 
 mod lifetimes;
 mod placing;
@@ -116,14 +116,14 @@ pub(crate) fn share(
     Ok(Some(SharedPool { offsets, bytes, clearings: clearings(&blocks, is_overwritten) }))
 }
 
-/// Whether there is a moment at which all are live.
+/// True if all blocks are live at the same moment.
 fn all_live_together(blocks: &[Block]) -> bool {
     let last_first = blocks.iter().map(|block| block.live.first).max();
     let first_last = blocks.iter().map(|block| block.live.last).min();
     last_first <= first_last
 }
 
-/// What must be cleared for blocks that lie in the order of their offsets.
+/// The clearings that blocks, sorted by offset, need.
 fn clearings(blocks: &[Block], is_overwritten: impl Fn(&Block) -> bool) -> Vec<Clearing> {
     let mut clearings = Vec::new();
     let used = |block: &&Block| block.live != Lifetime::NEVER;

@@ -27,13 +27,13 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// In the place of a size that could not be resolved: nothing is known of it. No blueprint comes of it.
+    /// Stands for a size that could not be resolved. No blueprint comes of it.
     fn no_size(&mut self) -> SizeId {
         self.sizes.leaf(Node::Word(u32::MAX))
     }
 
-    /// Positions in `buffers`, each after those whose `Sizeof` it uses. Does not recurse from buffer
-    /// to buffer: a chain of them may be as long as there are buffers.
+    /// Positions in `buffers`, sorted so that a buffer follows the buffers whose `Sizeof` it uses. Does not
+    /// recurse from buffer to buffer: a chain of them may be as long as there are buffers.
     fn size_order(&mut self, buffers: &Map<Sizing>, first: usize, map: &Path<'_>) -> Vec<usize> {
         #[derive(Clone, Copy, PartialEq)]
         enum State {

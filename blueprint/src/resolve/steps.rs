@@ -155,7 +155,7 @@ impl<'a> Resolver<'a> {
         Some(())
     }
 
-    /// The size, or that there is none; nothing where there is one that could not be resolved.
+    /// The resolved size, or `Some(None)` if none is given; `None` if it cannot be resolved.
     fn optional_size(&mut self, sizing: &Option<Sizing>, place: &Path<'_>) -> Option<Option<SizeId>> {
         match sizing {
             Some(sizing) => self.size(sizing, place).map(Some),

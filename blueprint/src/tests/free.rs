@@ -1,4 +1,4 @@
-//! Free dimensions: what may name them, what they are in sizes, and which arrays fit.
+//! Free dimensions: where blueprints may name them, their values in sizes, and which arrays fit.
 
 use proptest::prelude::*;
 

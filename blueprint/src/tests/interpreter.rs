@@ -127,7 +127,7 @@ impl<'a> Interpreter<'a> {
         self.blueprint.outputs.iter().try_for_each(|&id| pool.check(id, &own))
     }
 
-    /// Whether a launch's pointers are those into the buffers that it names.
+    /// Checks that a launch's pointers lead to the buffers named by the step.
     fn check_pointers(
         &self,
         plan: &Plan,
@@ -199,7 +199,7 @@ impl Memory<'_> {
         &mut memory[at.offset as usize..][..at.bytes as usize]
     }
 
-    /// Whether a buffer holds what it does where it has bytes of its own.
+    /// Checks that a buffer that shares memory holds the same as with bytes of its own.
     fn check(&mut self, id: BufferId, own: &[Vec<u8>]) -> Result<(), String> {
         let found = self.buffer_mut(id);
         match found.iter().zip(&own[id.index()]).position(|(a, b)| a != b) {

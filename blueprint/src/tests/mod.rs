@@ -66,7 +66,7 @@ fn mistake(json: &str) -> Error {
     mistakes.first().clone()
 }
 
-/// Processor time that this thread took: other work of the machine adds none.
+/// Processor time of this thread: other work of the machine does not count.
 fn processor_time() -> std::time::Duration {
     let taken = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     taken.try_into().unwrap()

@@ -369,7 +369,7 @@ fn sharing_is_decided_fast() {
     let mut buffers: Vec<_> = (0..).zip(&names).map(|(i, name)| (name.as_str(), MIB + i * 256)).collect();
     buffers.push(("B", MIB));
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    // Each with its neighbour, and nearly all with all others.
+    // Every pair of neighbours, and nearly all other pairs.
     let wide: Vec<String> = names.chunks(500).map(uses).chain(names.chunks(500).map(uses)).collect();
     for flow in [chain(&names), wide] {
         let blueprint = blueprint(&buffers, &flow);

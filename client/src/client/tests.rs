@@ -92,7 +92,7 @@ fn a_flood_of_requests_and_large_answers_cannot_lock_up() {
     peer.join().unwrap();
 }
 
-/// Reads one request, by its header, and nothing beyond it.
+/// Reads one request by its header, and no byte more.
 fn request_alone(socket: &mut UnixStream) -> v1::Request {
     let mut header = [0; 8];
     socket.read_exact(&mut header).unwrap();

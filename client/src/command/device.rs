@@ -1,4 +1,4 @@
-//! `pappus device`: what devices there are and do, and their settings, which change while they serve.
+//! `pappus device`: lists devices and their work, and changes settings while they serve.
 
 use std::collections::BTreeMap;
 use std::io::Write;

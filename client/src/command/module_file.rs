@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 
 use crate::failure::Result;
 
-/// Whether a file is meant, and no registered module: it looks like a path, or there is a module file of this name.
+/// True if `name` means a file and no registered module: it looks like a path, or there is a module file of that
+/// name.
 pub(crate) fn is_meant(name: &str) -> bool {
     name.contains('/') || variants::of_file(Path::new(name)).is_ok() && Path::new(name).is_file()
 }
@@ -67,7 +68,7 @@ const WORDS: [(&str, &str, &str); 10] = [
     ("code_object_version", "code object version", ""),
 ];
 
-/// What is counted in [`WORDS`], where it is one.
+/// Singular forms of the units in [`WORDS`].
 const UNITS: [&str; 3] = ["byte", "thread", "register"];
 
 /// Figures that are something, each after a comma.

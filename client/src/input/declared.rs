@@ -43,7 +43,8 @@ impl Signature {
         }
     }
 
-    /// As the supervisor tells it, of another tenant's function, too. Types that this program does not know are none.
+    /// The signature by the supervisor's account, also of another tenant's function. Types that this program does not
+    /// know are left out.
     pub(crate) fn told(function: &v1::FunctionInfo) -> Self {
         let mut signature = Self::default();
         for (at, name) in function.inputs.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Whether an input is of the type and shape that the command line announces and the blueprint declares. Files that do
+//! Checks inputs against the type and shape that the command line announces and the blueprint declares. Files that do
 //! not say what they hold can only have the wrong length.
 
 use pappus_blueprint::{Blueprint, Known, Role, describe};
@@ -8,7 +8,7 @@ use super::Input;
 use super::spec::Expected;
 use crate::failure::{Failure, Result};
 
-/// Whether every array has the announced type, and all together the announced shape.
+/// Checks that every array has the announced type, and all together the announced shape.
 pub(super) fn as_announced(input: &Input, expected: &Expected) -> Result<()> {
     let bytes = input.bytes();
     let width = expected.dtype.bytes();
@@ -30,7 +30,7 @@ pub(super) fn as_announced(input: &Input, expected: &Expected) -> Result<()> {
     Ok(())
 }
 
-/// Whether arrays have the types that the blueprint declares for its inputs, and their shapes where it declares several
+/// Checks that arrays have the types that the blueprint declares for inputs, and the shapes if it declares several
 /// dimensions. One dimension only says how many elements there are, however they are arranged.
 pub(super) fn as_declared(blueprint: &Blueprint, known: &Known, inputs: &[Input]) -> Result<()> {
     if !inputs.iter().any(|input| input.items.iter().any(|item| item.array.is_some())) {
@@ -126,7 +126,7 @@ mod tests {
             why.contains("command line holds i64[4], expected i64[2,2] as the function declares it"),
             "{why}"
         );
-        // What does not say what it is can be anything.
+        // A file without a declared type fits anything.
         learn(&square, "DIR/raw.bin").unwrap();
     }
 }

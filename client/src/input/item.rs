@@ -93,7 +93,7 @@ impl Item {
         Self { source: "command line".into(), array: Some(array), data: Data::Announced(bytes) }
     }
 
-    /// Whether it has bytes to read.
+    /// True if the item has bytes to read.
     pub(super) fn is_there(&self) -> bool {
         !matches!(self.data, Data::Announced(_))
     }

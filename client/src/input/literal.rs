@@ -56,7 +56,7 @@ pub(crate) fn values(dtype: DType, bytes: &[u8]) -> Option<Vec<Value>> {
     Some(numbers.map(|number| serde_json::from_str(number).unwrap_or_else(|_| number.into())).collect())
 }
 
-/// Whether it is a number of any type.
+/// True if the text is a number of any type.
 pub(super) fn is_number(text: &str) -> bool {
     integer(text).is_some() || text.parse::<f64>().is_ok() || boolean(text).is_some()
 }

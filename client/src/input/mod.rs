@@ -52,7 +52,7 @@ impl Input {
         Ok(input)
     }
 
-    /// What is sent, and what its items say that they hold.
+    /// The input's items, with sources, bytes and declared arrays.
     pub(crate) fn to_json(&self) -> Value {
         let items = self.items.iter().map(|item| {
             json!({

@@ -20,7 +20,7 @@ use super::literal::{self, LiteralError};
 /// Everything that was written for one input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Spec {
-    /// What it must be, if that was said.
+    /// The announced type and shape, if any.
     pub(crate) expected: Option<Expected>,
     /// Where its bytes come from, in order.
     pub(crate) sources: Vec<Source>,

@@ -94,7 +94,7 @@ fn check_one(kernel: &str, most: f64, exact: fn(f64) -> f64) {
     }
 }
 
-/// A sum of positive parts, so that none cancels another.
+/// A sum of positive parts: nothing cancels.
 fn erf(x: f64) -> f64 {
     if x.abs() > 6.0 || x == 0.0 || x.is_nan() {
         return if x.abs() > 6.0 { 1f64.copysign(x) } else { x };

@@ -19,12 +19,12 @@ impl OneAnswer {
         Self { claimed: AtomicBool::new(false) }
     }
 
-    /// Takes the right to answer; true for exactly one caller.
+    /// Takes the right to answer; true if nobody took it before.
     pub fn claim(&self) -> bool {
         !self.claimed.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether the right was taken.
+    /// True if the right was taken.
     pub fn is_claimed(&self) -> bool {
         self.claimed.load(Ordering::Acquire)
     }

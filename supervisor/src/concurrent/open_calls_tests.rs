@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{OpenCalls, OpenError};
 
-/// Its handles are bytes, so that each has an address of its own.
+/// Open calls whose handles are bytes: every handle has an address of its own.
 fn calls() -> OpenCalls<u8, ()> {
     OpenCalls::new(2)
 }

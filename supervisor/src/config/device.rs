@@ -12,7 +12,7 @@ use super::request::{DeviceRequest, Selector};
 use super::{ConfigError, given_twice};
 use crate::limits;
 
-/// One device: its name and what Pappus may use of it.
+/// One device: its name, and the part that Pappus may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceConfig {
     /// Such as `cpu`, `cpu:1`, `cuda:0` or `hip:0`.
@@ -81,12 +81,12 @@ fn iec(bytes: u64) -> impl std::fmt::Display {
 }
 
 impl DeviceConfig {
-    /// Workers take turns where there are several.
+    /// True if the device's workers take turns: several do, if turns are on.
     pub fn takes_turns(&self) -> bool {
         self.turns && self.workers > 1
     }
 
-    /// What a process takes of its memory for itself, before one said so.
+    /// Estimated device memory of a process's context, until a process reports its own.
     pub fn context_estimate(&self) -> u64 {
         if self.kind.traits().has_own_memory { CONTEXT_BYTES } else { 0 }
     }
@@ -100,7 +100,7 @@ impl DeviceConfig {
         traits.max_lease_bytes.map_or(most, |address| most.min(traits.whole_pages(address)))
     }
 
-    /// Workers that one domain may have, where there are so many.
+    /// How many of a device's `workers` one domain may have.
     pub(super) fn per_domain(&self, workers: usize) -> usize {
         match (self.kind, self.turns) {
             // More than there are processors make no domain faster.
@@ -221,7 +221,7 @@ impl DeviceConfig {
         device.with(device.settings()).check(request)
     }
 
-    /// All processes that there may be must fit.
+    /// Checks that all processes that the device may have fit.
     fn check_contexts(self, request: &DeviceRequest) -> Result<Self, ConfigError> {
         let processes = self.workers + self.standbys + COMPILERS;
         let most = max_contexts(self.kind, self.shared);

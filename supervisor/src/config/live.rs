@@ -50,7 +50,7 @@ impl DeviceSettings {
 pub struct Fixed {
     /// Which.
     pub name: &'static str,
-    /// Of which device; none of one that is the supervisor's own.
+    /// The device; none if the setting is the supervisor's own.
     pub device: Option<String>,
 }
 
@@ -105,7 +105,7 @@ impl DeviceConfig {
         self.changed(now, &request)
     }
 
-    /// What its settings would be with those that a request gives.
+    /// The device's settings after a request's changes.
     pub fn changed(
         &self,
         now: DeviceSettings,
@@ -131,7 +131,7 @@ impl DeviceConfig {
         Ok(wanted)
     }
 
-    /// Which settings a request gives that this device has only after another start.
+    /// Settings in a request that take effect only after another start.
     pub fn fixed(&self, request: &DeviceRequest) -> Vec<Fixed> {
         let differs = [
             ("weights", request.weights_bytes.is_some_and(|bytes| bytes != self.weights_bytes)),
@@ -144,7 +144,7 @@ impl DeviceConfig {
         differs.map(|(name, _)| Fixed { name, device: Some(self.name.clone()) }).collect()
     }
 
-    /// Whether a request means this device.
+    /// True if a request means this device.
     pub fn is_meant(&self, selector: &Selector) -> bool {
         let is_slice = self.uuid.starts_with("MIG-");
         match selector {
@@ -157,7 +157,7 @@ impl DeviceConfig {
         }
     }
 
-    /// Whether it is called so: as where devices are chosen, without settings.
+    /// True if the name, which must be without settings, selects this device.
     pub fn is_called(&self, name: &str) -> bool {
         match select(name) {
             Ok((Selector::AllGpus(_), _)) | Err(_) => false,

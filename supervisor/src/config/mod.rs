@@ -6,7 +6,7 @@
 //! - [`request`]: a `--device` as typed.
 //! - [`sandbox`]: what is asked of the sandbox.
 //! - [`device`]: a device ready to use: a request and what a survey found.
-//! - [`live`]: what may change of it while it serves.
+//! - [`live`]: what may change while a supervisor serves.
 //! - [`tenants`]: who the tenants are and what each may have; can be read again while running;
 //!   [`tenant_changes`]: what that changes.
 

@@ -15,7 +15,7 @@ pub struct SandboxSettings {
     pub worker_memory: u64,
     /// Layers that a worker must have.
     pub require: Layers,
-    /// These are all of them: of `uid` and `userns`, one is enough then.
+    /// True if `require` is all layers: one of `uid` and `userns` is enough then.
     pub require_all: bool,
 }
 

@@ -94,7 +94,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Checks what settings demand of each other, once all are set.
+    /// Checks settings against each other, once all are set.
     pub fn check(&self) -> Result<(), ConfigError> {
         match self.default_deadline > self.max_deadline {
             true => Err(bad(
@@ -134,7 +134,7 @@ impl Settings {
     }
 }
 
-/// Whether there are processors enough for three threads that poll (the worker that has the device, the one that is next,
+/// True if there are processors enough for three threads that poll (the worker that has the device, the one that is next,
 /// the supervisor's) and one that works.
 fn has_processors_to_poll() -> bool {
     limits::processors() >= 4

@@ -24,9 +24,9 @@ pub struct SettingChange {
 /// What changes for one tenant.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TenantChanges {
-    /// Its name; none of what all tenants have that are given nothing else.
+    /// The tenant's name; none for the defaults.
     pub tenant: Option<String>,
-    /// What is other than before, at least one thing.
+    /// The settings that differ, at least one.
     pub changes: Vec<SettingChange>,
 }
 
@@ -85,7 +85,7 @@ fn short(hash: &impl Display) -> String {
     hash.to_string().chars().take(8).chain(std::iter::once('…')).collect()
 }
 
-/// What a tenant has: its quotas and its share.
+/// A tenant's quotas and share, as names and values.
 fn values(rules: &TenantRules, rule: Option<&TenantRule>) -> Values {
     let quota = rule.map_or(rules.defaults, |rule| rule.quota);
     let TenantShare { weight, class, overrun_ns } = rule.map_or(rules.default_share, |rule| rule.share);

@@ -37,7 +37,7 @@ const PLACEHOLDERS: [&str; 5] = ["", "example", "CHANGE-ME", "change-me", "chang
 /// Who may be a tenant, and with what.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TenantRules {
-    /// Whether a uid that no tenant has is a tenant of its own.
+    /// True if a uid that no tenant has is a tenant of its own.
     pub accept_unknown: bool,
     /// Uids that may act for tenants.
     pub gateways: Vec<u32>,
@@ -56,11 +56,11 @@ pub struct TenantRules {
 pub struct TenantRule {
     /// Peers with these uids are this tenant.
     pub uids: Vec<u32>,
-    /// Gateways that have one of these tokens may act for it.
+    /// Hashes of tokens: a gateway that has a token may act for the tenant.
     pub tokens: Vec<Hash>,
     /// What it may have.
     pub quota: Quota,
-    /// What it is given of devices that others want, too.
+    /// The tenant's part of devices that other tenants want, too.
     pub share: TenantShare,
 }
 

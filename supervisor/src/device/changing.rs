@@ -17,7 +17,7 @@ use crate::processes::launcher::Launcher;
 use crate::schedule::events::Resize;
 
 impl Setup {
-    /// Starts the threads that are missing: one per worker, one per standby. Those that are there stay.
+    /// Starts missing threads: one per worker, one per standby. Existing ones stay.
     fn grow(&mut self, device: &Arc<Device>, settings: &DeviceSettings) -> io::Result<()> {
         let Some(launcher) = self.launcher.clone() else { return Ok(()) };
         while self.workers < settings.workers {
@@ -33,7 +33,7 @@ impl Setup {
 }
 
 impl Device {
-    /// Starts all threads: one per worker, one per standby, one for processes that end.
+    /// Starts the device's threads: one per worker, one per standby, and the reaper.
     pub fn start(self: &Arc<Self>, launcher: &Arc<Launcher>) -> io::Result<()> {
         let mut setup = self.setup.lock();
         setup.launcher = Some(launcher.clone());
@@ -43,7 +43,7 @@ impl Device {
         setup.grow(self, &settings)
     }
 
-    /// Its threads, which end once it is closed.
+    /// Takes the device's threads, which end once the device is closed.
     pub fn take_threads(&self) -> Vec<JoinHandle<()>> {
         let mut setup = self.setup.lock();
         // No further ones.
@@ -66,7 +66,7 @@ impl Device {
         self.workers.load(Ordering::Relaxed)
     }
 
-    /// Whether these settings could be set by [`Device::change`] now.
+    /// Checks that [`Device::change`] would take these settings now.
     pub fn check(&self, request: &DeviceRequest) -> Result<(), ChangeError> {
         let wanted = self.config.changed(self.settings(), request)?;
         let most = self.ledger.largest_call_of(wanted.memory_bytes, wanted.standbys);

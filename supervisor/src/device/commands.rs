@@ -1,7 +1,7 @@
 //! Decisions carried out: commands to workers, in order, and answers to calls that are over.
 //!
-//! A panic ends one action: the others are carried out. Where it was a command, the process that it was for is killed,
-//! so that its calls are decided about; nothing else would end them.
+//! A panic ends one action: the others are carried out. If the action was a command, its process is killed, so that
+//! the process's calls are decided about; nothing else would end them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,7 +47,7 @@ pub(super) struct CommandRunner {
 pub(super) struct ProcessEnd {
     /// In words.
     pub(super) ended: String,
-    /// What it said of a lost device context.
+    /// The process's fault, if it lost its device context.
     pub(super) broken: Option<Fault>,
 }
 
@@ -71,7 +71,7 @@ impl CommandRunner {
         reply
     }
 
-    /// Carries decisions out, and those that follow from them. With `held`, workers are told of their calls by
+    /// Carries out decisions and their consequences. With `held`, workers hear of their calls by
     /// [`WorkerSlots::release`] at the latest.
     pub(super) fn carry_out(&self, work: &mut Actions, mut held: Option<&mut Held>) {
         let mut next = Actions::default();
@@ -155,7 +155,7 @@ impl CommandRunner {
         }
     }
 
-    /// Hands a command to a worker's channel, which carries it out once those before it are.
+    /// Hands a command to a worker's channel, which carries it out after the earlier ones.
     fn tell(
         &self,
         to: Address,
@@ -294,7 +294,7 @@ fn not_loaded(channel: &mut WorkerChannel, call: &Call, load: &Supply<Memory>, l
     if channel.has_weights(function) {
         return;
     }
-    // It keeps those that they were to replace, which nobody counts any more.
+    // The worker still has the weights that were to be replaced, and nobody counts their memory any more.
     load.instead_of.into_iter().for_each(|replaced| channel.unload(replaced));
     leftover.not_sent.push(function);
 }

@@ -28,7 +28,7 @@ impl Actions {
         self.0.drain(..)
     }
 
-    /// True if there is nothing to be done.
+    /// True if no action is left.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -54,7 +54,7 @@ impl Drop for Actions {
     }
 }
 
-/// The scheduler with its lock held, and where that which it decides goes.
+/// The scheduler with its lock held, and the list that takes its decisions.
 #[derive(Debug)]
 pub(super) struct Deciding<'a> {
     scheduler: &'a mut Scheduler<Arc<Call>>,
@@ -112,7 +112,7 @@ pub(super) struct Decisions {
     lost: AtomicBool,
     /// Calls wait on a device that is lost, or one is no longer lost.
     stranded: OnceLock<Arc<Notify>>,
-    /// So much later it is for a test.
+    /// Time that a test lets pass in addition.
     #[cfg(test)]
     pub(super) passed_ns: AtomicU64,
 }
@@ -163,17 +163,17 @@ impl Decisions {
         }
     }
 
-    /// Who is told that calls wait on a device that is lost, or that one is no longer lost.
+    /// Sets who is told that calls wait on a lost device, or that a device is no longer lost.
     pub(super) fn tell_stranded(&self, notify: Arc<Notify>) {
         let _ = self.stranded.set(notify);
     }
 
-    /// Whether no process of the device gets ready.
+    /// True if no process of the device gets ready.
     pub(super) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// No process gets ready, or one did; whether that is new.
+    /// Notes that no process gets ready, or that one did; true if that is new.
     pub(super) fn set_lost(&self, lost: bool) -> bool {
         let is_new = {
             // A decision comes before, or sees it.

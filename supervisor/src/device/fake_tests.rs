@@ -1,4 +1,5 @@
-//! A GPU whose workers are this test: what the supervisor tells them, and what follows from their answers.
+//! A GPU whose workers the test plays: what the supervisor tells workers, and what follows from their
+//! answers.
 
 mod batch_tests;
 mod changing_tests;

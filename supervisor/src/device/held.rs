@@ -11,15 +11,15 @@ pub(super) const FULL_BYTES: usize = 64 << 10;
 /// Workers with calls in their outbox that wait to be written.
 #[derive(Debug, Default)]
 pub struct Held {
-    /// One bit for each; there are at most 64.
+    /// One bit for each worker; a device has at most 64.
     workers: u64,
     calls: u32,
-    /// Inline inputs that were copied for them.
+    /// Bytes of inline inputs that were copied for the calls.
     bytes: usize,
 }
 
 impl Held {
-    /// A worker that waits; it is told now, and waits no longer.
+    /// Takes out a worker that waits: it is told now.
     pub(super) fn pop(&mut self) -> Option<WorkerId> {
         if self.workers == 0 {
             *self = Self::default();
@@ -30,7 +30,7 @@ impl Held {
         Some(WorkerId::new(worker as usize))
     }
 
-    /// One more call waits; whether it is time to write.
+    /// Counts one more call that waits; true if it is time to write.
     pub(super) fn add(&mut self, worker: WorkerId, call: &Call) -> bool {
         self.workers |= 1 << worker.get();
         self.calls += 1;

@@ -1,8 +1,8 @@
 //! One device: its workers and what runs on them.
 //!
 //! - [`runtime`]: the device as the rest sees it: submit, cancel; puts together what follows here.
-//! - [`setup`]: its settings and threads; `changing`: how they change while it serves.
-//! - `decisions`: its scheduler behind a lock.
+//! - [`setup`]: settings and threads; `changing`: changing settings while the device serves.
+//! - `decisions`: the scheduler behind a lock.
 //! - `commands`: decisions carried out; `command_order`: in the order in which they were decided.
 //! - [`worker_slots`]: the slots of its workers. `worker_channel`: the channel to the process in one slot; what that
 //!   process has installed and mapped.

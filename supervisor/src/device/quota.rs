@@ -22,7 +22,7 @@ pub(super) fn exceeds(account: &Account, has_bytes: u64, needs_bytes: u64) -> Qu
     account.exceeds(Limit::DeviceMemory, account.most(Limit::DeviceMemory), has_bytes, needs_bytes)
 }
 
-/// Whether a call that needs so much may ever run beside the weights that its caller's functions have.
+/// Checks that a call that needs so much can run beside its caller's weights.
 pub(super) fn check(
     account: &Account,
     weights_bytes: impl FnOnce() -> u64,

@@ -22,7 +22,7 @@ pub(super) type Lost = (CallId, Arc<Call>);
 
 /// The device whose processes are reaped.
 pub(super) trait Home {
-    /// Whether processes that end are not replaced any more.
+    /// True if processes that end are not replaced any more.
     fn is_closing(&self) -> bool;
 
     /// A process is reaped: its memory is free, and nothing writes to the regions of its calls.
@@ -32,15 +32,15 @@ pub(super) trait Home {
 /// What is left of a process that is reaped.
 #[derive(Debug)]
 pub(super) struct Remains {
-    /// Where it served and which process there it was, if it did.
+    /// The slot and the generation of the process, if it served.
     pub(super) served: Option<(WorkerId, Generation)>,
     /// Calls that were in it.
     pub(super) lost: Vec<Lost>,
     /// How it ended, in words.
     pub(super) ended: String,
-    /// What it said of a lost device context.
+    /// The process's fault, if it lost its device context.
     pub(super) broken: Option<Fault>,
-    /// Neither Pappus nor the process itself ended it.
+    /// True if neither Pappus nor the process itself ended it.
     pub(super) from_outside: bool,
 }
 
@@ -53,13 +53,13 @@ pub(super) struct Dying {
     pub(super) kill_at: Instant,
     /// Its room in the ledger.
     pub(super) reservation: ProcessReservation,
-    /// Where it served and which process there it was, if it did.
+    /// The slot and the generation of the process, if it served.
     pub(super) served: Option<(WorkerId, Generation)>,
     /// Calls that were in it.
     pub(super) lost: Vec<Lost>,
-    /// What it said of a lost device context.
+    /// The process's fault, if it lost its device context.
     pub(super) broken: Option<Fault>,
-    /// What was wrong with it, if anything was.
+    /// Why the process could not be used any more, if so.
     pub(super) why: Option<String>,
 }
 

@@ -456,7 +456,7 @@ impl Device {
         self.decisions.ask().device_time_of(tenant)
     }
 
-    /// Whether it has no process and the last one that was started did not get ready.
+    /// True if the device has no process, and the last one that was started did not get ready.
     pub fn is_lost(&self) -> bool {
         self.decisions.is_lost()
     }
@@ -473,7 +473,7 @@ impl Device {
         }
     }
 
-    /// Whether processes that end are not replaced any more.
+    /// True if processes that end are not replaced any more.
     pub fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }

@@ -16,7 +16,7 @@ pub(super) struct MadeFor {
     pub(super) edition: u64,
     /// Concurrent calls.
     pub(super) lanes: u32,
-    /// Host memory that is the device's, where it has none of its own.
+    /// The device's part of host memory; for a device without memory of its own.
     pub(super) memory_bytes: u64,
 }
 

@@ -56,14 +56,14 @@ impl EpochGuard {
         self.ledger.epoch()
     }
 
-    /// Whether the end of a worker's process can have hit others: it said that its context is lost, or had calls.
+    /// True if the end of a worker's process can have hit others: it said that its context is lost, or had calls.
     pub(super) fn may_spread(&self, worker: WorkerId, broken: bool) -> bool {
         self.config.shared && (broken || self.decisions.ask().has_calls(worker))
     }
 
     /// A process of an epoch failed, and all with it: those in workers' slots are ended. The calls in them run again,
-    /// each alone on the device, so that no call answers for another's fault. Whether this was the first to fail:
-    /// standbys are to be ended as well then, and `actions` carried out.
+    /// each alone on the device, so that no call answers for another's fault. True if this was the first to fail: the
+    /// caller then ends the standbys as well, and carries out `actions`.
     pub(super) fn end(
         &self,
         epoch: Epoch,

@@ -86,7 +86,7 @@ impl Standbys {
         self.close();
     }
 
-    /// Whether one is wanted in a slot.
+    /// True if a standby is wanted in a slot.
     pub(super) fn wants(&self, slot: usize) -> bool {
         slot < self.wanted.load(Ordering::Acquire)
     }
@@ -157,13 +157,13 @@ impl Standbys {
         ready
     }
 
-    /// Whether a slot has a standby that is wanted there, made for this edition of the device's settings.
+    /// True if a slot has a standby that is wanted there, made for this edition of the device's settings.
     pub(super) fn stays(&self, slot: usize, edition: u64) -> bool {
         self.wants(slot)
             && self.slot(slot).ready.lock().as_ref().is_some_and(|ready| ready.edition == edition)
     }
 
-    /// Waits until a slot's keeper is woken, the process ends, or the time is over; whether the process ended.
+    /// Waits until a slot's keeper is woken, the process ends, or the time is over; true if the process ended.
     pub(super) fn wait(&self, slot: usize, pidfd: Option<&OwnedFd>, timeout: Option<Duration>) -> bool {
         let slot = self.slot(slot);
         let timeout =

@@ -34,11 +34,11 @@ pub struct DeviceStatus {
 /// A worker at one moment.
 #[derive(Debug)]
 pub struct WorkerStatus {
-    /// The process in its slot; 0 where there is none.
+    /// The process in the worker's slot; 0 if the slot is empty.
     pub pid: u32,
-    /// Whether it takes calls.
+    /// What the worker does now.
     pub state: WorkerState,
-    /// Calls that it completed.
+    /// Calls that the worker completed.
     pub completed: u64,
     /// How often its process was replaced.
     pub restarts: u64,
@@ -48,24 +48,24 @@ pub struct WorkerStatus {
     pub device_ns: u64,
     /// Names of the layers of its sandbox that are in force.
     pub sandbox: Vec<&'static str>,
-    /// What it has of the device, and for whom.
+    /// The worker's device memory, and its domain.
     pub resident: Resident,
-    /// What the weights take that its process has.
+    /// Bytes of weights that the process has.
     pub weight_bytes: u64,
-    /// What its process takes before it does anything.
+    /// Bytes of the process's context, before any work.
     pub context_bytes: u64,
 }
 
-/// Whether a worker takes calls.
+/// What a worker does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerState {
-    /// It has no process, and none is wanted.
+    /// The slot has no process, and needs none.
     Unused,
-    /// Its process is not ready yet.
+    /// The process is not ready yet.
     Starting,
-    /// It has no call.
+    /// The worker has no call.
     Idle,
-    /// So many of its lanes have a call.
+    /// The worker has calls in so many lanes.
     Busy(u32),
 }
 

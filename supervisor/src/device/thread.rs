@@ -119,7 +119,7 @@ fn run(device: &Arc<Device>, worker: WorkerId, launcher: &Launcher) {
     }
 }
 
-/// Waits until a process is wanted in a worker's slot; false once the device closes.
+/// Waits until a process is wanted in a worker's slot; false if the device closes.
 fn until_wanted(device: &Device, worker: WorkerId) -> bool {
     let Ok(waker) = device.slots.channel(worker).waker() else { return false };
     loop {
@@ -152,18 +152,18 @@ fn rest(device: &Device, worker: WorkerId, pause: Duration) {
 /// Why a process is not read from any more.
 #[derive(Debug)]
 pub(super) enum End {
-    /// It closed its answers.
+    /// The process closed its answers.
     Closed,
-    /// It was told to leave.
+    /// The process was told to leave.
     Dismissed,
-    /// It cannot run anything any more and said so.
+    /// The process said that it cannot run anything any more.
     Broken(Fault),
-    /// It cannot be used any more.
+    /// The supervisor cannot use the process any more.
     Bad(Unusable),
 }
 
-/// Lets one process serve to its end, and hands it to the reaper. Whether it did anything, or left
-/// because it was told to.
+/// Lets one process serve to its end, and hands it to the reaper. True if it did anything, or left because it
+/// was told to.
 fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: Ready) -> bool {
     let Ready { started, staging, turns, target, reservation, epoch, edition, reached } = ready;
     let Started { process, mut inbox, outbox, control } = started;
@@ -208,13 +208,13 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: 
     let taken = device.slots.channel(worker).detach();
     let lost = device.events.worker_gone(worker);
     if matches!(end, End::Closed) {
-        // It ended: what it did not read then it never will.
+        // The process ended: nobody will read the rest of its pipe.
         device.events.never_read(&lost, taken);
     }
     let well = completed() > before || !lost.is_empty() || matches!(end, End::Dismissed);
     let (grace, why, broken) = match end {
         End::Closed | End::Dismissed => (LEAVE, None, None),
-        // It said everything; what it does not tidy up itself is free sooner.
+        // The process has said everything; killed at once, it frees its memory sooner.
         End::Broken(fault) => {
             (Duration::ZERO, Some(format!("its device context is lost: {fault}")), Some(fault))
         }
@@ -298,7 +298,8 @@ fn read_answers(
     }
 }
 
-/// What a process still says whose epoch is over: whose call ran alone may name the kernel that ended it.
+/// Hears the last frames of a process whose epoch is over: if its call ran alone, they may name the guilty
+/// kernel.
 fn last_words(
     device: &Arc<Device>,
     worker: WorkerId,

@@ -1,9 +1,9 @@
-//! What a worker says on its turn page, as its thread hears it.
+//! A worker's words on its turn page, as its thread hears them.
 //!
-//! A worker gives its turn back before it writes its last answers, so that the next worker need not wait for them. It says
-//! how many calls it answered since it began; of these, the thread knows how many answers it has read. The difference is on
-//! its way: if the worker has no more calls than that, it wants no further turn. Where more calls wait for its lanes, the
-//! answers are read first: the tenant stands in line for its next turn with the calls that take their places.
+//! A worker gives its turn back before it writes its last answers, so that the next worker need not wait for them. The page
+//! says how many calls the worker answered since it began; the thread knows how many answers it has read. The difference is
+//! on its way: a worker with no more calls than that wants no further turn. If more calls wait for its lanes, the answers
+//! are read first: the tenant stands in line for its next turn with the calls that take their places.
 
 use std::sync::Arc;
 

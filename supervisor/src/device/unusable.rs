@@ -79,7 +79,7 @@ pub(super) enum Unusable {
     /// The turn is over, or never was.
     #[error("it yielded a turn that it does not have")]
     NotItsTurn,
-    /// It said that there is something on its turn page, and there was not.
+    /// The worker announced something on its turn page, where nothing was.
     #[error("it has its turn page looked at for nothing")]
     NothingToSee,
     /// It confirmed settings more often than it was sent some.

@@ -1,5 +1,5 @@
-//! What names memory in which weights lie, and what workers are told of it. Which weights are where is decided in
-//! [`schedule`](crate::schedule::weights).
+//! Descriptors of memory with weights, and the commands about weights to workers.
+//! [`schedule`](crate::schedule::weights) decides which weights are where.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) fn taken_by(function: &Loaded, has_own_memory: bool) -> u64 {
     function.packed_weight_bytes().next_multiple_of(page_bytes)
 }
 
-/// What a worker is told of weights that it is to load.
+/// The part of a command that tells a worker which weights to load.
 pub(super) fn load_of(supply: &Supply<Memory>) -> Load {
     let weights = match supply.source {
         // Where it is not the device's memory, the host's copy is what is shared.

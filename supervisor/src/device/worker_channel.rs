@@ -41,17 +41,17 @@ pub(super) struct Arrival {
     pub(super) outbox: Outbox,
     /// Descriptors to it.
     pub(super) control: OwnedFd,
-    /// The arena for inline bytes that it shares with the supervisor only.
+    /// The arena for inline bytes, shared with the supervisor only.
     pub(super) staging: ValidatedMemfd,
-    /// Says that it has the device, and that others wait for it.
+    /// Tells the process that it has the device, and that other workers wait.
     pub(super) turns: Orders<Arc<SharedWords>>,
-    /// Ends it.
+    /// Kills the process.
     pub(super) killer: Killer,
-    /// What its machine code must be made for.
+    /// The target of its machine code.
     pub(super) target: CodeTarget,
     /// A fault ends all processes of an epoch.
     pub(super) epoch: Epoch,
-    /// Which settings of the device it was made for.
+    /// The edition of the device's settings that the process was made for.
     pub(super) edition: u64,
     /// Layers of its sandbox.
     pub(super) reached: Reached,
@@ -64,17 +64,17 @@ struct Connected {
     installed: HashMap<FunctionId, Installed>,
     arenas: HashSet<u64>,
     clock: u64,
-    /// What it was told of settings and memory and did not answer, oldest first.
+    /// Settings and requests for memory that the process did not answer yet, oldest first.
     unanswered: VecDeque<Asked>,
-    /// Functions that it was told to forget and did not answer, or their weights.
+    /// Functions, or their weights, that the process was told to forget and did not confirm yet.
     forgetting: Vec<Forgetting>,
     /// The hand-over to another domain that it did not confirm.
     handover: Option<u64>,
-    /// What it was told early.
+    /// Commands that the process was told early.
     commands: CommandOrder<Command<Arc<Call>>>,
-    /// It was told that its turn is near, and its thread was not yet.
+    /// True if the process was told that its turn is near, and the worker's thread was not yet.
     soon: bool,
-    /// It has the device, and others wait for it.
+    /// True if the process has the device while other workers wait.
     revoked: bool,
     /// Calls whose frames wait to be written.
     unwritten: Vec<Arc<Call>>,
@@ -178,8 +178,8 @@ impl WorkerChannel {
         self.process.as_mut()?.commands.take_next()
     }
 
-    /// The process is gone, and its staging with it, which is not cleared. Calls that were never
-    /// written to it do not count as handed over. Returns how much of what it was sent it took.
+    /// The process is gone, together with its staging, which is not cleared. Calls that were never written do
+    /// not count as handed over. Returns how many of the sent bytes the process took.
     pub(super) fn detach(&mut self) -> u64 {
         let Some(process) = self.process.take() else { return u64::MAX };
         process.unwritten.iter().for_each(|call| never_handed(call));
@@ -196,14 +196,14 @@ impl WorkerChannel {
         self.process.as_ref().map_or(Layers::default(), |p| p.arrival.reached.layers())
     }
 
-    /// Kills the process, if it is still that one.
+    /// Kills the process, if it is still the one of this generation.
     pub(super) fn kill(&self, generation: Generation) {
         if let Some(process) = self.process.as_ref().filter(|p| p.arrival.generation == generation) {
             process.arrival.killer.kill();
         }
     }
 
-    /// Kills the connected process, if there is one.
+    /// Kills the connected process, if any.
     pub(super) fn kill_any(&self) {
         if let Some(process) = &self.process {
             process.arrival.killer.kill();
@@ -222,15 +222,15 @@ impl WorkerChannel {
         self.waker.wake();
     }
 
-    /// Closes the command pipe of an idle process, which makes it exit by itself; its thread is told,
-    /// and ends it if it lingers.
+    /// Closes the command pipe of an idle process, which then exits by itself; the worker's thread is told,
+    /// and ends a process that lingers.
     pub(super) fn hang_up(&mut self) {
         if self.process.take().is_some() {
             self.waker.wake();
         }
     }
 
-    /// Whether the process that attached as `generation` was hung up on.
+    /// True if the process that attached as `generation` was hung up on.
     pub(super) fn is_hung_up(&self, generation: Generation) -> bool {
         self.process.as_ref().is_none_or(|process| process.arrival.generation != generation)
     }
@@ -245,7 +245,7 @@ impl WorkerChannel {
         flush(process, &self.waker);
     }
 
-    /// The process says that it forgot its domain; false if it was not told to.
+    /// The process forgot its domain; false if nobody told it to.
     pub(super) fn scrubbed(&mut self, handover: u64) -> bool {
         match &mut self.process {
             Some(process) => process.handover.take() == Some(handover),
@@ -253,12 +253,12 @@ impl WorkerChannel {
         }
     }
 
-    /// As [`Connected::is_forgetting`].
+    /// True if [`Connected::is_forgetting`] is.
     pub(super) fn is_forgetting(&self, function: FunctionId) -> bool {
         self.process.as_ref().is_some_and(|process| process.is_forgetting(function))
     }
 
-    /// The process says that it forgot a function or its weights: true if it had these; none if it was not told to. Weights
+    /// The process forgot a function or its weights. True if it had the weights; none if nobody told it to forget. Weights
     /// go once the calls that use them are over, others before.
     pub(super) fn forgot(&mut self, function: FunctionId, what: Forget) -> Option<bool> {
         self.process.as_mut()?.forgot(function, what)
@@ -282,8 +282,8 @@ impl WorkerChannel {
         }
     }
 
-    /// The process says what its lanes have: what it was asked; none if nothing. One that is gone was asked for
-    /// settings.
+    /// The process reports its lanes' memory: returns what it was asked, none if nothing. A process that is
+    /// gone counts as asked for settings.
     pub(super) fn answered(&mut self) -> Option<Asked> {
         match &mut self.process {
             Some(process) => process.unanswered.pop_front(),
@@ -322,7 +322,7 @@ impl WorkerChannel {
         }
     }
 
-    /// Whether others wait for the process to give its turn back.
+    /// True if others wait for the process to give its turn back.
     pub(super) fn is_watched(&self) -> bool {
         self.process.as_ref().is_some_and(|process| process.revoked)
     }
@@ -330,7 +330,7 @@ impl WorkerChannel {
     /// Tells the process that its turn is next.
     pub(super) fn soon(&mut self) {
         if let Some(process) = &mut self.process {
-            // Its first answers must not wait for a thread that sleeps.
+            // The first answers must not wait for a sleeping thread.
             process.soon = true;
             self.waker.wake();
             process.arrival.outbox.push_to_worker(&ToWorker::Soon);
@@ -338,7 +338,7 @@ impl WorkerChannel {
         }
     }
 
-    /// Whether the process was told that its turn is near since this was asked last.
+    /// True if the process was told that its turn is near since this was asked last.
     pub(super) fn take_soon(&mut self) -> bool {
         self.process.as_mut().is_some_and(|process| std::mem::take(&mut process.soon))
     }
@@ -393,7 +393,7 @@ impl WorkerChannel {
         }
     }
 
-    /// Writes what did not fit before; false while there is still something left.
+    /// Writes what did not fit before; false if something is still left.
     pub(super) fn flush(&mut self) -> bool {
         match &mut self.process {
             None => true,
@@ -546,7 +546,7 @@ fn flushed(process: &mut Connected) -> Option<Flushed> {
             Some(flushed)
         }
         Err(e) => {
-            // A process that reads no more ends by itself; one that goes on, without what it was told, must not.
+            // A process that reads no more ends by itself; one that goes on without its commands must be killed.
             if e.kind() != std::io::ErrorKind::BrokenPipe {
                 let pid = process.arrival.pid;
                 tracing::warn!(pid, "a worker cannot be told its commands and is replaced: {e}");

@@ -25,7 +25,7 @@ use crate::schedule::events::{
 };
 use crate::sync::{OrderedMutex, rank};
 
-/// Takes in what workers say of themselves, and what is seen of their processes.
+/// Takes in what workers report, and what happens to their processes.
 #[derive(Debug)]
 pub(super) struct WorkerEvents {
     pub(super) metrics: Arc<DeviceMetrics>,
@@ -109,7 +109,7 @@ impl WorkerEvents {
         }
     }
 
-    /// A worker has a function's weights; it `exports` what names their memory.
+    /// A worker has a function's weights; `exports` says that it sent a descriptor of their memory.
     pub(super) fn loaded(
         &self,
         worker: WorkerId,
@@ -122,7 +122,8 @@ impl WorkerEvents {
             let fd = exports.then(|| channel.receive(function.get())).transpose()?;
             (fd, channel.is_forgetting(function))
         };
-        // Said before it knew that they are to go: it may have been told to load them again since.
+        // The worker said so before it heard that the weights must go: by now it may have been told to load
+        // them again.
         if is_outdated {
             return Ok(());
         }
@@ -154,7 +155,7 @@ impl WorkerEvents {
         }
     }
 
-    /// A worker forgot the domain that it served.
+    /// A worker forgot its domain.
     pub(super) fn scrubbed(&self, worker: WorkerId, handover: u64) -> Result<(), Unusable> {
         if !self.slots.channel(worker).scrubbed(handover) {
             return Err(Unusable::ScrubNotAsked);
@@ -190,8 +191,8 @@ impl WorkerEvents {
         self.commands.handle(Gone { worker })
     }
 
-    /// Lost calls whose frame lies behind what their process took do not count as handed over: it ended
-    /// before it knew of them.
+    /// Lost calls whose frames the process did not take do not count as handed over: the process ended
+    /// without knowing them.
     pub(super) fn never_read(&self, lost: &[Lost], taken: u64) {
         let unread = lost.iter().filter(|(_, call)| call.sent_at.load(Ordering::Relaxed) > taken);
         unread.for_each(|(_, call)| never_handed(call));
@@ -207,7 +208,7 @@ impl WorkerEvents {
         }
     }
 
-    /// Whether a process may have failed for another's sake. Under MPS, that of a process which was killed in the middle of a kernel
+    /// True if a process may have failed for another's sake. Under MPS, that of a process which was killed in the middle of a kernel
     /// hits others up to 0.2 s later.
     fn is_unexplained(&self, end: &ProcessEnd) -> bool {
         self.commands.config.shared

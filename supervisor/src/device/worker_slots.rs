@@ -18,9 +18,9 @@ pub(super) struct WorkerSlot {
     pub(super) completed: AtomicU64,
     /// Processes that took the slot after the first.
     pub(super) restarts: AtomicU64,
-    /// Times that its processes were scrubbed for another domain.
+    /// How often a process of the slot was scrubbed for another domain.
     pub(super) scrubs: AtomicU64,
-    /// A process is wanted in it, and its thread was not told yet.
+    /// True if a process is wanted in the slot, and its thread was not told yet.
     wanted: AtomicBool,
 }
 
@@ -100,14 +100,15 @@ impl WorkerSlots {
         self.all().for_each(|slot| tell(&mut slot.channel.lock()));
     }
 
-    /// A process is wanted in a slot: its thread is told.
+    /// Tells a slot's thread that a process is wanted.
     pub(super) fn want(&self, worker: WorkerId) {
         self.pending.fetch_add(1, Ordering::Relaxed);
         self.slot(worker).wanted.store(true, Ordering::Release);
         self.channel(worker).wake();
     }
 
-    /// Whether a process is wanted in a slot, for its thread; once for each time.
+    /// True if a process is wanted in a slot; asked by the slot's thread, and true once for each
+    /// [`Self::want`].
     pub(super) fn take_wanted(&self, worker: WorkerId) -> bool {
         self.slot(worker).wanted.swap(false, Ordering::Acquire)
     }
@@ -117,12 +118,12 @@ impl WorkerSlots {
         self.pending.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether a process is wanted and not there yet.
+    /// True if a process is wanted and not there yet.
     pub(super) fn lacks_process(&self) -> bool {
         self.pending.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether no slot has a process.
+    /// True if no slot has a process.
     pub(super) fn have_no_process(&self) -> bool {
         self.all().all(|slot| slot.channel.lock().pid().is_none())
     }

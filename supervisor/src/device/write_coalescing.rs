@@ -25,7 +25,7 @@ use crate::schedule::{CallId, Verdict};
 /// dropped, if not before.
 #[derive(Debug, Default)]
 pub struct Burst {
-    /// Whether more than the request at hand was read. The last one need not wait.
+    /// True if bytes behind the request at hand were read already. The last request's frame need not wait.
     pub more: bool,
     /// The workers of the device that the calls went to.
     slots: Option<Arc<WorkerSlots>>,
@@ -88,9 +88,9 @@ pub(super) struct Batch {
     actions: Actions,
     /// Calls that are over and whose clients do not know yet.
     completions: Option<Box<dyn CompletionBatch>>,
-    /// Whether there are any.
+    /// True if a call ended.
     ended: bool,
-    /// Their staged outputs.
+    /// Bytes of their staged outputs.
     staged_bytes: usize,
 }
 
@@ -145,7 +145,7 @@ impl Batch {
             // Nothing has to be done before the lane is free: one lock is enough.
             let free = done && !is_staged(&call);
             if let Answer::Done(timings) = outcome {
-                // What a caller waited for its own sake is not what its calls cost on this device.
+                // Time that a caller waited for its own sake is no cost of its calls on this device.
                 if let Some(routed) = &call.routed
                     && !deciding.may_have_held(deciding.now_ns(), call.domain.caller)
                 {
@@ -248,7 +248,7 @@ impl Completer {
     }
 }
 
-/// Whether outputs lie in the lane's staging range.
+/// True if outputs lie in the lane's staging range.
 fn is_staged(call: &Call) -> bool {
     call.outputs.iter().any(|target| target.arena.get() == STAGING_ARENA.get())
 }

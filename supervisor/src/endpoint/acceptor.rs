@@ -70,7 +70,7 @@ impl Acceptor {
                 None if received.lost => return Err(rustix::io::Errno::MFILE.into()),
                 None => return Err(io::ErrorKind::BrokenPipe.into()),
             };
-            // One that its peer left already has none.
+            // A stream whose peer already left has no address.
             if let Ok(peer) = stream.peer_addr() {
                 stream.set_nonblocking(true)?;
                 return Ok((TcpStream::from_std(stream)?, peer));
@@ -86,7 +86,7 @@ fn pass_on(to_runtime: &OwnedFd) -> io::Result<()> {
     let listener = TcpListener::from(passed.pop().ok_or(io::ErrorKind::BrokenPipe)?);
     loop {
         match listener.accept() {
-            // One byte for each, so that they arrive one by one.
+            // A byte for each stream: streams arrive one by one.
             Ok((stream, _)) => drop(fds::send(to_runtime.as_fd(), &[0], &[stream.as_fd()])?),
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(_) => std::thread::park_timeout(ACCEPT_PAUSE),

@@ -132,7 +132,8 @@ async fn accept(listener: Acceptor, endpoint: Endpoint) {
         match listener.accept().await {
             Ok((stream, _)) => {
                 places.serve(stream, &endpoint);
-                // Those who are here already go first: one that has asked is answered before others can take its place.
+                // Clients that are here already go first: whoever has asked is answered before a newcomer can take the
+                // place.
                 tokio::task::yield_now().await;
             }
             Err(e) => {
@@ -332,7 +333,7 @@ mod tests {
         assert!(others.iter_mut().all(|other| futures_poll(other).is_none()), "they wait for it");
         let_go.notify_one();
         assert_eq!(first.await, "0");
-        // What it wrote began before the others asked.
+        // The first page was begun before the others asked.
         let_go.notify_one();
         for other in others {
             assert_eq!(other.await, "1");

@@ -30,7 +30,7 @@ pub(super) fn export() {
     }
     let entries = |folder| std::fs::read_dir(folder).map(|entries| entries.count());
     if let Ok(open) = entries("/proc/self/fd") {
-        // One of them is the folder that is read.
+        // One descriptor is the folder that is being read.
         gauge!("process_open_fds").set(open.saturating_sub(1) as f64);
     }
     if let Ok(threads) = entries("/proc/self/task") {

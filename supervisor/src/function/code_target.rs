@@ -10,7 +10,7 @@ use pappus_protocol::kind::UnknownKind;
 pub struct CodeTarget {
     /// The kind of device.
     pub kind: Kind,
-    /// Its architecture, such as `sm_90`; empty where there is only one.
+    /// The architecture, such as `sm_90`; empty for a kind with only one.
     pub arch: String,
     /// Stands for everything else that the code depends on.
     pub fingerprint: String,
@@ -53,7 +53,7 @@ impl CodeTarget {
         Ok(Self { kind, arch: hello.arch.clone(), fingerprint: hello.fingerprint.clone() })
     }
 
-    /// Remembers this target in place of what was known for the same devices; whether that is news.
+    /// Remembers this target in place of what was known for the same devices; true if that is news.
     pub fn learn(&self, known: &mut Vec<CodeTarget>) -> bool {
         match known.iter_mut().find(|other| other.kind == self.kind && other.arch == self.arch) {
             Some(other) if other == self => false,

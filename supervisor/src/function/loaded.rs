@@ -24,7 +24,7 @@ use crate::tenants::{Account, Taken};
 /// Names of tenants that may call a function, sorted.
 pub type Callers = Arc<[Box<str>]>;
 
-/// A function in memory. It keeps working for calls that hold it when it is removed meanwhile.
+/// A function in memory. A function that is removed keeps working for calls that hold it.
 #[derive(Debug)]
 pub struct Loaded {
     /// Its name towards workers; a function that is removed and added again gets another.
@@ -39,20 +39,21 @@ pub struct Loaded {
     pub blueprint: Blueprint,
     /// Bytes of its weights, in the blueprint's order.
     pub weight_bytes: Vec<u64>,
-    /// Its owner's account, which its weights are charged to.
+    /// The owner's account, which pays for the weights.
     pub account: Arc<Account>,
     /// Names of tenants that may call it besides its owner, sorted.
     callers: OrderedRwLock<Callers, { rank::CALLERS }>,
     config: Vec<u8>,
-    /// Its weights, packed; none if it has none.
+    /// The packed weights; none for a function without weights.
     weights: Option<Arc<PackedWeights>>,
     /// Kinds and architectures of devices that have its machine code.
     runs_on: Vec<RunsOn>,
     /// Machine code that is in memory only, for each module: a checked version's.
     pub(super) code: Option<Vec<ValidatedMemfd>>,
-    /// Its checked version, once one was made: it goes with this one.
+    /// The checked version, once one was made; removed together with the function.
     pub(super) checked: OnceLock<Arc<Loaded>>,
-    /// True if machine code of it was missing or damaged: it has to be loaded anew, which makes that again.
+    /// True if machine code of the function was missing or damaged: loading the function anew makes the code
+    /// again.
     lacks_code: AtomicBool,
     /// What its owner is charged for it.
     _taken: Charges,
@@ -95,7 +96,7 @@ impl Parts {
 }
 
 impl Loaded {
-    /// A function of this record that these may call besides its owner.
+    /// A function made of a record, which `callers` may call besides the owner.
     pub(super) fn new(
         id: FunctionId,
         account: Arc<Account>,
@@ -123,7 +124,7 @@ impl Loaded {
         }
     }
 
-    /// Whether a tenant may call it.
+    /// True if a tenant may call the function.
     pub fn may_call(&self, caller: &Account) -> bool {
         self.owner == caller.tenant || {
             let callers = self.callers.read();
@@ -131,7 +132,7 @@ impl Loaded {
         }
     }
 
-    /// True if it has to be loaded anew before it is called.
+    /// True if the function must be loaded anew before a call.
     pub fn lacks_code(&self) -> bool {
         self.lacks_code.load(Ordering::Acquire)
     }
@@ -151,7 +152,7 @@ impl Loaded {
         self.checked.get().cloned()
     }
 
-    /// Whether devices of this kind and architecture can run it.
+    /// True if devices of this kind and architecture can run it.
     pub fn runs_on(&self, kind: Kind, arch: &str) -> bool {
         self.on(kind, arch).is_some()
     }
@@ -170,7 +171,7 @@ impl Loaded {
         self.weights.as_ref().map_or(0, |weights| weights.bytes())
     }
 
-    /// The host's copy of its weights; none if it has none.
+    /// The host's copy of the weights; none for a function without weights.
     pub fn host_weights(&self) -> Option<BorrowedFd<'_>> {
         self.weights.as_ref().and_then(|weights| weights.descriptor())
     }
@@ -229,14 +230,14 @@ pub struct Parsed {
     pub blueprint: Blueprint,
     /// The configuration it was parsed from.
     pub config: Vec<u8>,
-    /// Its weights, packed; none if it has none.
+    /// The packed weights; none for a function without weights.
     pub weights: Option<Arc<PackedWeights>>,
     /// Kinds and architectures of devices that have its machine code.
     pub runs_on: Vec<RunsOn>,
 }
 
 impl Parsed {
-    /// What it takes in memory besides its weights, roughly.
+    /// Roughly the memory of the function, without its weights.
     pub fn bytes(&self) -> u64 {
         (size_of::<Loaded>() + self.blueprint.approx_bytes() + self.config.capacity()) as u64
     }

@@ -36,7 +36,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// Whether nothing but this cache has it. Its number only grows under the lock that this is asked under.
+    /// True if only this cache has the function. The count only grows under the lock that the caller holds.
     fn is_free(&self) -> bool {
         Arc::strong_count(&self.function) == 1
     }
@@ -86,7 +86,7 @@ impl LoadedCache {
         self.slots.read().get(&owner)?.get(name).map(|slot| slot.function.clone())
     }
 
-    /// Whose function has this name towards workers, and what it is called; none if it is not in memory.
+    /// The owner and the name of the function that workers know by this id; none if it is not in memory.
     pub fn owner_of(&self, id: FunctionId) -> Option<(TenantId, String)> {
         let slots = self.slots.read();
         let mut all = slots.values().flat_map(HashMap::values).map(|slot| &slot.function);
@@ -94,9 +94,9 @@ impl LoadedCache {
         all.find(is_it).map(|function| (function.owner, function.record.name.clone()))
     }
 
-    /// Puts a function into memory; if it got there meanwhile, that one stays. `current` says who may call it besides
-    /// its owner as long as the record is listed: one that was removed meanwhile does not come back, as it is taken out
-    /// of the list first and out of here then.
+    /// Puts a function into memory, unless it got there meanwhile. `current` says who may call the function besides its
+    /// owner, as long as the record is listed. A function that was removed meanwhile does not come back: removal takes
+    /// it out of the list first, out of here then.
     pub fn insert(
         &self,
         account: Arc<Account>,
@@ -118,8 +118,8 @@ impl LoadedCache {
         Ok(self.put(&mut all, account, record, parsed, current, [place, bytes]).cloned())
     }
 
-    /// Gives a function its checked version, with machine code for each of its modules. It is charged for by itself and goes
-    /// with the function. If one got there meanwhile, that one stays.
+    /// Gives a function its checked version, with machine code for each of its modules. The checked version is charged for
+    /// by itself and goes with the function. A checked version that got there meanwhile stays.
     pub fn insert_checked(
         &self,
         function: &Loaded,
@@ -137,13 +137,13 @@ impl LoadedCache {
         Ok(function.checked.get_or_init(|| Arc::new(checked)).clone())
     }
 
-    /// Whether a function leaves half of what its owner may have in memory, and half of what all may have.
+    /// True if, with the function, half of the memory of its owner and of all tenants stays free.
     pub fn has_room(account: &Account, parsed: &Parsed) -> bool {
         needed(parsed).into_iter().all(|(limit, amount)| account.leaves_half(limit, amount))
     }
 
-    /// As [`LoadedCache::insert`], if there is room for it without another that goes. Half of what its owner may have is left for what is
-    /// called, and half of what all tenants may have together.
+    /// As [`LoadedCache::insert`], if there is room without evicting a function. Half of the owner's limits, and half of all
+    /// tenants' together, are left for functions that are called.
     pub fn insert_if_room(
         &self,
         account: Arc<Account>,
@@ -212,7 +212,8 @@ impl LoadedCache {
         }
     }
 
-    /// Evicts from the owners that have most of something, as long as that is more than their share of all there may be.
+    /// Evicts a function of the owner that has most of something, if an owner has more than an equal share of the total;
+    /// false if nothing could go.
     fn evict_of_largest(&self, account: &Arc<Account>, limit: Limit, most: u64) -> bool {
         let mut owners: Vec<(u64, TenantId)> = {
             let slots = self.slots.read();
@@ -226,8 +227,8 @@ impl LoadedCache {
         owners.into_iter().any(|(_, owner)| self.evict_of(owner, limit))
     }
 
-    /// Evicts the function of an owner that was used longest ago, of those that no call holds and that have something of
-    /// what is needed; false if there is none.
+    /// Evicts an owner's least recently used function that no call holds and that has something of what is needed; false
+    /// if there is none.
     fn evict_of(&self, owner: TenantId, limit: Limit) -> bool {
         self.evict_if(owner, |slots| {
             let helps = |slot: &&Slot| {
@@ -238,7 +239,8 @@ impl LoadedCache {
         })
     }
 
-    /// Evicts those used longest ago, whosever they are, until there are so many at the most: what a cache does that knows no tenants.
+    /// Evicts the least recently used functions of any owner until at most so many are left, as a cache does that knows no
+    /// tenants.
     fn evict_beyond(&self, most: usize) {
         loop {
             let oldest = {
@@ -282,7 +284,7 @@ impl LoadedCache {
         self.evict_if(function.owner, |slots| slots.get(name).is_some_and(is_it).then(|| name.clone()));
     }
 
-    /// Evicts the one of an owner's functions that is chosen, if one is.
+    /// Evicts the owner's function that `choose` names; false if none.
     fn evict_if(&self, owner: TenantId, choose: impl FnOnce(&Slots) -> Option<String>) -> bool {
         let evicted = {
             let mut slots = self.slots.write();

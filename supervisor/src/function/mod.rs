@@ -2,7 +2,7 @@
 //!
 //! - [`packed_weights`]: weights in the host's memory, each content of an owner once.
 //! - [`loaded`]: a function ready to invoke: parsed, with what a worker needs to install it.
-//! - [`loaded_cache`]: those that are kept, and which of them go where there is no room.
+//! - [`loaded_cache`]: the functions that are kept, and which of them are evicted for room.
 //! - [`code_target`]: what machine code is made for.
 //! - [`variants`]: which compiled form of a module a device runs.
 //! - [`version`]: a number by which callers notice that a function was replaced by another one.

@@ -133,7 +133,7 @@ mod tests {
         let first = get(&one, &[1, 2]);
         assert!(Arc::ptr_eq(&first, &get(&one, &[1, 2])));
         assert_eq!(one.used(Limit::WeightBytes), 3);
-        // In another order they lie elsewhere; and another owner has its own.
+        // The same weights in another order lie elsewhere, and another owner has a copy of its own.
         assert!(!Arc::ptr_eq(&first, &get(&one, &[2, 1])));
         let theirs = get(&two, &[1, 2]);
         assert!(!Arc::ptr_eq(&first, &theirs));

@@ -5,7 +5,8 @@ use sha2::{Digest, Sha256};
 
 use crate::store::records::{Dimension, FunctionRecord};
 
-/// The number for its owner, and for others. It tells nothing that the one who is told it is not told anyway.
+/// The numbers for the owner and for other callers. A number reveals nothing that its reader is not told
+/// anyway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Versions {
     own: u64,

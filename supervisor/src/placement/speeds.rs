@@ -19,7 +19,7 @@ const RISE: f64 = 1.0 / 4096.0;
 #[derive(Debug, Default)]
 pub(super) struct Speeds(Vec<Vec<Measured>>);
 
-/// What calls of one caller took on one device.
+/// Times of one caller's calls on one device.
 #[derive(Debug, Clone, Copy)]
 struct Measured {
     caller: TenantId,

@@ -137,15 +137,15 @@ pub struct Membership {
 enum State {
     /// The process has its number.
     Outside(u32),
-    /// The thread is about to move it, and its number must stay its.
+    /// The thread is about to move the process, whose number must stay its own.
     Joining,
     /// The limits are in force.
     Inside(Group),
-    /// They cannot be.
+    /// The limits cannot be in force.
     Refused,
-    /// It ended while it was moved: the thread that moves it reaps it.
+    /// The process ended while it was moved: the moving thread reaps it.
     Left,
-    /// It is reaped: its number may be another's.
+    /// The process is reaped: its number may belong to another process.
     Over,
 }
 
@@ -308,17 +308,17 @@ impl Membership {
         }
     }
 
-    /// Whether the limits are in force.
+    /// True if the limits are in force.
     pub fn joined(&self) -> bool {
         matches!(*self.state.lock(), State::Inside(_))
     }
 
-    /// Whether the process was killed for lack of memory of its group; known once it is reaped.
+    /// True if the process was killed for lack of memory of its group; known once it is reaped.
     pub fn was_starved(&self) -> bool {
         self.starved.load(Ordering::Acquire)
     }
 
-    /// As [`Membership::joined`], once it was tried.
+    /// True if the limits are in force; waits until that was tried.
     pub fn decided(&self) -> bool {
         let untried = |state: &State| matches!(state, State::Outside(_) | State::Joining);
         let waited = self.state.lock().wait_timeout_while(&self.tried, PATIENCE, untried);

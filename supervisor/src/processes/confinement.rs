@@ -37,7 +37,7 @@ pub struct Reached {
 }
 
 impl Reached {
-    /// What a process says itself, and what the supervisor does for it.
+    /// The layers that a process reports, and the control group that the supervisor gives it.
     pub(super) fn new(greeted: Layers, membership: Option<Arc<Membership>>) -> Self {
         Self { greeted, membership }
     }
@@ -85,7 +85,7 @@ impl Confinement {
 
     /// Makes the decision from what the host permits; also says why there are no control groups, where there are none.
     pub fn look(settings: SandboxSettings) -> (Self, Option<GroupsError>) {
-        // Workers become children of this process when the one that started them ends.
+        // Workers become children of the supervisor when the process that started them ends.
         if let Err(e) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
             tracing::warn!("processes cannot be adopted: {e}; workers get no pid namespace");
         }
@@ -146,12 +146,12 @@ impl Confinement {
         rustix::process::geteuid().is_root().then_some(self.settings.worker_uid).into_iter().collect()
     }
 
-    /// Whether processes must have any layer at all.
+    /// True if processes must have any layer at all.
     pub fn requires_something(&self) -> bool {
         !self.settings.require.is_empty()
     }
 
-    /// Whether a process may be used.
+    /// Checks that a process reached the layers it must have.
     pub fn check(&self, reached: &Reached) -> Result<(), LayerMissing> {
         let has = match self.settings.require.has(Layer::Cgroup) {
             true => reached.with(Membership::decided),

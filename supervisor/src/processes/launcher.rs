@@ -30,8 +30,8 @@ use crate::limits::WORKER_START_S;
 #[derive(Debug)]
 pub struct Launcher {
     program: PathBuf,
-    /// The file that `program` was when this was made. An update puts another one there, for the next supervisor: this one
-    /// goes on with the workers that it came with.
+    /// The file at `program` when the launcher was made. An update puts another file there for the next supervisor; this
+    /// supervisor goes on with the workers that it came with.
     file: Option<OwnedFd>,
     confinement: Confinement,
     spawner: Spawner,

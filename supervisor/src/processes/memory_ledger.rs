@@ -4,8 +4,8 @@
 //! Memory counts as free once the process that held it is reaped. A thread that starts a process blocks here until there
 //! is room for it.
 //!
-//! Processes of a device that they share through MPS are of one *epoch*: a fault ends it, and with it all of them. The
-//! daemon serves no process before the last one is gone, so none of the next epoch starts before.
+//! Processes that share a device through MPS belong to one *epoch*, which a fault ends together with all of them. No
+//! process of the next epoch starts before the last one is gone: the daemon would not serve it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, OnceLock};
@@ -41,10 +41,10 @@ pub struct MemoryLedger {
     /// Everything that Pappus may use, and how many processes are kept ready: both may change.
     memory_bytes: AtomicU64,
     standbys: AtomicUsize,
-    /// Workers that there could be at some time: those beyond a ceiling that became lower may still be there.
+    /// The most workers at any time so far: a lower ceiling does not end those beyond it at once.
     workers: AtomicUsize,
     most_starting: usize,
-    /// Where memory for processes is asked for; none: there is enough.
+    /// Who is asked for memory of processes; none if there is always enough.
     source: OnceLock<Box<dyn MemorySource>>,
     /// What contexts take; increases while the source says that they may.
     contexts_bytes: AtomicU64,
@@ -62,13 +62,13 @@ pub struct MemoryLedger {
 struct State {
     /// Processes that were started and are not reaped.
     processes: usize,
-    /// Of these, those that have not greeted yet.
+    /// Started processes that have not greeted yet.
     starting: usize,
-    /// Workers' slots that wait until others started.
+    /// Workers' slots that wait until other processes started.
     urgent: usize,
-    /// Processes that compile, likewise.
+    /// Compilations that wait until other processes started.
     compiling: usize,
-    /// Those of either kind that are of an epoch that is over.
+    /// Processes that belong to an epoch that is over.
     leaving: usize,
     contexts_bytes: u64,
     closing: bool,
@@ -76,11 +76,11 @@ struct State {
 
 /// Who lends a device's memory for calls, and has to leave some for processes.
 pub trait MemorySource: Send + Sync + std::fmt::Debug {
-    /// A process needs so much: whether there is. If so, `take` is called before anything else gets it. A worker's
-    /// process is `urgent`.
+    /// Asks for a process's memory; true if there is enough, after `take` was called and before anybody else gets
+    /// that memory. A worker's process is `urgent`.
     fn take(&self, bytes: u64, urgent: bool, take: &dyn Fn()) -> bool;
 
-    /// Memory that a process had may be lent.
+    /// Memory of a process that ended may be lent.
     fn came(&self);
 }
 
@@ -221,7 +221,7 @@ impl MemoryLedger {
         Epoch::new(self.epoch.load(Ordering::Acquire))
     }
 
-    /// Ends an epoch; false if it is over already.
+    /// Ends an epoch; false if it was over already.
     pub fn end_epoch(&self, epoch: Epoch) -> bool {
         let mut state = self.state.lock();
         if self.epoch() != epoch {
@@ -298,7 +298,7 @@ impl MemoryLedger {
         self.config.largest_call_of(memory_bytes, standbys, self.context_bytes())
     }
 
-    /// Waits for so long, or until the device closes; false then.
+    /// Waits for so long; false if the device closes before.
     pub fn pause(&self, time: Duration) -> bool {
         !self.state.lock().wait_timeout_while(&self.changed, time, |state| !state.closing).closing
     }
@@ -329,19 +329,21 @@ impl ProcessReservation {
         self.epoch
     }
 
-    /// Whether a fault ended its epoch: the process is of no use, and no other one is before it is gone.
+    /// True if a fault ended the process's epoch: the process is of no use, and blocks the next epoch until
+    /// it is gone.
     pub fn is_over(&self) -> bool {
         self.epoch != self.ledger.epoch()
     }
 
-    /// How often to look whether it is, if that can happen.
+    /// How often to look whether the epoch is over, if epochs end.
     pub fn looks_every(&self) -> Option<Duration> {
         self.ledger.config.shared.then_some(LOOK)
     }
 
-    /// The process greeted, and said what it takes for itself.
+    /// The process greeted, and reported the bytes of its context.
     pub fn measured(&mut self, context_bytes: u64) {
-        // What the first one measured holds for all: later ones see what others take meanwhile, too.
+        // The first process's measurement holds for all: later ones would count other processes' memory as
+        // well.
         let serves = self.ledger.config.kind.traits().has_own_memory && !self.compiles;
         let context_bytes = match serves {
             true => *self.ledger.context_bytes.get_or_init(|| context_bytes),
@@ -433,7 +435,7 @@ mod tests {
         let mut first = ledger.reserve_process(true).unwrap();
         assert_eq!(ledger.contexts_bytes(), estimate);
         first.measured(GIB);
-        // What the first one said holds for all.
+        // The first process's measurement holds for all.
         let mut second = ledger.reserve_process(false).unwrap();
         second.measured(5 * GIB);
         assert_eq!(ledger.contexts_bytes(), 2 * GIB);

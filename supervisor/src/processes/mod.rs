@@ -2,7 +2,7 @@
 //!
 //! - [`target`]: which device a process is for; [`launcher`]: how it is started; `spawner`: the thread that forks.
 //! - [`process`]: one worker process, and its end.
-//! - [`subreaper`]: which processes this one waits for, and an end for all others.
+//! - [`subreaper`]: the processes that the supervisor waits for; all other children are reaped as strays.
 //! - [`confinement`]: how they are confined; [`cgroup`]: their control groups.
 //! - [`mps`]: ending one process of a device that several share through MPS.
 //! - [`memory_ledger`]: the memory of one device: which process, lease and weights take how much.

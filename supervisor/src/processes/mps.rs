@@ -110,7 +110,7 @@ impl Control {
     }
 }
 
-/// Whether the program ended in time.
+/// True if the program ended in time.
 fn wait(program: &mut Child) -> std::io::Result<bool> {
     let pidfd = rustix::process::pidfd_open(Pid::from_child(program), PidfdFlags::empty())?;
     Ok(has_ended(pidfd.as_fd(), PATIENCE))
@@ -172,7 +172,7 @@ fn run(control: &Control, cases: Receiver<Case>) {
 pub struct MpsTermination {
     terminator: Arc<MpsTerminator>,
     asked: AtomicBool,
-    /// The daemon ends its work, so that no other process's is hit.
+    /// True if the daemon ends the process's work, so that other processes go on.
     alone: AtomicBool,
 }
 
@@ -202,7 +202,7 @@ impl MpsTermination {
         self.asked.store(true, Ordering::Release);
     }
 
-    /// Whether it ended, or is about to, without harm to others.
+    /// True if the process ended, or is about to end, without harm to others.
     pub fn was_alone(&self) -> bool {
         self.alone.load(Ordering::Acquire)
     }
@@ -221,7 +221,7 @@ mod tests {
         with_client(dir, client, client)
     }
 
-    /// One that may end another client than it has.
+    /// A daemon that has one client and accepts the end of `ends`.
     fn with_client(dir: &Path, client: u32, ends: u32) -> Control {
         let program = dir.join(PROGRAM);
         let script = format!(

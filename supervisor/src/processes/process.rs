@@ -15,7 +15,7 @@ use super::confinement::Reached;
 use super::mps::{MpsTermination, MpsTerminator};
 use super::subreaper;
 
-/// Signals that a process gets for what it does itself.
+/// Signals that a process causes itself.
 const OWN_SIGNALS: [Signal; 9] = [
     Signal::SEGV,
     Signal::BUS,
@@ -83,7 +83,7 @@ impl Process {
         self.pid
     }
 
-    /// The layers that it greeted with and those that it has from here.
+    /// The layers that the process greeted with, and the supervisor's own.
     pub fn reached(&self, greeted: Layers) -> Reached {
         Reached::new(greeted, self.membership.clone())
     }
@@ -99,7 +99,7 @@ impl Process {
         self.mps = Some(MpsTermination::new(terminator));
     }
 
-    /// Whether its end hits no other process that uses the device.
+    /// True if the process can end without a fault in other processes of the device.
     pub fn ends_alone(&self) -> bool {
         self.mps.as_ref().is_none_or(|mps| mps.was_alone())
     }
@@ -133,13 +133,13 @@ impl Process {
         }
     }
 
-    /// Whether it ended.
+    /// True if the process ended.
     pub fn has_ended(&self) -> bool {
         let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
         matches!(rustix::event::poll(&mut polled, Some(&Timespec::default())), Ok(1))
     }
 
-    /// Whether it ends by itself within a moment: its pipes are closed a little before it is gone.
+    /// True if the process ends by itself within a moment: its pipes close a little before.
     pub fn ends_soon(&self) -> bool {
         let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
         let soon = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -211,7 +211,7 @@ impl Drop for Process {
     }
 }
 
-/// Kills one process, and never another one that gets its number later.
+/// Kills one process, and never a later process with the same number.
 #[derive(Debug)]
 pub struct Killer {
     pidfd: OwnedFd,

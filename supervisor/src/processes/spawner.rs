@@ -1,6 +1,6 @@
-//! The thread that starts processes. Its table of descriptors is its own and has none of a client: a process that is
-//! forked from another thread holds copies of all that are open, until it runs its program, which closes them. To
-//! close a descriptor of a client may take as long as the client likes, and the process would not start before.
+//! The thread that starts processes. This thread has a table of descriptors of its own, without any of a client's: a
+//! process forked from another thread would hold copies of all of them until it runs its program. To close a
+//! descriptor of a client may take as long as the client likes, and the process would not start before.
 
 use std::cmp::Ordering;
 use std::ffi::OsString;
@@ -34,17 +34,17 @@ pub(super) struct Program {
 
 #[derive(Debug)]
 struct Job {
-    /// The one that its descriptors were sent with.
+    /// The number that its descriptors were sent with.
     number: u64,
     program: Program,
-    /// Its file was sent behind the other descriptors.
+    /// True if the program's file was sent behind the other descriptors.
     is_open: bool,
     /// Numbers in the process for the descriptors that were sent, in their order.
     numbers: Vec<RawFd>,
     answer: SyncSender<std::io::Result<Child>>,
 }
 
-/// The thread. It ends when this is dropped, and with it processes that are to end with it.
+/// The thread. Dropping the spawner ends it, and the processes that are to end with their starter.
 #[derive(Debug)]
 pub(super) struct Spawner {
     to_thread: OrderedMutex<ToThread, { rank::SPAWNER }>,

@@ -55,7 +55,7 @@ pub(super) fn forget(pid: u32) {
     AGAIN.notify_one();
 }
 
-/// Reaps children that ended and are not in the list. Returns whether others may still be running.
+/// Reaps children that ended and are not in the list. True if others may still be running.
 fn reap() -> bool {
     let known = known();
     if known.starting > 0 {
@@ -73,7 +73,7 @@ fn reap() -> bool {
     left
 }
 
-/// All processes whose parent this one is, ended or not; none where the kernel does not list them.
+/// All children of the supervisor, ended or not; empty if the kernel does not list children.
 fn children() -> impl Iterator<Item = u32> {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());

@@ -17,7 +17,7 @@ use crate::config::request::Selector;
 use crate::config::{ConfigError, DeviceConfig, DeviceRequest, device};
 use crate::limits::SURVEY_S;
 
-/// Why it is not known which devices there are.
+/// Why a survey found no devices.
 #[derive(Debug, thiserror::Error)]
 pub enum SurveyError {
     /// No process could look.

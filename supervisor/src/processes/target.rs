@@ -57,7 +57,8 @@ impl Target {
     }
 }
 
-/// What says that a process sees one device and no other, or all that this process sees.
+/// Environment variables that show a process one device and no other, or all devices that the supervisor
+/// sees.
 fn visible(
     driver: &DriverEnvironment,
     uuid: &str,

@@ -15,7 +15,7 @@ impl Registry {
         }
     }
 
-    /// Whether a tenant may call a function besides its owner.
+    /// True if a tenant may call a function besides its owner.
     pub(super) fn is_granted(&self, caller: &Account, owner: TenantId, name: &str) -> bool {
         self.look(owner, |theirs| theirs.is_granted(name, &caller.name)).unwrap_or(false)
     }

@@ -128,7 +128,7 @@ pub enum AdmissionError {
         what: &'static str,
         /// The devices that could run it otherwise.
         without: String,
-        /// Whether they are several.
+        /// True if `without` names several devices.
         several: bool,
         /// Where in the blueprint.
         place: String,

@@ -9,9 +9,9 @@ use crate::store::records::{FunctionRecord, Hash, ModuleRecord, Variant};
 #[derive(Debug, Default)]
 pub(super) struct BlobTable {
     blobs: HashMap<Hash, Blob>,
-    /// What all of them take on disk, with their machine code.
+    /// Room on disk of all blobs, with their machine code.
     on_disk: OnDisk,
-    /// Bytes of those that are modules.
+    /// Bytes of blobs that are modules.
     module_bytes: u64,
 }
 
@@ -58,7 +58,7 @@ impl BlobTable {
         self.blobs.contains_key(&hash)
     }
 
-    /// One that is needed and is none of these.
+    /// A needed blob that is not among `there`.
     pub(super) fn first_that_is_not_in(&self, there: &HashSet<Hash>) -> Option<Hash> {
         self.blobs.keys().find(|hash| !there.contains(hash)).copied()
     }
@@ -184,7 +184,7 @@ impl BlobTable {
         record.weights.iter().for_each(|weight| self.need(weight.sha256));
     }
 
-    /// A function needs its blobs no longer; those that nothing needs any more.
+    /// Releases a function's blobs; returns those that nothing needs any more.
     #[must_use]
     pub(super) fn release_function(&mut self, record: &FunctionRecord) -> Vec<Unneeded> {
         let mut unneeded: Vec<_> =
@@ -199,7 +199,7 @@ impl BlobTable {
         record.variants.iter().for_each(|variant| self.need_module(variant));
     }
 
-    /// A module needs its blobs no longer; those that nothing needs any more.
+    /// Releases a module's blobs; returns those that nothing needs any more.
     #[must_use]
     pub(super) fn release_variants(&mut self, record: &ModuleRecord) -> Vec<Unneeded> {
         record.variants.iter().filter_map(|variant| self.release_module(variant.sha256)).collect()

@@ -84,7 +84,8 @@ impl Registry {
         if is_new {
             change.blobs.measured(hash, bytes, disk_bytes);
         }
-        // However often one connection hands it over, it needs it once; one that ended meanwhile does not.
+        // A connection needs the blob once, however often it hands the blob over; a connection that ended
+        // meanwhile needs nothing.
         let is_first = handed.0.lock().as_mut().map(|hashes| hashes.insert(hash));
         if is_first != Some(true) {
             let unneeded = change.blobs.release(hash);

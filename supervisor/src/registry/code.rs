@@ -31,16 +31,16 @@ use crate::store::records::{CodeInfo, FunctionModule, Variant};
 use crate::store::{StagedCode, StateError};
 use crate::tenants::{Limit, QuotaError};
 
-/// Whether a compilation that failed before is tried again.
+/// What a request wants of a compilation that failed before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// A tenant registers the module: yes.
+    /// Another attempt: a tenant registers the module.
     Afresh,
-    /// What is known is enough.
+    /// The known outcome.
     Known,
 }
 
-/// Machine code that one request needs: what came of making it, and what has to be made still.
+/// Machine code for one request: what was made or failed, and what must still be made.
 #[derive(Debug)]
 pub(super) struct Codes {
     wish: Wish,
@@ -165,7 +165,7 @@ pub enum CodeError {
     /// The module was removed while it was compiled.
     #[error("bytes that it needs were removed meanwhile: add it again")]
     Vanished,
-    /// Its bytes are not those that were registered.
+    /// The stored bytes are not those that were registered.
     #[error(
         "module {module} ({variant}): what is stored of it is damaged: register what needs it again (`pappus function add \
          --replace`)"
@@ -386,7 +386,8 @@ impl Registry {
         }
     }
 
-    /// Makes what a request lacks, each once it is its tenant's turn. What comes of it is in `codes` then.
+    /// Makes the machine code that a request lacks, each at its tenant's turn, and puts the results into
+    /// `codes`.
     pub(super) async fn make(self: &Arc<Self>, whose: Whose, jobs: Vec<Job>, codes: &mut Codes) {
         for job in jobs {
             let turns = job.class.and_then(|class| self.compilations.get(class)).unwrap_or(&self.describing);
@@ -406,7 +407,7 @@ impl Registry {
 
     /// Makes machine code, or reads what a module declares. Blocking, for as long as a compilation may take.
     fn make_now(&self, job: &Job, wish: Wish) -> Result<CodeInfo, NotMade> {
-        // Another request may have made it while this one waited.
+        // Another request may have made the code meanwhile.
         if let Some(info) = self.made(job)? {
             return Ok(info);
         }
@@ -460,7 +461,7 @@ impl Registry {
     }
 }
 
-/// Whether a variant is of the format that it is called, and runs on the architecture, if it is called after one.
+/// True if a variant is of the format that it is called, and runs on the architecture, if it is called after one.
 fn is_called_right(variant: &Variant, targets: &[String]) -> bool {
     let processor = |target: &String| target.split(':').next() == Some(&*variant.arch);
     match &*variant.format {

@@ -1,6 +1,6 @@
-//! Who may compile now: so many at once in all, and one of each tenant. A place that becomes free goes to the tenant that
-//! compiled least lately, so that modules which keep the compiler busy for as long as it may be delay their own tenant.
-//! The operator has places of its own. Who waits keeps no thread.
+//! Compilations that may run now: so many in all, and one of each tenant. A place that becomes free goes to the tenant
+//! that compiled least lately, so that modules which keep the compiler busy for as long as it may be delay their own
+//! tenant. The operator has places of its own. Who waits keeps no thread.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};

@@ -41,7 +41,7 @@ const JOB: u64 = 1;
 pub struct Compiled {
     /// The machine code.
     pub code: ValidatedMemfd,
-    /// What it was compiled for; other code needs another compilation.
+    /// The target of the code: for another one, the module must be compiled anew.
     pub fingerprint: String,
     /// What is in it.
     pub info: CodeInfo,
@@ -76,7 +76,7 @@ pub enum CompileError {
 }
 
 impl CompileError {
-    /// Whether another attempt would end the same way.
+    /// True if another attempt would end the same way.
     pub(super) fn is_of_the_module(&self) -> bool {
         matches!(self, Self::Rejected(_) | Self::Ended { .. })
     }
@@ -208,7 +208,7 @@ impl Compiler {
         }
     }
 
-    /// Waits before the next attempt; false where there is no device to wait for, or it closes.
+    /// Waits before the next attempt; false if there is no device to wait for, or if it closes.
     fn pause(&self) -> bool {
         self.ledger.get().is_some_and(|ledger| ledger.pause(PAUSE))
     }
@@ -218,7 +218,7 @@ impl Compiler {
             Some(ledger) => Some(ledger.reserve_compiler().ok_or(CompileError::Closing)?),
             None => None,
         };
-        // Behind the reservation, so that it is gone before.
+        // Declared behind the reservation, and therefore dropped before it.
         let mut worker = self
             .launcher
             .start(Role::Compile, &self.target, None)

@@ -24,9 +24,9 @@ pub struct DeviceClass {
     pub devices: Vec<String>,
     /// The smallest of their `stack` settings; none where stacks are no memory of the device.
     pub stack_bytes: Option<u64>,
-    /// What the weights of one function may take on any of them.
+    /// The most bytes of one function's weights on any of the devices.
     pub weights_bytes: u64,
-    /// Compiles for them.
+    /// Compiles for the devices.
     pub compiler: Compiler,
 }
 
@@ -59,18 +59,18 @@ impl DeviceClass {
         classes
     }
 
-    /// Whether blocks can be launched in clusters, and kernels can read tensor maps: on NVIDIA GPUs since `sm_90`.
+    /// True if blocks can be launched in clusters, and kernels can read tensor maps: on NVIDIA GPUs since `sm_90`.
     pub fn has_clusters(&self) -> bool {
         let capability = self.arch.strip_prefix("sm_").and_then(|number| number.parse::<u32>().ok());
         self.kind.traits().code == CodeFamily::Nvidia && capability.is_some_and(|capability| capability >= 90)
     }
 
-    /// The variant that these devices run, if there is one.
+    /// The variant that the devices run, if any.
     pub fn choose<'v>(&self, variants: &'v [Variant]) -> Option<&'v Variant> {
         choose(variants, self.kind, &self.arch)
     }
 
-    /// Their names, for messages.
+    /// The devices' names, for messages.
     pub fn names(&self) -> String {
         match &self.devices[..] {
             [only] => format!("the device {only}"),

@@ -40,7 +40,7 @@ impl Thing {
         }
     }
 
-    /// Whether it can be called so.
+    /// Checks that a name is valid for such a thing.
     pub(super) fn check_name(self, name: &str) -> Result<(), RegistryError> {
         match is_valid_name(name) {
             true => Ok(()),
@@ -193,7 +193,7 @@ impl RegistryError {
         }
     }
 
-    /// The error of another module that this one passes on.
+    /// The error of another module that is passed on.
     fn cause(&self) -> Option<&dyn Refusable> {
         match self {
             Self::Admission(error) => Some(error),

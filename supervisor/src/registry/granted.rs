@@ -1,5 +1,4 @@
-//! What tenants were granted by others, found by who was granted it. Pure bookkeeping: a lock on it is held for one change
-//! or one page.
+//! Grants, found by the tenant that has them. Pure bookkeeping: its lock is held for one change or one page.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;

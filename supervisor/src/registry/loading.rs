@@ -105,7 +105,7 @@ impl Registry {
         Ok(self.loaded.insert(account, record.clone(), parsed, current)?)
     }
 
-    /// A function's weights as workers map them, one copy of each content; none if it has none.
+    /// A function's weights as workers map them, one copy of each content; none without weights.
     fn packed_weights(
         &self,
         account: &Arc<Account>,

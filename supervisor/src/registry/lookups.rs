@@ -42,7 +42,7 @@ impl Registry {
         self.look(tenant, |mine| mine.functions.get(name).map(|entry| entry.record.clone()))?
     }
 
-    /// One module with its kernels, as far as its machine code is there.
+    /// One module with its kernels, as far as machine code is there.
     pub(super) fn try_show_module(
         &self,
         account: &Account,

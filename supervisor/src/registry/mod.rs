@@ -1,13 +1,13 @@
 //! What is registered: modules, functions, their bytes on disk and their machine code.
 //!
-//! - `snapshot`: one tenant's records as others see them; `blob_table`: its blobs, and how often each is needed;
-//!   `granted`: what was granted to whom.
+//! - `snapshot`: one tenant's records as other threads see them; `blob_table`: its blobs and their counts of
+//!   users; `granted`: grants by tenant.
 //! - `tenant`: one tenant's part of the registry, and the queue of its changes.
 //! - [`compile`]: one-shot compiling workers.
 //! - [`device_class`]: devices that run the same machine code, and their compiler.
-//! - `compilations`: who may compile now; `failures`: what failed.
+//! - `compilations`: who may compile now; `failures`: compilations that failed.
 //! - [`state`]: all of it as one object, read from the state directory.
-//! - [`requests`]: what it is asked to add; [`views`]: what it answers; [`error`]: why it refuses.
+//! - [`requests`]: what the registry is asked to add; [`views`]: its answers; [`error`]: its refusals.
 //! - [`layout`]: kernels and parameters against what a blueprint does with them.
 //! - [`code`]: machine code for the devices here; [`admission`]: what a registration must fulfil.
 //! - Lookups: `access`: which function a tenant means; `lookups`: what is shown; `loading`: functions ready to invoke.

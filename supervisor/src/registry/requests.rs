@@ -53,6 +53,6 @@ pub struct NewFunction {
     pub modules: Vec<NewFunctionModule>,
     /// Its weights, in any order.
     pub weights: Vec<NewWeight>,
-    /// Whether it takes the place of another function of that name.
+    /// True if the function may take the place of another one of that name.
     pub replace: bool,
 }

@@ -27,7 +27,7 @@ pub(super) struct FunctionEntry {
     pub(super) callers: Callers,
     /// What its record takes on disk.
     pub(super) disk_bytes: u64,
-    /// What the record of its callers takes on disk; 0 where there is none.
+    /// Room on disk of the record of callers; 0 if there is no record.
     pub(super) grant_disk_bytes: u64,
 }
 
@@ -89,13 +89,13 @@ impl Snapshot {
         self.modules.remove_mut(name);
     }
 
-    /// Whether this very record is listed; then who may call its function besides the owner.
+    /// Who may call a function besides its owner; none if its record is not listed any more.
     pub(super) fn callers_of(&self, record: &Arc<FunctionRecord>) -> Option<Callers> {
         let entry = self.functions.get(&record.name)?;
         Arc::ptr_eq(&entry.record, record).then(|| entry.callers.clone())
     }
 
-    /// Whether a tenant of this name may call a function besides its owner.
+    /// True if a tenant of this name may call a function besides its owner.
     pub(super) fn is_granted(&self, function: &str, caller: &str) -> bool {
         self.functions
             .get(function)

@@ -54,7 +54,7 @@ pub(super) struct Writer {
     charges: Charges,
 }
 
-/// What the tenant is charged for what it registered.
+/// Charges for everything that the tenant registered.
 #[derive(Debug, Default)]
 struct Charges {
     functions: Option<Taken>,
@@ -113,7 +113,7 @@ impl Change<'_> {
         modules.fetch_add(after.1.wrapping_sub(before.1), Ordering::Relaxed);
     }
 
-    /// Whether the tenant may have so many more files that take so much on disk.
+    /// Checks that the tenant may have so many more files that take so much on disk.
     pub(super) fn check_disk(&self, bytes: u64, files: u64) -> Result<(), QuotaError> {
         for (limit, more) in [(Limit::BlobBytes, bytes), (Limit::BlobFiles, files)] {
             self.account.check(limit, self.account.used(limit), more)?;
@@ -128,7 +128,7 @@ impl Change<'_> {
         absorb(&mut charges.blob_files, files);
     }
 
-    /// Whether the tenant may have so much more in memory; kept plans make way that no call has.
+    /// Checks that the tenant may have so much more in memory; cached plans without calls make way.
     pub(super) fn check_memory(&self, bytes: u64) -> Result<(), QuotaError> {
         let limit = Limit::PlanBytes;
         loop {
@@ -188,7 +188,7 @@ impl Change<'_> {
         }
     }
 
-    /// Charges what there is now; it was checked before it came.
+    /// Charges what there is now: limits were checked before.
     fn settle(&mut self) {
         let functions = self.mine.look(|now| now.functions.size() as u64);
         let Writer { blobs, records, memory_bytes, charges, .. } = &mut *self.writer;

@@ -28,7 +28,7 @@ pub(super) fn open(dir: &Path) -> Arc<Registry> {
     open_on(dir, Kind::Cpu)
 }
 
-/// With one device, which is of this kind.
+/// A registry with one device of this kind.
 fn open_on(dir: &Path, kind: Kind) -> Arc<Registry> {
     let launcher = Launcher::new("/nonexistent", Confinement::new(SandboxSettings::default(), None)).unwrap();
     let devices = resolve(&["cpu".parse().unwrap()], &Surveys::new()).unwrap();
@@ -371,7 +371,7 @@ fn one_tenant_grants_another_so_many_functions_and_no_more() {
     registry.grant(&owner, "f", "2").unwrap();
     let why = registry.grant(&owner, "g", "2").unwrap_err();
     assert!(matches!(why, RegistryError::TooManyGrantsTo(_)), "{why}");
-    // The control: to another one, and instead of another one.
+    // The control: a grant to another tenant, and a grant that replaces a revoked one.
     registry.grant(&owner, "g", "3").unwrap();
     registry.revoke(&owner, "f", "2").unwrap();
     registry.grant(&owner, "g", "2").unwrap();

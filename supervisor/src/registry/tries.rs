@@ -83,7 +83,8 @@ impl Registry {
         }
     }
 
-    /// Does this until all machine code is there that it needs, or why there is none.
+    /// Repeats `work`, making the machine code that it lacks in between, until it lacks none or the code
+    /// cannot be made.
     async fn tries<T: Send + 'static>(
         self: &Arc<Self>,
         whose: Whose,

@@ -47,7 +47,7 @@ pub enum ListedFunction {
 pub struct Page<T> {
     /// In the order of their names.
     pub items: Vec<T>,
-    /// Whether there are others behind them.
+    /// True if further items follow.
     pub more: bool,
 }
 

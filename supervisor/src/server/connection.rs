@@ -66,9 +66,9 @@ enum SlowWork {
 /// One client's connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// For whom it acts, and what it may do.
+    /// The connection's tenant and rights.
     pub ctx: Arc<RequestCtx>,
-    /// Answers to it.
+    /// Answers to the client.
     pub replies: Arc<Replies>,
     invocations: Arc<Invocations>,
     arenas: OrderedMutex<HashMap<u64, Arc<Arena>>, { rank::ARENAS }>,
@@ -84,7 +84,7 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> st
     let for_replies = match socket.try_clone() {
         Ok(once_more) => once_more,
         Err(error) => {
-            // What was sent to it is closed with it: not here.
+            // Descriptors in the socket's queue are closed together with the socket, and not on this thread.
             drop(ClientSocket::new(socket, slot, holder.account.tenant, io));
             return Err(error);
         }
@@ -176,7 +176,7 @@ impl Connection {
                             // Others go on while this connection waits for a place of its own.
                             drop(turn);
                             if reader.is_gone() {
-                                // None hears what becomes of this request, nor of those that it sent behind it.
+                                // The client is gone: drop this request and later ones.
                                 return Ok(());
                             }
                             self.clone().start_slow(slow).await;
@@ -426,8 +426,8 @@ impl Connection {
         }
     }
 
-    /// Hands a call on, or refuses it; false if that takes longer than this thread has. The worker may be told when
-    /// `burst` is released.
+    /// Hands a call on, or refuses it; false if planning would take longer than `thread` has. The worker may be
+    /// told when `burst` is released.
     fn submit(
         &self,
         id: u64,

@@ -6,17 +6,18 @@ use std::time::{Duration, Instant};
 
 use crate::refusal::{Reason, Refusable};
 
-/// Connections that a user may open in a second, in the long run. One process that ends behind each call opens some hundreds.
+/// Connections that a user may open in a second, in the long run. A client that starts a process for each call opens some
+/// hundreds.
 const PER_SECOND: u32 = 2_000;
 /// Connections that a user may open at once.
 const AT_ONCE: u32 = 2_000;
-/// Users that are remembered before those that are slow enough are forgotten.
+/// Users that are remembered; beyond, users within their pace are forgotten.
 const REMEMBERED: usize = 1_024;
 
 /// Who opened connections lately.
 #[derive(Debug, Default)]
 pub struct ConnectionPace {
-    /// By uid, when all that it opened is over at the pace that it may have.
+    /// By uid, the moment at which its connections so far are within the permitted pace.
     over: HashMap<u32, Instant>,
 }
 
@@ -38,7 +39,7 @@ impl Refusable for TooFast {
 }
 
 impl ConnectionPace {
-    /// A user opens a connection. One that is turned away does not count.
+    /// A user opens a connection, which does not count if it is turned away.
     pub fn opened(&mut self, uid: u32, now: Instant) -> Result<(), TooFast> {
         let one = Duration::from_secs(1) / PER_SECOND;
         let over = self.over.get(&uid).copied().unwrap_or(now).max(now);
@@ -68,7 +69,7 @@ mod tests {
         assert_eq!(opened(&mut pace, 2, start, 10), 10);
         let later = start + Duration::from_millis(500);
         assert_eq!(opened(&mut pace, 1, later, 3 * AT_ONCE), PER_SECOND / 2);
-        // Who stays below it is never turned away.
+        // A user below the pace is never turned away.
         let slow = (0..3 * AT_ONCE).map(|n| start + Duration::from_secs(1) / PER_SECOND * n);
         assert!(slow.clone().all(|now| pace.opened(3, now).is_ok()));
     }

@@ -50,7 +50,7 @@ pub enum SlotOwner {
 /// One connection.
 #[derive(Debug, Clone)]
 pub struct ConnectionEntry {
-    /// Whose it is; none on the admin socket.
+    /// The connection's owner; none on the admin socket.
     pub owner: Option<SlotOwner>,
     /// Why.
     pub grounds: Grounds,
@@ -63,10 +63,10 @@ pub struct ConnectionEntry {
 /// Why a connection has no place.
 #[derive(Debug, thiserror::Error)]
 pub enum NoSlot {
-    /// Its tenant has as many as it may.
+    /// The tenant has the most connections it may.
     #[error(transparent)]
     Quota(#[from] QuotaError),
-    /// All tenants have as many as there may be.
+    /// All tenants together have the most connections.
     #[error("there are {0} connections, the most that this supervisor takes: try again later")]
     All(usize),
     /// One tenant has half of few.

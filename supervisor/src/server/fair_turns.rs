@@ -170,7 +170,7 @@ impl Ring {
             }
             let grant = state.waiting.pop_front()?;
             if state.waiting.is_empty() {
-                // What it did not use is not kept for later.
+                // Unused time is not kept for later.
                 state.left_ns = state.left_ns.min(0);
                 self.order.pop_front();
             }
@@ -180,7 +180,7 @@ impl Ring {
 }
 
 impl Turn<'_> {
-    /// Whether it lasts longer than that; never where this defence is off.
+    /// True if the turn lasts longer than `most`; never if this defence is off.
     pub fn exceeds(&self, most: Duration) -> bool {
         self.turns.is_some() && self.since.elapsed() > most
     }

@@ -37,14 +37,14 @@ pub struct Arrival {
     pub standing: Standing,
     /// Its tenant's account, or its own as a gateway.
     pub account: Arc<Account>,
-    /// Whether it came through the admin socket.
+    /// True if the client came through the admin socket.
     pub admin: bool,
     /// Its place.
     pub slot: Arc<ConnectionSlot>,
 }
 
 impl Arrival {
-    /// Whether it would be admitted still.
+    /// True if the client would still be admitted.
     pub(super) fn is_welcome(&self, server: &Server) -> bool {
         self.slot.entry().is_some_and(|entry| server.is_welcome(&entry))
     }

@@ -86,15 +86,15 @@ fn missed(last: u64, now: u64) -> Option<Duration> {
     (last != 0 && silence > MOST_SILENCE).then_some(silence)
 }
 
-/// Whether the state directory can be written: tried when somebody asks, by one thread at a time, and at most once in a
-/// while, so that whoever asks often makes no work for the disk. A disk that does not answer keeps that one thread.
+/// Finds out if the state directory can be written: tried when somebody asks, by one thread at a time, and at most once
+/// in a while, so that frequent questions make no work for the disk. A disk that does not answer keeps that one thread.
 #[derive(Debug)]
 pub(super) struct StateCheck {
     state: Arc<StateDir>,
     known: watch::Sender<Known>,
 }
 
-/// What is known about it.
+/// The last result, and the attempt that runs.
 ///
 /// ```text
 /// unknown ── begin ──▶ looked at ── end ──▶ known ── begin, once it is not fresh ──▶ looked at
@@ -107,7 +107,7 @@ struct Known {
 }
 
 impl Known {
-    /// Whether whoever asks now has to look.
+    /// True if whoever asks now has to look.
     fn begin(&mut self, now: Instant) -> bool {
         let looks =
             self.since.is_none() && self.at.is_none_or(|at| now.saturating_duration_since(at) >= FRESH);

@@ -40,7 +40,7 @@ const AT_ONCE_BYTES: u64 = 16 << 10;
 /// Whom memory and descriptors are charged to.
 #[derive(Debug, Clone)]
 pub struct Holder {
-    /// A tenant's account, or that of a gateway that has not said for whom it acts.
+    /// The account of a tenant, or of a gateway that has not named a tenant yet.
     pub account: Arc<Account>,
     /// The operator is counted and never refused.
     pub operator: bool,
@@ -70,14 +70,14 @@ pub enum Passed {
     Refused(QuotaError),
 }
 
-/// A request, and what is charged for it.
+/// A request, and the charges for it.
 #[derive(Debug)]
 pub struct Received {
     /// As decoded.
     pub request: v1::Request,
     /// Descriptors that came with it.
     pub passed: Vec<Passed>,
-    /// The memory that it takes; none of a small one.
+    /// Memory that is charged for the request; none for a small one.
     pub memory: Option<Taken>,
 }
 
@@ -153,7 +153,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Whether a frame has begun and is not complete.
+    /// True if a frame has begun and is not complete.
     pub fn has_part(&self) -> bool {
         self.decoder.pending() > 0
     }
@@ -189,9 +189,8 @@ impl Incoming {
         Ok(Some(Intake::Request(Received { request, passed, memory })))
     }
 
-    /// Whether more may be received: not while the tenant, or all together, have more descriptors here than they may because
-    /// those of this tenant that were refused are slow to close. Where its quota was lowered below what it has, it can still
-    /// ask to close some.
+    /// True if more may be received. False while the tenant, or all tenants, have more descriptors than allowed and refused
+    /// ones of this tenant are slow to close. A tenant whose quota was lowered below its use can still ask to close some.
     fn has_room(&self) -> bool {
         let account = &self.holder.account;
         self.holder.operator || !account.is_over(Limit::Descriptors) || self.io.backlog(account.tenant) == 0
@@ -220,7 +219,7 @@ impl Incoming {
         passed.into_iter().for_each(|fd| drop(self.count(fd, 0)));
     }
 
-    /// Takes a descriptor that came with so many others before it.
+    /// Takes the `nth` descriptor of a request.
     fn count(&self, fd: OwnedFd, nth: u64) -> Passed {
         let account = &self.holder.account;
         match self.holder.take(Limit::Descriptors, 1) {

@@ -37,25 +37,25 @@ fn no_plan(why: pappus_blueprint::Error, granted: bool) -> InvokeError {
     }
 }
 
-/// So few names are compared one by one.
+/// Up to so many names are compared one by one.
 const FEW_NAMES: usize = 16;
 /// Plans of blueprints that take so many bytes in memory are made on socket threads: some hundreds of steps, of some
 /// hundred nanoseconds each.
 const AT_ONCE_BLUEPRINT_BYTES: usize = 64 << 10;
-/// What a call takes besides itself: its answer's handle, its places in queues.
+/// Memory that a call takes elsewhere: the answer's handle, places in queues.
 const CALL_OVERHEAD_BYTES: usize = 512;
 
-/// A checked call, where it can run, and the inline bytes that it holds.
+/// A checked call, its device, and the charge for its inline bytes.
 pub struct Prepared {
     /// The call.
     pub call: Arc<Call>,
     /// The device for it.
     pub device: Arc<Device>,
-    /// Bytes it keeps in memory while it waits.
+    /// Bytes that the call keeps in memory while it waits.
     pub inline_bytes: u64,
 }
 
-/// What is gathered while the request is read.
+/// Parts of the call, gathered while the request is read.
 #[derive(Default)]
 struct Gathered<'a> {
     items: Vec<Item>,
@@ -76,7 +76,7 @@ pub struct Arrived {
     pub arenas: Vec<Arc<Arena>>,
     /// When, in `CLOCK_MONOTONIC` nanoseconds.
     pub at_ns: u64,
-    /// What it takes of its tenant's memory for requests as it is, its connection included.
+    /// Bytes of the tenant's request memory that the request and its connection take already.
     pub own_bytes: u64,
 }
 
@@ -163,7 +163,7 @@ pub fn prepare(
     Ok(Prepared { call: Arc::new(call), device, inline_bytes })
 }
 
-/// Refuses a call that was made for what this function was before it was replaced.
+/// Refuses a call that was made for an earlier function of the same name.
 fn check_version(request: &v1::Invoke, versions: Versions, granted: bool) -> Result<(), InvokeError> {
     match request.function_version {
         0 => Ok(()),
@@ -189,7 +189,7 @@ struct CallContext<'a> {
     granted: bool,
 }
 
-/// Everything about a request that depends on nothing but its function and what came with it.
+/// Gathers all parts of a call that depend only on the request and its function.
 fn gather<'a, P: Borrow<Plan>>(
     request: &v1::Invoke,
     descriptors: &'a [ClientMemfd],
@@ -263,8 +263,8 @@ impl<'a> Arrays<'a> {
     }
 }
 
-/// The same for a request alone, whose connection has these arenas: what there is to be checked of it before a
-/// worker sees it. Returns the ranges of its inputs and outputs.
+/// Checks a request by itself, on a connection with these arenas, as far as that is possible before a worker
+/// sees it. Returns the ranges of inputs and outputs.
 pub fn check(
     request: &v1::Invoke,
     arenas: &[Arc<Arena>],

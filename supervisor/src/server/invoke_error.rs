@@ -16,10 +16,10 @@ pub enum InvokeError {
     /// It can, once it has a plan, which takes longer than a socket thread has.
     #[error("the plan of this call takes long")]
     PlanTakesLong,
-    /// It was made for another function of this name.
+    /// The call was made for an earlier function of this name.
     #[error("the function was replaced since this call was made for it: ask what it takes and gives now")]
     Replaced,
-    /// A descriptor that does not do.
+    /// A descriptor that cannot be used.
     #[error(transparent)]
     Memfd(#[from] MemfdError),
     /// A name that the function does not have.
@@ -67,7 +67,7 @@ pub enum InvokeError {
         /// Why.
         why: ValueError,
     },
-    /// Bytes that sizes depend on are not there.
+    /// An input is too short for the bytes that sizes depend on.
     #[error("an input is shorter than it said")]
     Short,
     /// Bytes that sizes depend on cannot be read.

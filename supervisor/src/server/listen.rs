@@ -200,9 +200,10 @@ fn keep_urgent_bytes(stream: &UnixStream) -> rustix::io::Result<()> {
     }
 }
 
-/// Closes the socket of a connection that is not served. What was sent to it, descriptors among it, is closed with it on
-/// threads of its peer's uid. Until then it counts as a descriptor of its tenant's, whatever that may have; where as many
-/// wait as may, the next connection is accepted once one of them is closed. False: the connection is not served.
+/// Closes the socket of a connection that is not served; always false, as the answer to whether it is served. Descriptors
+/// that were sent to the socket are closed with it, on threads of the peer's uid. Until then the socket counts as a
+/// descriptor of the tenant, even beyond its quota. When the most sockets wait to be closed, the next connection is
+/// accepted once one of them is.
 async fn close(server: &Server, uid: u32, account: Option<&Arc<Account>>, stream: UnixStream) -> bool {
     let Ok(socket) = stream.into_std() else { return false };
     // Nothing more is sent to it from here on.

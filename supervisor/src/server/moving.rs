@@ -1,6 +1,5 @@
-//! Calls that wait on a device that is lost go to other devices, as if they were new: the router says where. Each keeps its
-//! deadline, its order and its account, and what is known of its attempts. Those that no other device can run go on
-//! waiting.
+//! Calls that wait on a lost device go to other devices, like new calls: the router says where. A call keeps its deadline,
+//! order, account and attempts. Calls that no other device can run go on waiting.
 
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use crate::refusal::internal;
 use crate::router::Router;
 use crate::schedule::CallId;
 
-/// A call that is on its way from one device to another: whatever happens there, it is answered.
+/// A call on its way from one device to another. The call is answered whatever happens there.
 struct OnTheWay {
     call: Arc<Call>,
     device: Arc<Device>,
@@ -55,7 +54,7 @@ pub(crate) fn move_stranded(router: &Router, devices: &[Arc<Device>]) {
     }
 }
 
-/// Moves a call that waits on a device; whether it went.
+/// Moves a call that waits on a device; true if it went.
 fn move_call(router: &Router, (at, device): (usize, &Arc<Device>), id: CallId, call: &Arc<Call>) -> bool {
     if !router.has_other(at, call) {
         return false;

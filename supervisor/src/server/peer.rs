@@ -10,7 +10,7 @@ use nix::sys::socket::{getsockopt, sockopt};
 pub struct Process {
     /// Its id.
     pub pid: u32,
-    /// What the system calls it, which it chose itself: for people, not for decisions.
+    /// The process's name in the system, chosen by itself: for people, not for decisions.
     pub name: String,
 }
 
@@ -20,8 +20,8 @@ impl fmt::Display for Process {
     }
 }
 
-/// The process that connected this socket, if it lives and the kernel can say so without mistaking another one
-/// for it that got its id (Linux 6.5).
+/// The process that connected this socket, if it lives and the kernel can tell it from a later process with
+/// the same id (Linux 6.5).
 pub fn process(socket: BorrowedFd<'_>) -> Option<Process> {
     let pidfd = getsockopt(&socket, sockopt::PeerPidfd).ok()?;
     let name_of = |pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();

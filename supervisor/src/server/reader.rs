@@ -27,7 +27,7 @@ const MAX_POLLING: usize = 2;
 /// Requests in a row that are found by asking before the socket is not watched any more: to begin watching again
 /// costs more than a wake-up for nothing.
 const FOUND_BEFORE_BARE: u32 = 8;
-/// Cores from which on there is one to spare for that.
+/// The fewest cores that leave one to spare for polling.
 const MIN_CORES: usize = 4;
 
 /// Bytes taken into the buffer, and the descriptors that came with them.
@@ -99,7 +99,7 @@ impl Reader {
         self.sleep(buffer).await
     }
 
-    /// Whether the client is gone altogether, whatever it left unread.
+    /// True if the client is gone altogether, whatever it left unread.
     pub fn is_gone(&self) -> bool {
         let Ok(socket) = self.fd() else { return true };
         let mut asked = [PollFd::new(&socket, PollFlags::empty())];
@@ -107,14 +107,14 @@ impl Reader {
             && asked[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 
-    /// What the socket has within `patience`, if there is a place among those who ask.
+    /// Polls the socket for `patience`, if there is a free place among the polling connections.
     async fn poll(&self, buffer: &mut [u8], patience: Duration) -> std::io::Result<Look> {
         let Some(_permit) = self.polling.permit() else { return Ok(Look::Nothing) };
         let until = Instant::now() + patience;
         loop {
             match look(self.fd()?, buffer)? {
                 Look::Nothing if Instant::now() < until => {
-                    // Others on this thread, and what the runtime watches, come first.
+                    // Other tasks of this thread, and the runtime's events, come first.
                     tokio::task::yield_now().await;
                 }
                 other => return Ok(other),
@@ -122,7 +122,7 @@ impl Reader {
         }
     }
 
-    /// Writes to the socket, which is still empty; whether it took everything.
+    /// Writes to the socket, which is still empty; true if everything was taken.
     pub fn answer(&self, bytes: &[u8]) -> bool {
         let flags = rustix::net::SendFlags::NOSIGNAL;
         self.fd().is_ok_and(|socket| rustix::net::send(socket, bytes, flags) == Ok(bytes.len()))

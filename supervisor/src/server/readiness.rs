@@ -1,4 +1,4 @@
-//! Whether calls can be made and functions be registered, and what says so: `status`, `/readyz`, `/healthz`.
+//! Readiness for calls and registrations, and the answers that tell it: `status`, `/readyz`, `/healthz`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::state::Server;
 use crate::device::Device;
 use crate::device::status::WorkerState;
 
-/// Whether a device has a process that takes calls at once.
+/// True if a device has a process that takes calls at once.
 fn is_up(device: &Device) -> bool {
     let takes_calls = |state| !matches!(state, WorkerState::Unused | WorkerState::Starting);
     device.standbys_ready() > 0 || device.status().workers.iter().any(|worker| takes_calls(worker.state))

@@ -44,7 +44,7 @@ fn differing(before: &Settings, after: &Settings) -> Vec<v1::SettingChange> {
         .collect()
 }
 
-/// Of these requests the one that means a device: one that names it before one that means all.
+/// The request that means a device; one that names the device comes before one for all.
 fn meant<'a>(requests: &'a [DeviceRequest], device: &Device) -> Option<&'a DeviceRequest> {
     let is_meant = |request: &&DeviceRequest| device.config.is_meant(&request.selector);
     let named =
@@ -53,7 +53,7 @@ fn meant<'a>(requests: &'a [DeviceRequest], device: &Device) -> Option<&'a Devic
 }
 
 impl Server {
-    /// Changes settings of a device, all or none; what they are now.
+    /// Changes settings of a device, all or none; returns the new settings.
     pub fn set_device(
         &self,
         name: &str,
@@ -66,7 +66,7 @@ impl Server {
             let there: Vec<_> = self.devices.iter().map(|device| device.config.name.as_str()).collect();
             RequestError::NoDevice(there.join(", "))
         })?;
-        // In one order, so that the same mistake is named each time.
+        // Sorted, so that several mistakes give the same message each time.
         let mut pairs: Vec<_> = change.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         pairs.sort_unstable();
         let changes = device.change_pairs(pairs).map_err(RequestError::Device)?;

@@ -1,4 +1,4 @@
-//! Rules about tenants that are read again: what changes, whom it concerns, and whose connections end.
+//! Rereading the rules about tenants: changes, the tenants they concern, and connections that end.
 
 use std::sync::Arc;
 
@@ -19,9 +19,9 @@ const NAMED: usize = 5;
 pub(super) struct TenantsReloaded {
     /// Who may be a tenant at all.
     pub access: Vec<v1::SettingChange>,
-    /// What tenants have; of the first so many.
+    /// Changes of quotas and shares, of the first so many tenants.
     pub tenants: Vec<v1::TenantChanges>,
-    /// Whether there are more of them.
+    /// True if more tenants changed.
     pub more: bool,
 }
 
@@ -75,7 +75,7 @@ impl Server {
         TenantsReloaded { access, tenants, more: changed.next().is_some() }
     }
 
-    /// What another limit of this tenant, or of all that have the defaults, means to those that are here.
+    /// The effect of a changed limit, of one tenant or of the defaults, on connected tenants.
     fn effect(
         &self,
         limit: Limit,
@@ -94,7 +94,7 @@ impl Server {
         self.too_many(limit, concerned)
     }
 
-    /// Which of these have more of something than they may now.
+    /// Names the tenants that have more than a new limit.
     fn too_many<'a>(&self, limit: Limit, tenants: impl Iterator<Item = &'a Arc<Account>>) -> String {
         let later = match limit {
             Limit::LoadedFunctions => "those that no call uses go when another one comes",

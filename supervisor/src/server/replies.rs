@@ -102,7 +102,7 @@ pub fn turned_away(why: &dyn Refusable) -> Vec<u8> {
     frames
 }
 
-/// Connections that have answers which their clients did not take yet.
+/// Connections with answers that their clients did not take yet.
 static SLOW: AtomicUsize = AtomicUsize::new(0);
 
 /// One of them.
@@ -136,7 +136,7 @@ impl Replies {
         Arc::new(Self { socket, runtime, unread: OrderedMutex::new(unread), owed: OwedAnswers::new() })
     }
 
-    /// What is kept from now on is charged to this one.
+    /// Charges answers that are kept from now on to this holder.
     pub fn charge(&self, holder: Holder) {
         self.unread.lock().holder = holder;
     }

@@ -22,7 +22,7 @@ use crate::refusal::internal;
 use crate::schedule::CallId;
 use crate::tenants::{Accepted, Account};
 
-/// Frames of one client are written when there are so many bytes of them.
+/// Frames of one client are written once they have so many bytes.
 const FULL_BYTES: usize = 64 << 10;
 
 /// Where an open invocation waits or runs, once its function is loaded.

@@ -1,4 +1,4 @@
-//! Why the server itself refuses a request, before any other module sees it.
+//! Refusals by the server itself, before any other module sees the request.
 
 use pappus_shmem::MemfdError;
 
@@ -13,13 +13,13 @@ pub enum RequestError {
     /// No request that this version has.
     #[error("an empty request, or one that this version does not know")]
     Unknown,
-    /// Descriptors came with it that it has no use for.
+    /// Descriptors came with a request that has no use for any.
     #[error("this request takes no such descriptors")]
     Descriptors,
     /// An arena without its memory.
     #[error("the arena's memfd did not come with the request")]
     NoMemfd,
-    /// A descriptor that does not do.
+    /// A descriptor that cannot be used.
     #[error(transparent)]
     Memfd(#[from] MemfdError),
     /// Bytes in two ways.

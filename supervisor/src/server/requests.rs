@@ -210,7 +210,7 @@ fn done() -> Response {
     Response::Done(v1::Done {})
 }
 
-/// What a lookup found, which is never refused.
+/// Wraps the result of a lookup, which is never refused.
 fn infallible<T>(found: T) -> Result<T, Refusal> {
     Ok(found)
 }

@@ -91,7 +91,7 @@ fn invoked(call: &Call, device: &str, done: &Done, inline: Vec<Vec<u8>>, now_ns:
     })
 }
 
-/// A failed call, as its worker tells it.
+/// The answer of a failed call, from the worker's fault.
 fn failed(call: &Call, fault: &Fault) -> Body {
     let code = match fault.code {
         FaultCode::KernelTrap => Code::KernelFault,
@@ -102,7 +102,7 @@ fn failed(call: &Call, fault: &Fault) -> Body {
         FaultCode::Load | FaultCode::Internal | FaultCode::Device => Code::Internal,
     };
     let error = match call.domain.owner == call.domain.caller {
-        // Which kernels there are is its owner's to know.
+        // Only the owner may know the names of kernels.
         false if fault.code == FaultCode::Deadline => deadline(call, "while it ran"),
         false => v1::Error::new(code, "the function failed where it ran; only its owner is told more"),
         true => {
@@ -191,7 +191,7 @@ fn quarantined(caller: &Account, function: &Loaded, device: &str, refusal: quara
     v1::Error::new(Code::Quarantined, message).retry(milliseconds(refusal.retry_ns))
 }
 
-/// Rounded up, so that a client that tries again after this time is not too early.
+/// Milliseconds, rounded up: a client that tries again then is not too early.
 pub fn milliseconds(ns: u64) -> u64 {
     ns.div_ceil(1_000_000)
 }

@@ -19,7 +19,7 @@ use crate::sync::{OrderedMutex, rank};
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// Which file it is: its device and inode.
+/// A file's device and inode.
 type Identity = (u64, u64);
 
 /// The file of a socket that this supervisor accepts from.
@@ -59,7 +59,7 @@ impl SocketFile {
         &self.path
     }
 
-    /// True if this supervisor made it.
+    /// True if this supervisor made the file.
     pub fn is_own(&self) -> bool {
         self.made.is_some()
     }

@@ -79,7 +79,7 @@ pub struct Server {
     draining: AtomicBool,
     drain_began: Notify,
     drained: Notify,
-    /// Whether the state directory can be written.
+    /// Finds out if the state directory can be written.
     pub(super) state_check: Arc<StateCheck>,
     /// When every device last said how it is, as far as anybody asks.
     pub(super) heartbeat: Heartbeat,
@@ -94,20 +94,21 @@ pub struct Doors {
     pub service_manager: ServiceManager,
 }
 
-/// One connection as its requests see it: for whom it acts, and what it may do.
+/// One connection as its requests see it: tenant and rights.
 #[derive(Debug)]
 pub struct RequestCtx {
     /// What all connections share.
     pub server: Arc<Server>,
-    /// Its tenant's account.
+    /// The tenant's account.
     pub account: Arc<Account>,
     /// The uid of the process at the other end.
     pub uid: u32,
-    /// Whether it came through the admin socket.
+    /// True if the connection came through the admin socket.
     pub admin: bool,
-    /// Whether it may see what others do: the admin socket, or the supervisor's own user as itself.
+    /// True if the connection may see every tenant's calls: on the admin socket, or of the supervisor's own
+    /// user as itself.
     pub operator: bool,
-    /// True if it may ask for the status and for nothing else.
+    /// True if the connection may ask for the status and for nothing else.
     pub looks_on: bool,
     /// Bytes handed over for later registration.
     pub handed: Handed,
@@ -119,12 +120,12 @@ fn turns_at_once() -> usize {
 }
 
 impl RequestCtx {
-    /// Takes so much of one thing for its requests.
+    /// Takes so much of a limit for the connection's requests.
     pub fn take(&self, limit: Limit, amount: u64) -> Result<Taken, QuotaError> {
         intake::take(&self.account, self.admin, limit, amount)
     }
 
-    /// Who shares processor time: its tenant, or the operator.
+    /// The party in fair turns: the connection's tenant, or the operator.
     pub fn sharer(&self) -> Option<TenantId> {
         (!self.admin).then_some(self.account.tenant)
     }
@@ -193,7 +194,7 @@ impl Server {
         *self.settings.borrow()
     }
 
-    /// Changes settings, all or none; returns what they are now.
+    /// Changes settings, all or none; returns the new settings.
     pub fn change_settings(
         &self,
         change: &HashMap<String, String>,
@@ -206,7 +207,7 @@ impl Server {
         Ok(self.settings().values().into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
     }
 
-    /// Whether settings of the configuration could be put in force.
+    /// Checks that settings of the configuration can be put in force.
     pub(super) fn check_settings(&self, given: &[(&'static str, String)]) -> Result<(), ConfigError> {
         let mut wanted = self.settings();
         wanted.give(given)?;
@@ -242,7 +243,8 @@ impl Server {
         Ok(())
     }
 
-    /// A name for an arena, never used twice. Its client reads it, and learns nothing of others from it.
+    /// A name for an arena, never used twice. The client sees the name, which reveals nothing about other
+    /// clients.
     pub fn next_arena(&self) -> u64 {
         loop {
             let id = self.arenas.next();
@@ -252,7 +254,7 @@ impl Server {
         }
     }
 
-    /// Whether invocations are refused because the supervisor is about to end.
+    /// True if invocations are refused because the supervisor is about to end.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
     }

@@ -105,7 +105,7 @@ impl Server {
         }
     }
 
-    /// Whether a connection is whose it should be.
+    /// True if a connection is whose it should be.
     pub(super) fn is_welcome(&self, entry: &ConnectionEntry) -> bool {
         let tenants = &self.registry.tenants;
         match entry.owner {

@@ -143,7 +143,7 @@ fn declared_shape(shape: &Option<Box<[Dimension]>>, audience: Audience) -> Optio
     Some(v1::DeclaredShape { dimensions: dimensions.collect() })
 }
 
-/// As many of a page's functions as one answer has room for, at least one; says whether some are left out.
+/// Keeps as many of a page's functions as one answer has room for, at least one; true if some are left out.
 pub(super) fn fitting(functions: &mut Vec<v1::FunctionInfo>) -> bool {
     let mut bytes = 0;
     let beyond = functions.iter().skip(1).position(|function| {
@@ -184,7 +184,7 @@ impl Default for Room {
     }
 }
 
-/// Takes so much of what is left; true if there was as much.
+/// Takes `amount` of what is left; true if there was as much.
 fn takes(left: &mut usize, amount: usize) -> bool {
     let after = left.checked_sub(amount);
     *left = after.unwrap_or(*left);

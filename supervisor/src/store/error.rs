@@ -23,13 +23,13 @@ pub enum StateError {
     Unfit {
         /// The directory.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// What is wrong with the directory, and what to do.
         why: Unfit,
     },
     /// Another supervisor runs on it.
     #[error("{0} is in use by another supervisor: stop it first or use another --state-dir")]
     Locked(PathBuf),
-    /// Its bytes are not those that were stored.
+    /// The file's bytes are not those that were stored.
     #[error("{} is damaged: its bytes are not those that were stored", .0.display())]
     Damaged(PathBuf),
     /// Written by another version of Pappus, or damaged.
@@ -68,7 +68,7 @@ pub enum Unfit {
     /// Whoever made the link could change where it leads.
     #[error("is a symbolic link: name the directory that it leads to as --state-dir")]
     Link,
-    /// Another user could put another directory in its place.
+    /// Another user could put a different directory in the same place.
     #[error(
         "lies below {}, which belongs to uid {owner}, and this supervisor runs as uid {own}: name a --state-dir below \
          directories of root or of its own user", above.display()

@@ -33,7 +33,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Takes the lock; none if another supervisor has it. To be called before there are clients.
+    /// Takes the lock; none if another supervisor has it. Must be called before clients connect.
     pub(super) fn lock(file: File) -> io::Result<Option<Self>> {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -43,7 +43,8 @@ impl Keeper {
         let (changes, received) = channel::<Change>();
         let thread = table::spawn_apart("state-lock", file.into(), move |lock| {
             for change in received {
-                // Such a thread has this one's table. Without it the keeper does it itself, and others wait.
+                // The new thread shares the keeper's table of descriptors. If it cannot start, the keeper
+                // makes the change itself, and later changes wait.
                 let (give, given) = sync_channel::<Change>(1);
                 let thread = Builder::new()
                     .name("state-change".to_owned())

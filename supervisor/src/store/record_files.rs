@@ -40,7 +40,7 @@ pub(super) fn encode(record: &impl Serialize) -> serde_json::Result<Vec<u8>> {
 
 /// The record of a text, or what is wrong with it.
 pub(super) fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
-    // One that was written over a longer one has spaces behind it.
+    // A record that was written over a longer one ends with spaces.
     let text = text.trim_ascii_end();
     let parts =
         text.strip_suffix(DIGEST[1]).and_then(|rest| rest.split_at_checked(rest.len().checked_sub(DIGITS)?));

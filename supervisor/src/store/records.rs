@@ -184,8 +184,8 @@ impl FunctionRecord {
         size_of::<Self>() + self.name.len() + parts.sum::<usize>()
     }
 
-    /// Whether it is made of the same: what is told of inputs and outputs follows from the configuration, and older builds
-    /// told less.
+    /// True if both records have the same parts. Descriptions of inputs and outputs are left out: they follow from the
+    /// configuration, and older builds wrote less.
     pub fn is_made_as(&self, other: &Self) -> bool {
         self.name == other.name
             && self.config == other.config
@@ -228,7 +228,7 @@ pub struct DeclinedRecord {
 pub struct CodeInfo {
     /// Kernels it offers.
     pub kernels: Vec<KernelInfo>,
-    /// What a module is made for that no device here runs, where it says so itself. Never kept.
+    /// Targets of a module that no device here runs, as far as its file names them. Never kept.
     pub targets: Vec<String>,
 }
 

@@ -42,7 +42,7 @@ impl Bound {
         let found = fs::symlink_metadata(path).map_err(failed("look at", path))?;
         let mut own = self.own.lock();
         own.push(identity(&found));
-        // This supervisor may be killed before it has bound the other one.
+        // Sockets of an earlier run stay listed: this supervisor may be killed before it has bound its own.
         let mut text = String::with_capacity(RECORD_BYTES);
         for line in own.iter().chain(&self.before).filter(|line| !line.is_empty()) {
             if text.len() + line.len() < RECORD_BYTES {

@@ -341,18 +341,18 @@ impl StateDir {
 /// What was found of one kind of records.
 #[derive(Debug)]
 pub struct Records<T> {
-    /// Those that fit, and what each takes on disk.
+    /// Records that fit, each with its room on disk.
     pub fit: Vec<(T, u64)>,
-    /// One that does not, now or before: it is set aside.
+    /// A record that does not fit, now or earlier, set aside.
     pub corrupt: Option<PathBuf>,
 }
 
 /// A file of a tenant's that is no record.
 #[derive(Debug)]
 pub struct Stored {
-    /// The blob that it is, or that it was made from.
+    /// The blob that is stored, or that the code was made from.
     pub hash: Hash,
-    /// For machine code, and for what is known about it: the fingerprint of the devices it is for.
+    /// For machine code and its description: the fingerprint of the target devices.
     pub code: Option<Box<str>>,
     /// Its content.
     pub bytes: u64,

@@ -1,5 +1,5 @@
-//! Whether a directory may become, or is, a supervisor's state directory. No directory of another owner is
-//! adopted, changed or even written to.
+//! Rules for directories that are, or may become, a supervisor's state directory. No directory of another
+//! owner is adopted, changed or even written to.
 //!
 //! ```text
 //! nothing there                      made, mode 0700
@@ -98,7 +98,7 @@ fn without_links(root: &Path) -> Result<PathBuf, StateError> {
     Ok(parent.canonicalize().map_err(failed("look at", parent))?.join(name))
 }
 
-/// Whether others can put another directory in the place of one below this.
+/// Checks that no other user can replace a directory below this one.
 fn check_above(above: &Path, own: u32) -> Result<(), Unfit> {
     // What cannot be looked at cannot be opened either.
     let Ok(found) = fs::metadata(above) else { return Ok(()) };
@@ -130,7 +130,7 @@ fn foreign_file(dir: &File, root: &Path) -> Result<Option<String>, StateError> {
     Ok(None)
 }
 
-/// Whether `VERSION` says that this is a state directory, of whichever version.
+/// True if `VERSION` says that this is a state directory, of whichever version.
 fn is_marked(dir: &File, root: &Path) -> Result<bool, StateError> {
     let failed = |e| failed("read", &root.join("VERSION"))(e);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -155,7 +155,7 @@ fn version_of(root: &Path) -> String {
     }
 }
 
-/// Files of a start that ended before it had written `VERSION`.
+/// True if a file is left from a first start that ended before `VERSION` was written.
 fn is_of_a_first_start(name: &str) -> bool {
     name == "lock" || name.starts_with("VERSION.") && name.ends_with(".tmp")
 }

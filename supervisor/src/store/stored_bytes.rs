@@ -161,7 +161,7 @@ fn is_scarcity(error: &io::Error) -> bool {
     Errno::from_io_error(error).and_then(Lack::told_by).is_some()
 }
 
-/// Whether a file has the length and the hash that its record says. Its position stays.
+/// True if a file has the length and the hash of its record. The file's position stays.
 fn is_whole(file: &File, record: &CodeRecord) -> io::Result<bool> {
     if file.metadata()?.len() != record.code_bytes {
         return Ok(false);

@@ -30,7 +30,7 @@ pub struct Account {
     weight: AtomicU32,
     class: AtomicU32,
     overrun_ns: AtomicU64,
-    /// Its arenas that are open, with a descriptor each.
+    /// Open arenas of the tenant, each with a descriptor.
     open_arenas: AtomicU64,
     /// What all tenants have.
     ledger: Arc<Ledger>,
@@ -99,24 +99,24 @@ impl Account {
         self.used[limit as usize].load(Ordering::Relaxed)
     }
 
-    /// Whether more of one thing is here than may be, of this tenant or of all.
+    /// True if this tenant, or all tenants together, have more than the limit.
     pub fn is_over(&self, limit: Limit) -> bool {
         self.used(limit) > self.most(limit) || self.ledger.used(limit) > self.ledger.most(limit)
     }
 
-    /// Whether half of what there may be of one thing is free beside so much more, of this tenant and of all.
+    /// True if half of the limit stays free with so much more, for this tenant and for all together.
     pub fn leaves_half(&self, limit: Limit, amount: u64) -> bool {
         let leaves = |used: u64, most: u64| used.saturating_add(amount) <= most / 2;
         leaves(self.used(limit), self.most(limit)) && leaves(self.ledger.used(limit), self.ledger.most(limit))
     }
 
-    /// Takes so much of one thing, or says that it is too much.
+    /// Takes so much of a limit, or fails if that is too much.
     pub fn take(self: &Arc<Self>, limit: Limit, amount: u64) -> Result<Taken, QuotaError> {
         self.add(limit, amount)?;
         Ok(Taken { account: self.clone(), limit, amount })
     }
 
-    /// Adds an amount without a check of the limits: of what is there already, or is the operator's.
+    /// Adds an amount without a check: for something that is there already, or the operator's.
     pub fn charge(self: &Arc<Self>, limit: Limit, amount: u64) -> Taken {
         self.count(limit, amount);
         Taken { account: self.clone(), limit, amount }
@@ -127,12 +127,12 @@ impl Account {
         self.ledger.charge(limit, amount);
     }
 
-    /// Whether so much more of something fits that is counted elsewhere.
+    /// Checks that so much more fits into a limit whose use is counted elsewhere.
     pub fn check(&self, limit: Limit, used: u64, more: u64) -> Result<(), QuotaError> {
         let most = self.most(limit);
         match used.checked_add(more) {
             Some(sum) if sum <= most => Ok(()),
-            // What adds nothing is never too much, however small the limit has become.
+            // Adding nothing is never too much, however small the limit has become.
             _ if more == 0 => Ok(()),
             _ => Err(self.exceeds(limit, most, used, more)),
         }
@@ -142,7 +142,7 @@ impl Account {
     pub fn exceeds(&self, limit: Limit, most: u64, used: u64, more: u64) -> QuotaError {
         let lasting = match limit {
             Limit::Descriptors => self.open_arenas.load(Ordering::Relaxed),
-            // The call that needs it waits for others only.
+            // The only call waits for other tenants: nothing of its own gets free.
             Limit::DeviceMemory if self.used(Limit::Calls) <= 1 => used,
             _ => limit.lasting(self.used(Limit::Connections)),
         };
@@ -151,7 +151,7 @@ impl Account {
     }
 
     fn add(&self, limit: Limit, amount: u64) -> Result<(), QuotaError> {
-        // What adds nothing is never too much, however small the limit has become.
+        // Adding nothing is never too much, however small the limit has become.
         if amount == 0 {
             return Ok(());
         }
@@ -174,7 +174,7 @@ impl Account {
         self.ledger.give_back(limit, amount);
     }
 
-    /// One more accepted invocation, or that there are too many.
+    /// Accepts one more invocation, or refuses it if there are too many.
     pub fn accept(self: &Arc<Self>) -> Result<Accepted, QuotaError> {
         self.add(Limit::Calls, 1)?;
         self.ledger.accept();
@@ -202,10 +202,10 @@ impl Taken {
         self.amount += std::mem::take(&mut other.amount);
     }
 
-    /// Takes more, or gives some back, until it is so much.
+    /// Takes more, or gives some back, to have `amount`.
     pub fn resize(&mut self, amount: u64) -> Result<(), QuotaError> {
         match amount.checked_sub(self.amount) {
-            // Of what it has already, nobody asks for it again: an error speaks of all that it would be.
+            // An error names the whole new amount, as if nothing were taken yet.
             Some(more) => {
                 self.account.add(self.limit, more).map_err(|error| error.with_own(self.amount))?;
             }
@@ -222,12 +222,12 @@ impl Drop for Taken {
     }
 }
 
-/// One accepted invocation: as its tenant's until it is over, and as one of all while this exists. Draining waits for
-/// the latter to reach zero.
+/// One accepted invocation. It counts as its tenant's until it is over, and as one of all tenants' until dropped:
+/// draining waits until the latter are zero.
 #[derive(Debug)]
 pub struct Accepted {
     account: Arc<Account>,
-    /// Whether it counts as its tenant's.
+    /// True while the invocation counts as its tenant's.
     counts: AtomicBool,
 }
 
@@ -237,7 +237,8 @@ impl Accepted {
         &self.account
     }
 
-    /// It is over, and is answered next: its tenant may have another one in its place once it reads that.
+    /// Frees the tenant's place before the answer is sent, so that a tenant that reads the answer can invoke
+    /// again.
     pub fn end(&self) {
         if self.counts.swap(false, Ordering::AcqRel) {
             self.account.give_back(Limit::Calls, 1);
@@ -289,7 +290,7 @@ mod tests {
         let call = account.accept().unwrap();
         assert!(account.accept().is_err());
         assert_eq!(ledger.accepted(), 1);
-        // Once it is over, another one may come, though draining waits for both.
+        // Once a call is over, the tenant may make another one; draining waits for both.
         call.end();
         let next = account.accept().unwrap();
         drop(call);

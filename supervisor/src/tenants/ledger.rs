@@ -30,11 +30,11 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Open descriptors.
     pub descriptors: u64,
-    /// Worker processes that there may be, those that stand by among them.
+    /// The most worker processes, standbys included.
     pub processes: u64,
 }
 
-/// So few descriptors that nothing could be registered.
+/// Too few descriptors to register anything.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this process may open {has} files, and needs {needs} at least: raise the limit (`ulimit -Hn`, LimitNOFILE= of a unit, --ulimit nofile= \
@@ -46,7 +46,7 @@ pub struct TooFewDescriptors {
 }
 
 impl Machine {
-    /// This machine, as this process may use it with so many worker processes.
+    /// The machine's resources for a supervisor with so many worker processes.
     pub fn here(processes: u64) -> Self {
         let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let installed = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| installed_bytes(&text));
@@ -73,7 +73,8 @@ impl Machine {
         MAX_CONNECTIONS.min((self.for_clients() / (2 * CONNECTION_DESCRIPTORS)) as usize)
     }
 
-    /// Whether that is enough to serve anybody; if so, what it is too little for.
+    /// Fails if the descriptors are too few to serve anybody; otherwise says what they are too few for, if
+    /// anything.
     pub fn check_descriptors(&self) -> Result<Option<String>, TooFewDescriptors> {
         let (has, least) = (self.descriptors, OWN_DESCRIPTORS + WORKER_DESCRIPTORS + LEAST_DESCRIPTORS);
         if has < least {
@@ -239,7 +240,7 @@ mod tests {
                 words.contains("connections are served at once") && machine.connections() >= 16,
                 "{words}"
             );
-            // What all of them may have, and what the supervisor needs for some of its workers, is there.
+            // There are enough descriptors for all clients, and for the supervisor with some workers.
             let tenants = machine.total(Limit::Descriptors);
             assert!(tenants >= 32, "{some}: {tenants}");
             let clients = CONNECTION_DESCRIPTORS * machine.connections() as u64 + tenants;

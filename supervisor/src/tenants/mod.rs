@@ -4,8 +4,8 @@
 //! - `mod.rs`: from a peer's uid or a gateway's token to a tenant, by rules that can be read again.
 //! - [`names`]: numbers that stand for tenants.
 //! - [`plans`]: plans of its calls.
-//! - [`account`]: what a tenant has at this moment; [`ledger`]: what all of them have.
-//! - [`last_failures`]: how its calls failed last.
+//! - [`account`]: what a tenant has at this moment; [`ledger`]: what all tenants have.
+//! - [`last_failures`]: how a tenant's calls failed last.
 
 pub mod account;
 pub mod last_failures;
@@ -31,31 +31,31 @@ use crate::limits::MAX_TOKEN_BYTES;
 use crate::refusal::{Reason, Refusable};
 use crate::sync::{OrderedGuard, OrderedMutex, OrderedReadGuard, OrderedRwLock, rank};
 
-/// What a peer is.
+/// What a peer may do here.
 #[derive(Debug)]
 pub struct Standing {
-    /// The tenant that it is by itself; none for one that can only act for others.
+    /// The peer's own tenant; none if it can only act for others.
     pub tenant: Option<Arc<Account>>,
-    /// Whether it may act for the tenants whose tokens it has.
+    /// True if the peer may act for tenants whose tokens it has.
     pub gateway: bool,
-    /// True if it is the supervisor's own user, which is no tenant here: it may ask for the status and for nothing else.
+    /// True if the peer is the supervisor's own user and no tenant: it may only ask for the status.
     pub looks_on: bool,
 }
 
 /// Why a peer is not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoTenant {
-    /// The configuration does not name it, and others are refused.
+    /// The configuration does not name the peer, and refuses everybody else.
     #[error(
         "uid {0} is no tenant here: ask the operator to name it in the configuration, [tenants.NAME] uid = {0}"
     )]
     Unknown(u32),
-    /// Its uid stands for any that this process cannot see.
+    /// The peer's uid is the one that stands for all unmapped uids.
     #[error(
         "your uid is not mapped into the supervisor's user namespace: the supervisor cannot tell who you are"
     )]
     Unmapped,
-    /// A worker's uid, or one that stands for a name.
+    /// The uid of workers, or one that stands for a name.
     #[error("uid {0} is never a tenant")]
     Never(u32),
 }
@@ -102,7 +102,7 @@ impl Default for Tenants {
 }
 
 impl Tenants {
-    /// Tenants by these rules, which are called so.
+    /// Tenants by `rules`, with their `names`.
     pub fn new(rules: TenantRules, names: Arc<Names>, machine: Machine) -> Self {
         let tenants = Self {
             names,
@@ -191,7 +191,7 @@ impl Tenants {
         self.accounts().get(&tenant).and_then(Weak::upgrade)
     }
 
-    /// Whether a tenant has a connection.
+    /// True if a tenant has a connection.
     pub fn is_connected(&self, tenant: TenantId) -> bool {
         self.found(tenant).is_some_and(|account| account.used(Limit::Connections) > 0)
     }
@@ -255,8 +255,8 @@ impl Tenants {
         })
     }
 
-    /// The tenant whose token this is, and the grounds to remember. All tokens are looked at, so that the time it
-    /// takes tells nothing about them.
+    /// The tenant of a token, and the grounds to remember. Every token is compared, so that the time reveals
+    /// nothing about tokens.
     pub fn of_token(&self, gateway: u32, token: &[u8]) -> Option<(Arc<Account>, Grounds)> {
         if token.len() > MAX_TOKEN_BYTES {
             return None;

@@ -67,7 +67,7 @@ impl Default for Plans {
 }
 
 impl Plans {
-    /// Gives up a plan that no call has, so that its bytes are free; false if there is none.
+    /// Frees the bytes of a plan that no call has; false if there is none.
     pub fn give_up_one(&self) -> bool {
         self.0.lock().give_up_one()
     }

@@ -44,7 +44,7 @@ const KEEPERS: usize = 32;
 /// Requests before an urgent byte.
 const BEFORE_URGENT: usize = 100;
 
-/// Abuses until it is killed; each part that it plays is a line of its output.
+/// Abuses until killed; each part that the process plays is a line of its output.
 pub(crate) fn live(options: &Options) -> Result<()> {
     come_last()?;
     if let Some(uid) = options.uid {

@@ -117,7 +117,7 @@ impl Connection {
         }
     }
 
-    /// Whether the socket had something; an error where it was closed.
+    /// True if the socket had something; an error where it was closed.
     fn receive(&mut self) -> Result<bool> {
         let mut buffer = [0; 64 << 10];
         let received = match self.stream.read(&mut buffer) {
@@ -132,7 +132,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Whether the socket is ready within that time.
+    /// True if the socket is ready within that time.
     fn wait(&self, flags: PollFlags, patience: Duration) -> bool {
         let timeout = Timespec {
             tv_sec: patience.as_secs().try_into().unwrap_or(i64::MAX),

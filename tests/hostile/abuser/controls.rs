@@ -43,7 +43,7 @@ const CONTROLS: [Control; 12] = [
     control("whole-device", &[Part::WholeDevice], &[Judgement::Latency, Judgement::Answers]),
 ];
 
-/// Runs one control, or all of them; whether each said what it must.
+/// Runs one control, or all; true if each said what it must.
 pub(crate) fn run(options: &Options, wanted: &str) -> Result<bool> {
     let chosen: Vec<_> =
         CONTROLS.iter().filter(|control| wanted == "all" || wanted == control.defence).collect();

@@ -142,7 +142,7 @@ pub(crate) enum Ask {
     Show(String),
     /// So many bytes, a content of their own.
     Put(usize, u64),
-    /// What is in the descriptor that comes with it.
+    /// Bytes in the descriptor of the request.
     PutDescriptor,
     /// A function under another name.
     Add(&'static str, String),
@@ -259,8 +259,8 @@ pub(crate) enum Step {
     Close,
 }
 
-/// How long a call that stands still may hold its worker. Where there is one worker all others wait meanwhile, which is a fair
-/// use of the device's time: it is charged for it.
+/// How long a call that stands still may hold its worker. With one worker, all other tenants wait meanwhile: a fair use of
+/// device time, which the tenant is charged for.
 const HOLDS_MS: u64 = 20;
 
 /// A call with a deadline that lets it wait, not run on for long.
@@ -270,7 +270,7 @@ fn call(function: &str, input: Input, output: Output, deadline_ms: u64) -> Ask {
 }
 
 impl Kind {
-    /// Whether its last close takes a while.
+    /// True if the descriptor's last close takes a while.
     pub(crate) fn is_slow_to_close(self) -> bool {
         matches!(self, Self::Filled(_) | Self::Lingering(_) | Self::Laden(_) | Self::Nested(_))
     }

@@ -1,4 +1,4 @@
-//! Whether what was measured is within its bounds. Pure: numbers in, judgements out.
+//! Judges measurements by their bounds. Pure: numbers in, judgements out.
 
 use std::time::Duration;
 
@@ -113,7 +113,7 @@ pub(crate) struct Round {
     pub(crate) beyond: Amounts,
     /// Lines of the log, for each second.
     pub(crate) log_lines: u64,
-    /// Whether an honest tenant's function was not in memory.
+    /// True if an honest tenant's function was not in memory.
     pub(crate) evicted: bool,
 }
 
@@ -162,7 +162,7 @@ pub(crate) fn whole(rounds: &[Vec<Judgement>], is_back: bool, is_alive: bool) ->
     against
 }
 
-/// Whether a supervisor is back: what is beyond its idle amounts and its caches is small.
+/// True if a supervisor is back: what is beyond its idle amounts and its caches is small.
 pub(crate) fn is_back(beyond: Amounts) -> bool {
     beyond.resident <= KEPT_BYTES
         && beyond.shared <= KEPT_BYTES

@@ -45,10 +45,10 @@ pub(crate) struct Options {
     pub(crate) seed: u64,
     pub(crate) workers: u64,
     pub(crate) switch: String,
-    /// Whether tenants have small quotas.
+    /// True if tenants have small quotas.
     pub(crate) tight: bool,
     pub(crate) parts: Vec<Part>,
-    /// Whether latencies are judged.
+    /// True if latencies are judged.
     pub(crate) latency: bool,
     /// The defence that is off.
     pub(crate) without: Option<String>,
@@ -60,9 +60,9 @@ pub(crate) struct Options {
 #[derive(Debug)]
 pub(crate) struct Actor {
     pub(crate) socket: PathBuf,
-    /// The tenant whose token it has; none: its own uid is the tenant.
+    /// The tenant by token; none if the actor's uid is the tenant.
     pub(crate) tenant: Option<String>,
-    /// The uid that it becomes.
+    /// The uid that the actor becomes.
     pub(crate) uid: Option<u32>,
     pub(crate) seed: u64,
     pub(crate) workers: u64,

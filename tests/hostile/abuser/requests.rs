@@ -104,7 +104,7 @@ fn parts<'a>(function: &str, known: &'a Known) -> Option<&'a Parts> {
     known.functions.iter().find(|parts| parts.name == function)
 }
 
-/// So many bytes that no other salt gives, where they are enough.
+/// So many bytes, different for every salt if long enough.
 fn content(bytes: usize, salt: u64) -> Vec<u8> {
     let mut content = vec![0; bytes];
     let salt = salt.to_le_bytes();

@@ -17,11 +17,11 @@ use super::options::Options;
 
 /// Tenants that behave.
 pub(crate) const HONEST: [&str; 3] = ["ann", "bob", "cai"];
-/// Tenants that behave, as many as there can be of those that do not.
+/// Tenants that behave, as many as there can be abusing ones.
 const GUESTS: [&str; HOSTILE.len() + HOSTILE_UIDS.len()] = ["dan", "eve", "fay", "gus"];
-/// Tenants that do not, and have tokens.
+/// Tenants that abuse, with tokens.
 const HOSTILE: [&str; 2] = ["mallory", "trudy"];
-/// Uids that do not, where this process may become another user: they are tenants by themselves.
+/// Uids that abuse, tenants by themselves, if this process may become another user.
 const HOSTILE_UIDS: [u32; 2] = [60_001, 60_002];
 /// What each tenant may have in a run with small quotas: some of each, and less than the abusers ask for.
 const TIGHT: &str = include_str!("../../../docs/examples/strangers.toml");
@@ -117,7 +117,7 @@ impl Supervisor {
         self.new_log()
     }
 
-    /// Whether it still runs.
+    /// True if the supervisor still runs.
     pub(crate) fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -129,7 +129,7 @@ impl Supervisor {
         let _ = self.child.wait();
     }
 
-    /// Starts the processes that abuse it, one of each hostile tenant.
+    /// Starts the abusing processes, one for each hostile tenant.
     pub(crate) fn abuse(&self, options: &Options) -> Result<Abusers> {
         let own = std::env::current_exe()?;
         let parts: Vec<_> = options.parts.iter().map(|part| part.name()).collect();
@@ -177,7 +177,7 @@ fn config(tight: bool) -> String {
 }
 
 impl Abusers {
-    /// One of them that ended by itself, which none should.
+    /// An abuser that ended by itself, as none should.
     pub(crate) fn ended(&mut self) -> Option<String> {
         let ended = self.0.iter_mut().filter_map(|child| child.try_wait().ok().flatten());
         ended.map(|status| format!("an abuser ended, {status}")).next()

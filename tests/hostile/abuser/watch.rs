@@ -92,7 +92,8 @@ impl Watch {
         Ok(())
     }
 
-    /// One look: at the process, at what is shown, at the process again. What it has both times is not on its way.
+    /// One look: at the process, at what is shown, at the process again. Descriptors present both times are not on
+    /// their way.
     pub(crate) fn look(&mut self) -> Result<Reading> {
         let before = self.process()?;
         let began = Instant::now();
@@ -170,7 +171,7 @@ fn held(tenants: &[v1::TenantInfo], connections: u64) -> Held {
     }
 }
 
-/// Whether none of a tenant's functions is in memory.
+/// True if none of a tenant's functions is in memory.
 fn has_none(tenant: &v1::TenantInfo) -> bool {
     tenant.quotas.iter().any(|quota| quota.name == "loaded-functions" && quota.used == 0)
 }

@@ -131,7 +131,7 @@ unsafe fn attempt_raw(number: usize, other: i32) -> Outcome {
                 // Pushes a character into the terminal that is the log.
                 let kept = b'x';
                 match syscall(libc::SYS_ioctl, 2, libc::TIOCSTI, &raw const kept) {
-                    // There it is no terminal, which only who is let through hears.
+                    // Only a call that is let through hears that there is no terminal.
                     -1 if *libc::__errno_location() == libc::ENOTTY => Ok(()),
                     result => done(result),
                 }

@@ -198,7 +198,7 @@ fn a_descriptor_with_an_urgent_byte_delays_its_owner_only() {
     drop(kept);
 }
 
-/// A request whose first byte is urgent is one like any other.
+/// A request whose first byte is urgent is a request like any other.
 #[test]
 fn an_urgent_byte_is_read_in_its_place() {
     let supervisor = house(&[("alice", "")]);

@@ -48,7 +48,7 @@ fn who_opens_connections_too_fast_is_turned_away_and_told() {
         (0..1000).for_each(|_| drop(Raw::connect(&supervisor.socket())));
         supervisor.log().contains(words)
     });
-    // Those that it has go on, and it may open others once it was slower.
+    // The user's connections go on, and later it may open others.
     kept.status().unwrap();
     until("it may connect", || match Client::connect(supervisor.socket()).and_then(|mut new| new.status()) {
         Ok(_) => true,

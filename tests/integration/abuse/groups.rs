@@ -37,7 +37,7 @@ fn pages_of_one_tenant_are_not_charged_to_the_next() {
             let region = v1::Region { arena: arena.id(), offset: nth * OUTPUT, bytes: OUTPUT };
             client.invoke(&Invocation::new("fill").output_to("out", region)).unwrap();
         }
-        // Its pages stay, and so does their charge.
+        // The arena's pages stay, and so does their charge.
         kept.push((client, arena));
     }
     assert_eq!(supervisor.device().failed, 0, "{}", supervisor.log());

@@ -88,7 +88,7 @@ fn plans_of_waiting_calls_count() {
     alice.send_invocation(&call(2)).unwrap();
     until("a plan is held", || used(&mut alice, "plan-bytes") > first);
     let one = used(&mut alice, "plan-bytes") - first;
-    // One after the other: of plans that are made beside each other, nobody knows which are refused.
+    // One after the other: nobody knows which of several simultaneous plans are refused.
     let mut more = 3..=40;
     let id = loop {
         let (held, open) = (used(&mut alice, "plan-bytes"), alice.in_flight());

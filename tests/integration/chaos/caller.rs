@@ -233,7 +233,7 @@ impl<'r> Caller<'r> {
         out
     }
 
-    /// Whether calls have no answer.
+    /// True if calls have no answer.
     pub(crate) fn has_open(&self) -> bool {
         !self.open.is_empty()
     }

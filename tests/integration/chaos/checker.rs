@@ -119,7 +119,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Whether this answer may come to this call.
+    /// Checks that an answer may come to a call.
     fn judge(
         &self,
         at: usize,
@@ -169,7 +169,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Whether something was being done at a moment between two events.
+    /// True if something was being done at a moment between two events.
     fn lasts(&self, fault: Fault, from: usize, to: usize) -> bool {
         let mut on = 0usize;
         for event in &self.events[..from] {
@@ -220,7 +220,7 @@ impl<'a> Checker<'a> {
         self.wrong.extend(found);
     }
 
-    /// Whether a call may go without an answer because its connection ended.
+    /// True if a call may go without an answer because its connection ended.
     fn may_lose(&self, call: &Call<'_>, joined: usize, lost: usize) -> bool {
         if self.lasts(Fault::SupervisorKilled, joined, lost) || self.lasts(Fault::NoDescriptors, joined, lost)
         {

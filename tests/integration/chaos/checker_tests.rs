@@ -1,4 +1,4 @@
-//! Bad histories that the checker must refuse, each beside the good one that it differs from.
+//! Bad histories that the checker must refuse, each beside a good one with a small difference.
 
 use std::time::Duration;
 

@@ -37,7 +37,7 @@ pub(crate) enum Role {
     Registrar,
 }
 
-/// A client: who it is and what it is like.
+/// A client's role and tenant.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Actor {
     pub(crate) role: Role,

@@ -1,4 +1,4 @@
-//! One run: a supervisor, clients that call it, an injector that disturbs it; then the judgement.
+//! One run: a supervisor, its clients, an injector of disturbances; then the judgement.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,8 +34,8 @@ pub(crate) struct Wanted {
 pub(crate) struct Outcome {
     /// What was done, how often: by the injector, by hostile kernels, by rude clients.
     pub(crate) injected: BTreeMap<String, u64>,
-    /// Of clients that did nothing wrong: their calls, those that succeeded, those refused for an injected
-    /// reason, those that ended with their connection's end.
+    /// Calls of clients that did nothing wrong: all, successful ones, ones refused for an injected reason,
+    /// ones that ended with the connection.
     pub(crate) neighbours: u64,
     pub(crate) right: u64,
     pub(crate) refused: u64,

@@ -54,19 +54,19 @@ pub trait Device {
     /// Loads a function, without its weights.
     fn load(&mut self, image: FunctionImage<'_>) -> Result<Self::Function, Fault>;
 
-    /// Begins to bring a function's weights to the device, where they are not; [`Device::poll_weights`] goes on with it.
-    /// No call of the function starts before they are there; calls of others do.
+    /// Begins to bring a function's absent weights to the device; [`Device::poll_weights`] goes on. Calls of the
+    /// function wait for the weights, calls of other functions do not.
     fn load_weights(&mut self, function: &mut Self::Function, weights: Weights);
 
-    /// Goes on with what [`Device::load_weights`] began, without waiting. Functions are asked in the order in which
-    /// their loads began, none behind one that is [`Loading::Submitting`].
+    /// Goes on with [`Device::load_weights`], without waiting. Functions are polled in the order in which their
+    /// loads began, none behind a load that is [`Loading::Submitting`].
     fn poll_weights(&mut self, function: &mut Self::Function) -> Loading;
 
-    /// A function's weights leave the device, if they are there or on their way; no call of it runs. With `keep`, their
-    /// memory is for the load that begins next, if it suits that, and goes otherwise.
+    /// Removes a function's weights, whether there or on their way; no call of the function runs. With `keep`, the next
+    /// load that suits takes their memory, which is freed otherwise.
     fn unload_weights(&mut self, function: &mut Self::Function, keep: bool) -> Result<(), Fault>;
 
-    /// Whether [`Device::rest`] would do something.
+    /// True if [`Device::rest`] has something to do.
     fn wants_rest(&self) -> bool {
         false
     }
@@ -124,7 +124,7 @@ pub trait Device {
         Ok(())
     }
 
-    /// Whether kernels may find on the chip what those of other processes left there.
+    /// True if kernels may find on the chip what another process's kernels left.
     fn finds_others(&self) -> bool {
         false
     }
@@ -147,7 +147,7 @@ pub struct FunctionImage<'a> {
 }
 
 impl FunctionImage<'_> {
-    /// Whether there is a file for each of the blueprint's modules.
+    /// Checks that there is a file for each of the blueprint's modules.
     fn check(&self) -> Result<(), Fault> {
         let (named, given) = (self.blueprint.modules().len(), self.modules.len());
         if named == given {
@@ -156,7 +156,7 @@ impl FunctionImage<'_> {
         Err(Fault::new(FaultCode::Load, format!("the blueprint names {named} modules, {given} were given")))
     }
 
-    /// Refuses launches that take what this device lacks: the supervisor gives it no such function.
+    /// Refuses launches that need something the device lacks, although the supervisor sends no such function.
     fn check_plain(&self) -> Result<(), Fault> {
         let special = self.blueprint.launches().find_map(|launch| Some((launch.kernel, launch.special()?)));
         let Some((kernel, what)) = special else { return Ok(()) };
@@ -251,7 +251,7 @@ pub struct CopyIn {
     pub bytes: u64,
     /// Offset in the pool.
     pub to: u64,
-    /// Whether the device needs it.
+    /// True if the device needs the buffer.
     pub reached: bool,
 }
 

@@ -25,10 +25,10 @@ pub(super) fn library_path() -> Vec<PathBuf> {
     std::env::split_paths(&told).filter(|path| path.is_absolute()).collect()
 }
 
-/// The newest rules that this was written for; kernels that know fewer enforce those they know.
+/// The newest rules that Pappus uses; older Linux kernels enforce the rules they know.
 const NEWEST: ABI = ABI::V6;
 
-/// Puts the rules in force for this thread and all it starts; whether the kernel knows Landlock.
+/// Puts the rules in force for this thread and its children; true if the kernel knows Landlock.
 pub(super) fn restrict(files: &Files) -> Result<bool, RulesetError> {
     let read: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
     let write = read | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;

@@ -11,7 +11,7 @@ use seccompiler::{
 /// Arguments that a call is allowed with: alternatives, each a list of conditions that must all hold.
 pub(super) type Arguments = Vec<Vec<(u8, SeccompCmpOp, u64)>>;
 
-/// One system call that is allowed, and who needs it.
+/// A permitted system call, and who needs it.
 #[derive(Debug, Clone)]
 pub struct Rule {
     /// Its name.

@@ -7,12 +7,13 @@ fn effective() -> CapabilitySet {
     rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective)
 }
 
-/// Whether namespaces may be left as this user.
+/// True if namespaces may be left as this user.
 pub(super) fn may_administer() -> bool {
     effective().contains(CapabilitySet::SYS_ADMIN)
 }
 
-/// Becomes another user without any groups. The supervisor must still be able to kill it.
+/// Becomes another user without any groups; true if that worked. The supervisor must still be able to kill
+/// the process.
 pub(super) fn become_user(uid: u32) -> bool {
     let needed = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL;
     if !effective().contains(needed) {
@@ -26,7 +27,7 @@ pub(super) fn become_user(uid: u32) -> bool {
     became.and_then(|()| show_own_files(true)).is_ok()
 }
 
-/// Whether processes of the same user, this one included, can look into it.
+/// Lets processes of the same user, this one included, look into this process, or forbids it.
 pub(super) fn show_own_files(show: bool) -> rustix::io::Result<()> {
     rustix::process::set_dumpable_behavior(match show {
         true => DumpableBehavior::Dumpable,

@@ -56,7 +56,7 @@ pub struct Confinement {
     pub role: Role,
     /// On which kind of device.
     pub kind: Kind,
-    /// Descriptors from this one on are not its own.
+    /// The first descriptor that is not the worker's own.
     pub first_foreign: u32,
     /// The user to become, for who may become another one.
     pub uid: Option<u32>,
@@ -154,7 +154,7 @@ fn leave_namespaces(
     let wanted = |layer| !confinement.without.has(layer) && (layer != Layer::PidNs || confinement.adopted);
     let leave = || -> Result<Left, SandboxError> {
         let mut left = Left::default();
-        // First of all, so that the process before ends while this one is busy with the others.
+        // The pid namespace comes first: the process before ends while this one enters the others.
         if wanted(Layer::PidNs) && namespaces::leave_pids() {
             let first = namespaces::go_on_as_first(control, files.proc).map_err(at("the pid namespace"))?;
             left = Left { namespaces: [Layer::PidNs].into_iter().collect(), first: Some(first) };
@@ -192,7 +192,7 @@ fn die_with_parent() -> Result<(), SandboxError> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(at("PR_SET_PDEATHSIG"))
 }
 
-/// Whether the supervisor has closed its end: it may have died before the kernel was asked to say so.
+/// True if the supervisor has closed its end: it may have died before the kernel was asked to say so.
 fn hung_up(control: BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(control.as_fd(), PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -32,12 +32,13 @@ pub(super) fn leave(wanted: impl Fn(Layer) -> bool) -> Layers {
     wanted.into_iter().filter(|(_, flag)| raw::unshare(*flag).is_ok()).map(|(layer, _)| layer).collect()
 }
 
-/// Children are in a pid namespace of their own from here on; whether the host permits that.
+/// Puts later children into a pid namespace of their own; true if the host permits that.
 pub(super) fn leave_pids() -> bool {
     raw::unshare(UnshareFlags::NEWPID).is_ok()
 }
 
-/// Leaves the user namespace, which gives the rights to leave others. The user stays who it is.
+/// Leaves the user namespace, which gives the rights to leave others; true if that worked. The user stays the
+/// same.
 pub(super) fn leave_users() -> bool {
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     if raw::unshare(UnshareFlags::NEWUSER).is_err() {

@@ -32,8 +32,8 @@ pub(super) fn enter(files: &Files, first: bool) -> Root {
     if changed.is_err() {
         return root;
     }
-    // Before anything is put over a place where they may lie, as the folder of the MPS daemon does. What a driver
-    // does not find, it misses by itself.
+    // Opened before anything covers a place where files may lie, such as the folder of the MPS daemon. A missing
+    // file is for the driver to report.
     let paths = files.read.iter().chain(&files.write).filter(|path| !path.starts_with("/proc"));
     let shown: Vec<Shown<'_>> = paths.filter_map(|path| Shown::open(path).ok()).collect();
     let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
@@ -50,7 +50,7 @@ pub(super) fn enter(files: &Files, first: bool) -> Root {
     if files.proc {
         let proc = place.join("proc");
         let made = std::fs::create_dir(&proc).is_ok();
-        // Its own one shows its own processes only. Without a pid namespace that is the host's.
+        // A `/proc` of its own shows only the sandbox's processes. Without a pid namespace it is the host's.
         root.own_proc = made && rustix::mount::mount("proc", &proc, "proc", plain, None).is_ok();
         if !root.own_proc && first {
             return root;

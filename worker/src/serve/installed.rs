@@ -56,7 +56,7 @@ impl<D: Device> Functions<D> {
         self.by_id.insert(id, loaded);
     }
 
-    /// Whether a function has that id, loaded or not.
+    /// True if a function has that id, loaded or not.
     pub(super) fn contains(&self, id: FunctionId) -> bool {
         self.by_id.contains_key(&id)
     }
@@ -84,7 +84,7 @@ impl<D: Device> Functions<D> {
         }
     }
 
-    /// Whether a call of a function may start, as far as its weights go; why none ever will.
+    /// True if a function's weights let a call start; the error says why they never will.
     pub(super) fn is_ready(&self, id: FunctionId) -> Result<bool, Fault> {
         match self.by_id.get(&id) {
             Some(Ok(Installed { weights: WeightsState::There, .. })) => Ok(true),
@@ -93,7 +93,7 @@ impl<D: Device> Functions<D> {
             Some(Ok(Installed { weights: WeightsState::Absent, .. })) => {
                 Err(Fault::new(FaultCode::BadInvoke, format!("the weights of function {id} are not here")))
             }
-            // Why there is none is said when it is asked for.
+            // `Functions::get` says why a function is missing.
             Some(Err(_)) | None => Ok(true),
         }
     }

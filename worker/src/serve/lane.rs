@@ -1,5 +1,5 @@
-//! One lane: the call that occupies it, its regions and descriptors. The lists keep their capacity from
-//! call to call, so that a hot call allocates nothing.
+//! One lane: its call, with regions and descriptors. The lists keep their capacity from call to call, so that
+//! a hot call allocates nothing.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -40,17 +40,17 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// Whether a call is running in it.
+    /// True if a call is running in the lane.
     pub(super) fn is_running(&self) -> bool {
         self.started
     }
 
-    /// Whether it has a call that was not answered.
+    /// True if the lane has a call that was not answered.
     pub(super) fn has_call(&self) -> bool {
         self.id.is_some()
     }
 
-    /// Whether a call waits in it for its turn.
+    /// True if a call waits in the lane for the worker's turn.
     pub(super) fn is_prepared(&self) -> bool {
         self.plan.is_some()
     }

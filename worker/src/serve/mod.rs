@@ -141,7 +141,7 @@ struct Server<D: Device> {
 }
 
 impl<D: Device> Server<D> {
-    /// Whether the device makes something ready while there is no call, neither in a turn, which others wait for, nor where one
+    /// True if the device makes something ready while there is no call, neither in a turn, which others wait for, nor where one
     /// is about to begin.
     fn wants_rest(&self) -> bool {
         self.device.wants_rest()

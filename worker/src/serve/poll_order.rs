@@ -24,7 +24,7 @@ pub(super) struct Round {
     at: usize,
     /// How many of the oldest lanes were polled and are still busy.
     busy: usize,
-    /// Position of the one other lane that this round polls.
+    /// Position of the second lane that this round polls.
     other: Option<usize>,
 }
 
@@ -34,7 +34,7 @@ impl PollOrder {
         self.lanes.push_back(lane);
     }
 
-    /// Whether no lane is busy.
+    /// True if no lane is busy.
     pub(super) fn is_empty(&self) -> bool {
         self.lanes.is_empty()
     }

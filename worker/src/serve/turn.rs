@@ -24,7 +24,7 @@ const SOON: Duration = Duration::from_millis(20);
 /// The turn of a worker that needs one, and how much it used.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
-    /// Without this the worker may always submit.
+    /// False if the worker may always submit.
     needed: bool,
     held: Option<Held>,
     /// Since when something has been running.
@@ -46,12 +46,12 @@ struct Held {
     ending: bool,
     /// What a change of turns costs.
     change: Duration,
-    /// It waits for the next call.
+    /// True while the turn is kept for the next call.
     waits: bool,
 }
 
 impl Held {
-    /// Whether the turn has no time for another call, where calls take as long as `call`.
+    /// True if the turn has no time for another call, where calls take as long as `call`.
     fn is_over(&self, call: Duration) -> bool {
         self.since.elapsed() >= Duration::from_nanos(prices(self, call).last_start_ns())
     }
@@ -69,12 +69,12 @@ pub(super) enum Step {
 }
 
 impl Turn {
-    /// Whether turns are in use at all.
+    /// Sets whether turns are in use at all.
     pub(super) fn require(&mut self, needed: bool) {
         self.needed = needed;
     }
 
-    /// Whether calls may be submitted now.
+    /// True if calls may be submitted now.
     pub(super) fn may_submit(&self) -> bool {
         !self.needed || self.held.as_ref().is_some_and(|held| !held.ending)
     }
@@ -87,7 +87,7 @@ impl Turn {
         self.held = Some(Held { turn, since, quantum, revoked: false, ending: false, change, waits: false });
     }
 
-    /// Others wait. Says whether that is about the turn held now.
+    /// Other workers wait for `turn`; true if that turn is held now.
     pub(super) fn revoke(&mut self, turn: TurnId) -> bool {
         match &mut self.held {
             Some(held) if held.turn == turn => {
@@ -126,7 +126,7 @@ impl Turn {
         self.call = if self.call.is_zero() { call } else { (self.call * 3 + call) / 4 };
     }
 
-    /// How much longer to wait for a call before the turn is given back; none if it is not waited for one.
+    /// How much longer to wait for a call before giving the turn back; none without such a wait.
     pub(super) fn lingers(&mut self) -> Option<Duration> {
         let held = self.held.as_ref().filter(|held| held.waits)?;
         let prices = prices(held, self.call);
@@ -155,7 +155,7 @@ impl Turn {
         }
     }
 
-    /// Whether the turn ends; `waiting` says that prepared calls want to run.
+    /// Decides if the turn ends; `waiting` says that prepared calls want to run.
     pub(super) fn step(&mut self, busy: bool, waiting: bool) -> Step {
         if !busy && !waiting {
             self.wait.idle(now_ns());

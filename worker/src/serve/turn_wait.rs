@@ -32,7 +32,8 @@
 //!
 //! All times are nanoseconds of one clock, which the caller reads.
 
-/// A turn that would not wait does so all the same: the second one, and each so many turns where that never paid.
+/// A turn that would not wait explores by waiting all the same: every second turn, up to every 32nd if that never
+/// paid.
 const EXPLORE: std::ops::RangeInclusive<u32> = 2..=32;
 /// Changes that waits save in a turn, until that was seen.
 const HOPED: u64 = 16;
@@ -46,34 +47,35 @@ const LAST_TURNS: u64 = 4;
 /// See [`LAST_TURNS`].
 const LAST_TIMES: u64 = 16;
 
-/// What is known of the times without calls.
+/// Measurements of the times without calls.
 #[derive(Debug, Default)]
 pub struct TurnWait {
-    /// How long there is no call the first time in a turn, and later times; no longer than it would wait.
+    /// Average length of the first time without a call in a turn, and of later times; cut off at the longest
+    /// wait.
     first_ns: Option<u64>,
     later_ns: Option<u64>,
-    /// What later times cost: what it waits, and what it costs to yield if no call came.
+    /// Average cost of a later time: the wait, and a change of turns if no call came.
     later_cost_ns: Option<u64>,
     /// Changes that waits saved in a turn, and later times without a call between; in sixteenths.
     gained: Option<u64>,
     between: Option<u64>,
-    /// Since when there is no call, and whether it was the first time in a turn.
+    /// The time without a call that lasts now, if one does.
     idle: Option<Idle>,
     /// Times without a call that ended in this turn.
     ended: u32,
     /// Calls of this turn that are over, and how many of them were before the first such time.
     calls: u64,
     first_calls: u64,
-    /// Whether this turn waited at all, and whether there was a time in which it did not.
+    /// `waited`: this turn waited at least once. `declined`: it refused at least once.
     waited: bool,
     declined: bool,
-    /// Turns since one waited each time.
+    /// Turns since the last one that waited each time.
     unexplored: u32,
     /// Times in a row that waiting all the same did not pay.
     in_vain: u32,
-    /// This turn waits all the same.
+    /// True if this turn waits to explore.
     explores: bool,
-    /// What waiting was weighed by last.
+    /// The prices by which waiting was last weighed.
     prices: Option<Prices>,
 }
 
@@ -81,7 +83,7 @@ pub struct TurnWait {
 struct Idle {
     since_ns: u64,
     first: bool,
-    /// The turn was kept for it, if only for a while.
+    /// True if the turn was kept, if only for a while.
     waited: bool,
 }
 
@@ -280,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_first_call_that_comes_late_is_worth_the_wait_if_more_follow() {
-        // Its client slept; those that follow come soon.
+        // The client slept; its later calls come soon.
         let mut gaps = vec![300 * US];
         gaps.extend([30 * US; 30]);
         let (mut wait, mut now) = (TurnWait::default(), 0);
@@ -360,7 +362,7 @@ mod tests {
             gaps.extend((calls + 1..calls + 100).map(gap));
             calls += turn(&mut wait, &mut now, &gaps).0 + 1;
         }
-        // All up to the one that is late: none waits for that.
+        // All calls up to the late one, for which no turn waits.
         assert!(calls > 7 * turns, "{calls}");
     }
 

@@ -23,7 +23,7 @@ pub(super) struct OnTheirWay {
 }
 
 impl OnTheirWay {
-    /// Whether the loop has to go on with any.
+    /// True if the loop has to go on with any.
     pub(super) fn is_none(&self) -> bool {
         self.loads.is_empty() && self.leaving.is_empty()
     }
@@ -129,7 +129,7 @@ impl<D: Device> Server<D> {
                 return Err(self.broken());
             }
             match loading {
-                // Those behind it follow when it is submitted.
+                // Later loads follow once this one is submitted.
                 Loading::Submitting => break,
                 Loading::Copying => at += 1,
                 Loading::Over(outcome) => {
@@ -170,7 +170,7 @@ impl<D: Device> Server<D> {
         if let Some(loaded) = there {
             self.tell_loaded(id, loaded)?;
         }
-        // Those behind it may wait for its end.
+        // The calls of other lanes may wait for the first one's end.
         for lane in lanes {
             if waits(&lane, self) {
                 self.start_if_ready(lane)?;
@@ -179,7 +179,7 @@ impl<D: Device> Server<D> {
         Ok(())
     }
 
-    /// Tells the supervisor that weights are there, with their memory where it asked for it.
+    /// Tells the supervisor that weights are there, with a descriptor of their memory if wanted.
     fn tell_loaded(&mut self, id: FunctionId, loaded: LoadedWeights) -> Result<(), Error> {
         let LoadedWeights { bytes, export } = loaded;
         match export {

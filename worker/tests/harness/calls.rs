@@ -17,7 +17,7 @@ pub struct Call<'a> {
     pub descriptors: Vec<BorrowedFd<'a>>,
     pub deadline_ns: u64,
     pub lane: u32,
-    /// What its lane is lent, where that is not what the worker says.
+    /// Bytes for the call's lane, if not as the worker says.
     pub memory_bytes: Option<u64>,
     /// A suspect.
     pub alone: bool,
@@ -57,7 +57,7 @@ impl<'a> Call<'a> {
         Self { lane, ..self }
     }
 
-    /// Appends it to what is sent next, with so much memory for its lane.
+    /// Appends the call to the next write, with so much memory for its lane.
     pub fn push(&self, id: u64, lane_bytes: u64, to: &mut Outbox) {
         let scalars: Vec<_> = self.scalars.iter().map(|&word| word.into()).collect();
         let invoke = Invoke {

@@ -50,9 +50,9 @@ pub struct Worker {
     orders: Orders<Arc<SharedWords>>,
     yields: Yields<Arc<SharedWords>>,
     pub hello: Hello,
-    /// What its lanes have, as it said last.
+    /// The lanes' memory, as the worker said last.
     pub leased: Option<u64>,
-    /// How often it said that weights left.
+    /// How often the worker said that weights left.
     unloaded: u32,
     /// What the lane of a call is lent, unless the call says otherwise.
     pub lane_bytes: u64,
@@ -138,14 +138,16 @@ impl Worker {
         worker
     }
 
-    /// It has this turn; a change costs 140 µs. Calls that were pushed before are written before. Whether it slept.
+    /// Grants the worker a turn, with changes at 140 µs; true if the worker slept. Calls that were pushed before
+    /// are written before.
     pub fn grant(&mut self, turn: TurnId, quantum_us: u32) -> bool {
         self.write();
         let sleeps = self.orders.grant(turn, Prices { quantum_us, change_us: 140 });
         self.wake(sleeps)
     }
 
-    /// Others wait. Calls that were pushed before are written before. Whether it slept.
+    /// Tells the worker that others wait; true if the worker slept. Calls that were pushed before are written
+    /// before.
     pub fn revoke(&mut self, turn: TurnId) -> bool {
         self.write();
         let sleeps = self.orders.revoke(turn);
@@ -174,12 +176,12 @@ impl Worker {
         }
     }
 
-    /// Whether there is something that it says of its turn.
+    /// True if the worker said something about its turn.
     pub fn has_yielded(&self) -> bool {
         self.yields.came()
     }
 
-    /// What it says of its turn next.
+    /// The worker's next word about its turn.
     pub fn yields(&mut self) -> Yield {
         loop {
             if let Some(said) = self.yields.look() {
@@ -270,7 +272,7 @@ impl Worker {
         }
     }
 
-    /// Without its weights, which have so many bytes.
+    /// Installs a function without its weights, which have so many bytes.
     pub fn install_without_weights(
         &mut self,
         function: u64,
@@ -327,7 +329,7 @@ impl Worker {
         }
     }
 
-    /// Reads a message about the lease; whether there was one before the worker ended.
+    /// Reads a message about the lease; false if the worker ended before.
     fn receive(&mut self) -> bool {
         loop {
             if let Some(frame) = self.from.frame().unwrap() {
@@ -348,7 +350,7 @@ impl Worker {
         }
     }
 
-    /// Sends a call; what names it in its answer.
+    /// Sends a call; returns the id of its answer.
     pub fn begin(&mut self, call: &Call<'_>) -> u64 {
         self.calls += 1;
         let id = self.calls;

@@ -129,7 +129,7 @@ impl Program {
         self.child.wait().unwrap()
     }
 
-    /// What it wrote to both streams so far.
+    /// Everything that the program wrote to both streams so far.
     pub fn said(&self) -> String {
         let read = |fd: &OwnedFd| std::fs::read(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap();
         String::from_utf8_lossy(&[read(&self.stdout), read(&self.stderr)].concat()).into_owned()

@@ -60,7 +60,7 @@ fn release(bindings: &Declarations) -> (i128, i128) {
     (bindings.constants["HIP_VERSION_MAJOR"], bindings.constants["HIP_VERSION_MINOR"])
 }
 
-/// Names of HIP's own; those of the library below are in no bindings.
+/// True for HIP's own names; the library below is in no bindings.
 fn is_of_hip(name: &str) -> bool {
     name.starts_with("hip")
 }

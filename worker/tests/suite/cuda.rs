@@ -148,7 +148,7 @@ impl UnderTest for OnCuda {
 
     fn traps() -> Vec<(&'static str, String, &'static str)> {
         vec![
-            // Drivers differ in what they call an instruction that traps.
+            // Drivers have different names for a trapping instruction.
             ("trap", String::new(), ""),
             ("illegal", i64(16), "illegal"),
             ("misaligned", ptr("out"), "misaligned"),

@@ -57,7 +57,7 @@ fn machine_code_of_another_gpu_or_cut_short_is_refused() {
         assert_eq!(worker.call(2, &[], &[8]).unwrap(), [[0; 8]]);
         worker.end().unwrap();
     }
-    // PTX for a GPU newer than any that this driver serves as this one.
+    // PTX for a GPU that is newer than this one.
     let text = String::from_utf8(CLUSTER_PROBES.to_vec()).unwrap();
     refused(text.replace(".version 7.8", ".version 8.8").replace("sm_90", "sm_121a").as_bytes(), "");
 }

@@ -21,7 +21,7 @@ fn leave<T: UnderTest>(worker: &mut Worker) {
     worker.call(1, &[], &[BYTES]).unwrap();
 }
 
-/// Whether the pattern is there.
+/// True if the pattern is found.
 fn finds<T: UnderTest>(worker: &mut Worker) -> bool {
     worker.install(2, &filling(BYTES, &[launch("work", "")]), T::probes(), &[]);
     worker.call(2, &[], &[BYTES]).unwrap()[0].contains(&0xaa)
@@ -114,7 +114,8 @@ pub fn weights_come_and_go_and_leave_nothing<T: UnderTest>() {
     expected.resize(LOOK, 0);
     for round in 0..4 {
         bring(&mut worker, 1, &long, (round > 0).then_some(2));
-        // The control: while they are there, a look finds them. Calls that come again are graphs on a GPU.
+        // The control: while the weights are there, a look finds them. Calls that come again are graphs on a
+        // GPU.
         for _ in 0..3 {
             assert_eq!(worker.call(1, &[], &[LOOK as u64]).unwrap(), [long.to_vec()]);
         }

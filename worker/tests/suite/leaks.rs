@@ -13,7 +13,7 @@ fn check<T: UnderTest>(bytes: u64, dirty: &[String], probe: &[String]) {
         if let Some(dirty) = after {
             worker.install(1, &filling(bytes, dirty), T::probes(), &[]);
             let _ = worker.call(1, &[], &[bytes]);
-            // The same function, too: it keeps what is its own.
+            // A second call of the same function must not see the first one's bytes either.
             let _ = worker.call(2, &[], &[bytes]);
         }
         let seen = worker.call(2, &[], &[bytes]).unwrap();

@@ -4,7 +4,7 @@ use super::GpuUnderTest;
 use super::blueprints::{Blueprint, filling, i64, launch, ptr};
 use crate::harness::{OUTPUTS_AT, UNTOUCHED, Worker};
 
-/// Whether the probe must find something where nothing is cleared.
+/// What the probe must find if nothing is cleared.
 #[derive(PartialEq, Eq)]
 enum Control {
     Finds,

@@ -27,7 +27,7 @@ pub struct Place {
 pub trait ChipUnderTest: GpuUnderTest {
     /// Blocks of 1024 threads, so many that every processor gets some.
     const COVERING: u64;
-    /// The byte that is left and looked for.
+    /// The byte that one kernel leaves and another looks for.
     const PATTERN: u8;
     /// The driver leaves nothing on the chip for the next process; otherwise that takes turns, at whose begin a worker clears it.
     const CLEARED_BETWEEN_PROCESSES: bool;

@@ -50,12 +50,12 @@ pub trait UnderTest: 'static {
     const ENDS_RUNNING_KERNELS: bool = true;
     /// What a fault says that was an access to memory that is not the call's.
     const STRAY: &'static str;
-    /// What a fault says about machine code that is none.
+    /// Part of the fault's text for something that is no machine code.
     const NO_CODE: &'static str;
     /// Grids of which every block must run once.
     const GRIDS: &'static [[u64; 3]];
 
-    /// A worker whose lanes are lent that.
+    /// A worker whose lanes are lent so much.
     fn worker() -> Worker;
     /// A worker that forgets to clear: the control of every test for leaks.
     fn uncleared_worker() -> Worker;

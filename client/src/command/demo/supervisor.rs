@@ -116,7 +116,7 @@ impl Supervisor {
         }
     }
 
-    /// How it ended, if it does so in time.
+    /// The supervisor's exit status, if it ends in time.
     fn ended(&mut self, patience: Duration) -> Option<ExitStatus> {
         let end = Instant::now() + patience;
         loop {

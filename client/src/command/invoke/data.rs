@@ -250,7 +250,7 @@ impl Output {
         values.map(Some).ok_or_else(|| not_for_json(&self.name))
     }
 
-    /// What it is, and where it was written, or its numbers.
+    /// The output's name and type, and its file or numbers.
     pub(super) fn to_json(&self, arena: &Arena, answer: &v1::Invoked) -> Result<Value> {
         let mut value = json!({
             "name": self.name,
@@ -360,7 +360,7 @@ fn check_outputs(blueprint: &Blueprint, plan: &Plan, arguments: &InvokeArguments
     Ok(())
 }
 
-/// Whether an output of this type can go where it is to go, if that is a terminal or a JSON object.
+/// Checks that an output of this type can go to its destination, if that is a terminal or a JSON object.
 fn check_stdout(
     name: &str,
     to: &Destination,

@@ -38,7 +38,7 @@ impl Latencies {
         let round_trip = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
         let values = stages::rows(timings).map(|(_, ns)| ns).into_iter().chain([round_trip]);
         for ((_, histogram), ns) in self.stages.iter_mut().zip(values) {
-            // It grows as it must, so it has room for everything.
+            // The histogram grows: there is room for every value.
             let _ = histogram.record(ns);
         }
     }

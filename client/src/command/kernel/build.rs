@@ -204,7 +204,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Keeps what a tool said; whether it did its work.
+    /// Keeps a tool's messages; fails if the tool did.
     fn judge(&mut self, tool: &str, source: &Path, target: &Target, ran: &Ran) -> Result<()> {
         // Its object has no name that means anything to its author.
         let text = String::from_utf8_lossy(&ran.said);
@@ -232,7 +232,7 @@ impl Builder<'_> {
     }
 }
 
-/// `1 warning generated when compiling for sm_70.`: the only thing that differs from target to target.
+/// True for `1 warning generated when compiling for sm_70.`, the only line that differs between targets.
 fn is_count(line: &str) -> bool {
     line.starts_with(|first: char| first.is_ascii_digit()) && line.contains(" generated")
 }

@@ -128,7 +128,7 @@ fn advice(missing: &[Tool], version: u32) -> String {
     )
 }
 
-/// Whether one of the folders of `PATH` has a program of that name.
+/// True if one of the folders of `PATH` has a program of that name.
 fn is_in(path: &OsStr, name: &str) -> bool {
     let is_program = |file: &Path| {
         file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)

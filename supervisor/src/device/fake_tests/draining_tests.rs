@@ -1,4 +1,4 @@
-//! A device that is lost: what waits on it goes to another one, once each.
+//! A lost device: every call that waits on it moves to another device, once.
 
 use super::*;
 use crate::router::Router;

@@ -139,7 +139,7 @@ enum Duty {
 #[derive(Debug, Default)]
 struct Process {
     generation: u64,
-    /// What its lanes have once it did all that it was told, and which are in use.
+    /// Bytes of the worker's lanes once all its duties are done, and the calls of lanes in use.
     lanes: [u64; LANES as usize],
     busy: BTreeMap<CallId, u32>,
     functions: HashSet<FunctionId>,
@@ -227,7 +227,7 @@ impl Model {
         }
     }
 
-    /// What the worker was told is what it has to do; whether it did something.
+    /// Lets the worker do the next of its duties; true if there was something to do.
     fn step(&mut self, worker: usize) -> bool {
         let id = WorkerId::new(worker);
         let device = self.device();
@@ -305,7 +305,7 @@ impl Model {
                     if let Some(replaced) = load.instead_of {
                         assert!(process.weights.remove(&FunctionId::new(replaced)));
                     }
-                    // What lies in memory that others know already has its descriptor.
+                    // Reused memory is known to other workers: its descriptor exists.
                     let exports = load.weights == WeightsForm::Export && load.instead_of.is_none();
                     Duty::Load { function, bytes, exports }
                 }
@@ -363,7 +363,7 @@ impl Model {
         device.events.reaped(Remains { served, lost, ended, broken: None, from_outside: false });
     }
 
-    /// A process comes where one is wanted.
+    /// Puts a fresh process into the slot; always true: something was done.
     fn attach(&mut self, worker: usize) -> bool {
         self.generation += 1;
         let (device, generation) = (self.device(), Generation::new(self.generation));

@@ -44,7 +44,7 @@ impl Gpu {
         call
     }
 
-    /// The worker says that these calls are done, and its thread reads that.
+    /// The worker reports that the calls are done, and its thread reads the report.
     fn listens(&self, calls: &[CallId]) -> End {
         let (answers, written) = pipe::pipe().unwrap();
         let mut outbox = Outbox::new(written);

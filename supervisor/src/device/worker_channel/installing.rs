@@ -1,4 +1,4 @@
-//! What a process has of functions: their code, and their weights, which come and go without it.
+//! A process's functions: code, and weights, which come and go without the code.
 
 use pappus_protocol::ToWorker;
 
@@ -15,9 +15,9 @@ use crate::store::StateDir;
 pub(super) struct Installed {
     /// When it was used last.
     used: u64,
-    /// Its weights are there, or on their way.
+    /// True if the weights are there, or on their way.
     weights: bool,
-    /// What the weights take, if they are.
+    /// Bytes of the weights, if they are.
     weight_bytes: u64,
 }
 
@@ -95,7 +95,7 @@ impl Connected {
         there.map(|installed| installed.weight_bytes).sum()
     }
 
-    /// The process says that it forgot a function or its weights: true if it had these; none if it was not told to.
+    /// The process forgot a function or its weights. True if it had the weights; none if nobody told it to forget.
     pub(super) fn forgot(&mut self, function: FunctionId, what: Forget) -> Option<bool> {
         let told = self.forgetting.iter().position(|told| (told.function, told.what) == (function, what));
         told.map(|at| self.forgetting.remove(at).had_weights)

@@ -79,7 +79,7 @@ pub(crate) fn texts(code: Code) -> (&'static CStr, &'static CStr) {
 /// The error that sticks.
 static STUCK: AtomicU32 = AtomicU32::new(SUCCESS);
 
-/// The error that sticks, if there is one.
+/// The error that sticks, if any.
 pub(crate) fn stuck() -> Result<(), Code> {
     match STUCK.load(Ordering::Acquire) {
         SUCCESS => Ok(()),
@@ -105,7 +105,7 @@ pub(crate) type Handler = unsafe extern "C" fn(event: *const Event, data: *mut c
 /// The handler and its data.
 static HANDLER: Mutex<Option<(Handler, usize)>> = Mutex::new(None);
 
-/// Registers the handler. A second one is refused, as by the real library.
+/// Registers the handler; false for a second one, which the real library refuses, too.
 pub(crate) fn register(handler: Handler, data: *mut c_void) -> bool {
     let mut registered = HANDLER.lock().unwrap_or_else(PoisonError::into_inner);
     let first = registered.is_none();
@@ -119,7 +119,7 @@ fn abort(why: &str) -> ! {
     std::process::abort()
 }
 
-/// Whether the process would leave a core file when it initialised HIP, in which case HIP aborts at traps whatever else
+/// True if the process would leave a core file when it initialised HIP, in which case HIP aborts at traps whatever else
 /// is set. (The real library looks when it aborts; a sandbox may not let this one ask then.)
 static LEAVES_CORE: AtomicBool = AtomicBool::new(false);
 

@@ -101,7 +101,7 @@ fn pointer(address: u64) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address as usize)
 }
 
-/// Declares functions for C. All have one contract: pointers are those that HIP's headers ask for.
+/// Declares functions for C. All exports have one contract: pointers are as HIP's headers ask.
 macro_rules! exports {
     ($($name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         /// # Safety

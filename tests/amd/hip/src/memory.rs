@@ -18,14 +18,14 @@ use crate::{ledger, stream};
 /// The unit of allocations.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 const PAGE: u64 = 4096;
-/// What fresh memory holds, so that code that relies on zeroes is seen.
+/// The byte of fresh memory: code that relies on zeroes shows.
 const LEFTOVER: u8 = 0xd6;
 /// Seals of every memfd of this library.
 const SEALS: i32 = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
 
 type Objects<T> = HashMap<usize, Arc<T>>;
 
-/// Objects by handle, with the last handle. Handles are numbers, so that one that is none is found out.
+/// Objects by handle, with the last handle. Handles are numbers, so that an invalid one is noticed.
 pub(crate) struct Registry<T> {
     objects: Mutex<Option<(usize, Objects<T>)>>,
 }
@@ -75,7 +75,7 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Allocation {
     memfd: OwnedFd,
     bytes: u64,
-    /// The device whose memory it is; none if another process made it.
+    /// The device of the memory; none if another process made it.
     device: Option<usize>,
 }
 
@@ -260,7 +260,7 @@ pub(crate) fn unmap_allocation(base: u64, bytes: u64) -> Result<(), Code> {
     Ok(())
 }
 
-/// Whether these addresses are a part of one mapping, and not all of it.
+/// True if these addresses are a part of one mapping, and not all of it.
 pub(crate) fn is_part(base: u64, bytes: u64) -> bool {
     let mapped = locked(&MAPPED);
     mapped.range(..=base).next_back().is_some_and(|(from, allocation)| {

@@ -39,8 +39,8 @@ pub(crate) struct Launch {
 
 pub(crate) static MODULES: Registry<Module> = Registry::new();
 pub(crate) static FUNCTIONS: Registry<Function> = Registry::new();
-/// Compute units that run nothing, those that ran last at the end. Kernels of several streams run beside each other, each as
-/// if it had all compute units; kernels that follow one another find what was left in them.
+/// Compute units that run nothing, those that ran last at the end. Kernels of several streams run beside each other, as if
+/// every kernel had all compute units. A kernel finds the units as the kernel before left them.
 static CHIPS: Mutex<Vec<Chip>> = Mutex::new(Vec::new());
 
 const PAGE: u64 = 4096;
@@ -109,7 +109,7 @@ fn protect(base: u64, span: u64, object: &CodeObject) {
     }
 }
 
-/// Whether a code object is for this GPU: exactly its architecture, and its settings where it has any (sramecc is on,
+/// True if a code object is for this GPU: exactly its architecture, and its settings where it has any (sramecc is on,
 /// xnack off).
 fn runs_here(bytes: &[u8]) -> bool {
     let flags = bytes[48..].first_chunk().map_or(0, |flags| u32::from_le_bytes(*flags));
@@ -146,7 +146,7 @@ pub(crate) fn global(module: usize, name: &str) -> Result<(u64, u64), Code> {
 }
 
 impl Function {
-    /// Whether it is a kernel of this module.
+    /// True if the kernel belongs to the module.
     pub(crate) fn is_of(&self, module: &Arc<Module>) -> bool {
         Arc::ptr_eq(&self.module, module)
     }
@@ -161,7 +161,7 @@ impl Function {
         visible.map(|argument| (argument.offset, argument.bytes))
     }
 
-    /// Bytes of all visible arguments as they lie beside each other.
+    /// Bytes of all visible arguments side by side.
     pub(crate) fn arguments_bytes(&self) -> usize {
         self.arguments().map(|(offset, bytes)| offset + bytes).max().unwrap_or(0)
     }
@@ -252,7 +252,7 @@ pub(crate) unsafe fn from_parameters(function: &Function, parameters: *mut *mut 
     arguments
 }
 
-/// Whether an address lies in a loaded code object.
+/// True if an address lies in a loaded code object.
 pub(crate) fn has(address: u64) -> bool {
     let is_in =
         |module: &Module| address.checked_sub(module.base).is_some_and(|at| at < module.object.span());

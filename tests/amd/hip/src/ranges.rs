@@ -11,9 +11,9 @@ use gfx9::memory::{Access, Memory, Reason};
 pub(crate) struct Range {
     pub(crate) base: u64,
     pub(crate) bytes: u64,
-    /// Kernels may write it; none that may not even read it is here.
+    /// True if kernels may write the range. Ranges that kernels cannot read are not listed.
     pub(crate) writable: bool,
-    /// It is the host's.
+    /// True if the range is host memory.
     pub(crate) host: bool,
 }
 
@@ -80,7 +80,7 @@ impl Ranges {
         self.all.iter().find(|range| range.base == base).copied()
     }
 
-    /// Whether a range shares an address with any.
+    /// True if a range shares an address with any.
     pub(crate) fn overlaps(&self, base: u64, bytes: u64) -> bool {
         self.all.iter().any(|range| base < range.end() && range.base < base.saturating_add(bytes))
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-/// What the file says, or what holds without one.
+/// Settings of the file, or the defaults without one.
 #[derive(Debug)]
 pub(crate) struct Settings {
     /// Where the file is.
@@ -16,10 +16,10 @@ pub(crate) struct Settings {
     pub(crate) memory_bytes: u64,
     /// Compute units of each.
     pub(crate) units: usize,
-    /// The version of HIP that it says it is.
+    /// The version of HIP that the library claims.
     pub(crate) version: i32,
-    /// Calls' traces are cleared. A GPU on which they are not is the control of tests for leaks: fills of a part of a mapping
-    /// with zeros and copies onto variables of modules do nothing there.
+    /// True if calls' traces are cleared. A GPU that leaves traces is the control of tests for leaks: fills of a part of a
+    /// mapping with zeros and copies onto variables of modules do nothing there.
     pub(crate) clears: bool,
 }
 

@@ -124,7 +124,7 @@ impl Stream {
                 let running = RUNNING.read().unwrap_or_else(PoisonError::into_inner);
                 let _ = error::stuck().and_then(|()| piece.run());
                 drop(running);
-                // What it holds is dropped before anyone hears that it is done.
+                // The piece's memory is dropped before anyone hears of its end.
                 drop(piece);
                 *locked(&own.done) += 1;
                 own.advanced.notify_all();
@@ -202,7 +202,7 @@ impl Work {
         }
     }
 
-    /// Whether it takes away what a call left.
+    /// True if the operation clears what a call left.
     fn clears(&self) -> bool {
         match self {
             Self::Fill { to, byte: 0, bytes } => memory::is_part(*to, *bytes),
@@ -248,12 +248,12 @@ impl Work {
     }
 }
 
-/// Whether these addresses are the device's or pinned.
+/// True if these addresses are the device's or pinned.
 pub(crate) fn reaches(base: u64, bytes: u64, for_writing: bool) -> bool {
     bytes == 0 || ranges::current().around(base, bytes).is_some_and(|range| range.writable || !for_writing)
 }
 
-/// Whether they are the device's.
+/// True if the addresses are the device's.
 pub(crate) fn is_device(base: u64, bytes: u64, for_writing: bool) -> bool {
     let around = ranges::current().around(base, bytes);
     bytes == 0 || around.is_some_and(|range| !range.host && (range.writable || !for_writing))
@@ -273,7 +273,7 @@ impl Event {
         Self { timed, ..Self::default() }
     }
 
-    /// Whether all that was recorded has passed; an event that was never recorded has.
+    /// Fails with "not ready" until everything recorded has passed; an event that was never recorded has.
     pub(crate) fn query(&self) -> Result<(), Code> {
         error::stuck()?;
         let recorded = self.recorded.load(Ordering::Acquire);

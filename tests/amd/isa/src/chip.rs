@@ -92,7 +92,7 @@ impl Chip {
         self.units.len()
     }
 
-    /// Whether LDS, vector registers or scalar registers of any unit hold a word, for tests of leaks.
+    /// For LDS, vector registers and scalar registers: true if any unit's hold a word. For tests of leaks.
     pub fn holds(&self, word: u32) -> [bool; 3] {
         let lds = |unit: &ComputeUnit| unit.lds.chunks_exact(4).any(|bytes| bytes == word.to_le_bytes());
         let vector =

@@ -46,7 +46,7 @@ pub(crate) enum Segment {
 /// A decoded instruction.
 #[derive(Debug, Clone, Copy)]
 pub struct Inst {
-    /// What it does; `None` is an unknown one, whose words are in `src`.
+    /// The operation; `None` for an unknown one, whose words are in `src`.
     pub op: Option<Op>,
     /// The destination, numbered like a source.
     pub(crate) dst: u16,

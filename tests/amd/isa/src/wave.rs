@@ -133,12 +133,12 @@ impl Wave {
         self.flat_scratch = address;
     }
 
-    /// SCC.
+    /// True if SCC is set.
     pub fn scc(&self) -> bool {
         self.scc
     }
 
-    /// Sets SCC.
+    /// Sets True if SCC is set.
     pub fn set_scc(&mut self, scc: bool) {
         self.scc = scc;
     }

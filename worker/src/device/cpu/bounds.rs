@@ -139,7 +139,7 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// What a kernel did that strayed, such as `writes 4 bytes at C[1024], behind the end of C (f32[1024])`.
+    /// Describes a stray access, such as `writes 4 bytes at C[1024], behind the end of C (f32[1024])`.
     pub(super) fn describe(&self, stray: &Stray) -> String {
         let does = if stray.is_store { "writes" } else { "reads" };
         let bytes = Bytes(stray.bytes.into());

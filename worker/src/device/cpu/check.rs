@@ -26,7 +26,7 @@ const MAX_NAME_BYTES: usize = 255;
 const MAX_NAMES_BYTES: usize = 64 << 10;
 /// Parameters of all kernels, as far as the module tells them: what one answer can tell.
 const MAX_PARAMS: usize = 8192;
-/// Elements of all tables, and those that segments put there.
+/// Elements of all tables, including those from segments.
 const MAX_TABLE_ELEMENTS: u64 = 65_536;
 /// Locals of all functions: a few bytes declare thousands, and each costs the compiler time.
 const MAX_LOCALS: u64 = 1 << 20;
@@ -36,7 +36,7 @@ const MAX_LOCALS: u64 = 1 << 20;
 pub(super) struct ValidatedMemfd {
     /// Names of its kernels.
     pub(super) kernels: Vec<String>,
-    /// What kernels of it take, where it tells.
+    /// Parameters of the module's kernels, as far as it declares them.
     pub(super) signatures: Vec<Signature>,
     /// Its stack and data.
     pub(super) low: LowPart,

@@ -24,7 +24,8 @@ impl CpuCompiler {
     }
 }
 
-/// Judges a module and rewrites it into what the compiler takes; its kernels, with what they take where it tells.
+/// Judges a module and rewrites it for the compiler. Returns the kernels, with parameters as far as the module
+/// declares them.
 pub fn judge(module: &[u8]) -> Result<(Vec<u8>, Vec<KernelInfo>), CodeError> {
     judge_for(module, Checks::None)
 }

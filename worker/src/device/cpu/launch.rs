@@ -55,7 +55,7 @@ impl Execution<'_> {
         }
     }
 
-    /// Where what kernels print goes; none if nothing takes it.
+    /// Where kernels print to; none if nothing is printed.
     fn printed(&self) -> Option<Placement> {
         let nth = self.function.checked.as_ref()?.printed()?;
         self.plan.buffers.get(nth).copied()

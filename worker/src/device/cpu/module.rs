@@ -21,7 +21,7 @@ pub(super) struct LoadedModule {
     /// Where in its source its checked accesses are.
     pub(super) lines: Lines,
     instance: Instance,
-    /// Its one mutable global and what it begins with.
+    /// The module's one mutable global, and its initial value.
     pub(super) stack_pointer: Option<(Global, i32)>,
     /// A kernel ran in it since it was restored.
     pub(super) used: bool,

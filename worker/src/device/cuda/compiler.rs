@@ -138,7 +138,7 @@ fn classes(text: &str) -> HashMap<String, Vec<ParamClass>> {
     ptx::entries(text).unwrap_or_default().into_iter().map(classes).collect()
 }
 
-/// Whether one answer can tell all of these kernels.
+/// Checks that one answer has room for all kernels.
 pub(super) fn check_size(kernels: &[KernelInfo]) -> Result<(), CodeError> {
     let params: usize = kernels.iter().flat_map(|kernel| &kernel.params).map(Vec::len).sum();
     let names: usize = kernels.iter().map(|kernel| kernel.name.len()).sum();

@@ -1,10 +1,10 @@
 //! NVIDIA GPUs: the driver that [`gpu`](super::gpu) runs calls with, and what turns modules into machine code.
 //!
 //! In reading order:
-//! - `driver`: the driver's library, its results, and types that own what it gives.
+//! - `driver`: the driver's library, its results, and types that own its handles.
 //! - `check`, `elf`, [`compiler`]: from a module to machine code (the compiling role); [`survey`]: which
 //!   devices there are.
-//! - `engine`, `nvml`: the context that both roles need, what it costs, and what `gpu` asks of it.
+//! - `engine`, `nvml`: the context for both roles, its cost, and the answers to `gpu`.
 //! - `copy_kernel`, `scrub_kernels`: the PTX that `gpu` launches on its own account.
 
 #![allow(unsafe_code, reason = "the driver is a C library")]
@@ -37,8 +37,8 @@ impl Cuda {
     }
 }
 
-/// Whether a module's bytes may be given to a driver, which is told no length: the part of compiling that needs no
-/// GPU.
+/// Checks that a module's bytes may be given to a driver, which is told no length: the part of compiling that
+/// needs no GPU.
 pub fn judge(module: &[u8]) -> Result<(), CodeError> {
     match check::format(module)? {
         check::Format::Cubin => elf::judge(module).map(drop),

@@ -1,4 +1,4 @@
-//! Which GPUs there are, without keeping any of them busy.
+//! Lists the NVIDIA GPUs, without keeping them busy.
 
 use pappus_protocol::Fault;
 use pappus_protocol::from_worker::{FoundDevice, Survey};

@@ -62,7 +62,7 @@ struct Segments {
 impl Segments {
     const NONE: Self = Self { param: [0; PARAM_BYTES], count: 0, longest: 0 };
 
-    /// Adds one; none where there is no place for it.
+    /// Adds a segment; none if there is no place left.
     fn push(&mut self, segment: Segment) -> Option<()> {
         let at = 8 + self.count * SEGMENT_BYTES;
         let place = self.param.get_mut(at..at + SEGMENT_BYTES)?;
@@ -99,8 +99,8 @@ impl Segments {
     }
 }
 
-/// Copies back, and clearing of the range that a call used. The outputs are cleared as they are copied. None where that
-/// cannot be done in one pass.
+/// Segments that copy outputs back and clear the range that a call used; outputs are cleared as they are copied. None
+/// if one pass cannot do it.
 fn cleared_behind(outputs: &[Transfer], base: u64, used_bytes: u64) -> Option<Segments> {
     let mut order = [0; SEGMENTS];
     let order = order.get_mut(..outputs.len())?;
@@ -132,7 +132,7 @@ fn copied(transfers: &[Transfer], to_device: bool) -> Option<Segments> {
     Some(segments)
 }
 
-/// Whether all of them can be copied by a kernel.
+/// True if a kernel can copy all transfers.
 fn small(transfers: &[Transfer]) -> bool {
     let aligned = |one: &Transfer| (one.host.addr() as u64 | one.device).is_multiple_of(VECTOR);
     transfers.iter().all(aligned) && transfers.iter().map(|one| one.bytes).sum::<u64>() <= MOST_BYTES
@@ -144,7 +144,7 @@ pub(super) struct SmallCopies<D: Driver> {
     kernel: D::Kernel,
     /// In front of the steps, and behind them.
     launches: [Segments; 2],
-    /// Whether the range of the call is cleared, too.
+    /// True if the call's range is cleared, too.
     pub(super) clears: bool,
 }
 
@@ -197,7 +197,7 @@ impl<D: Driver> SmallCopies<D> {
         Ok([before, launch(&self.launches[1])?])
     }
 
-    /// Whether these are as many launches as it takes.
+    /// True if the graph has exactly the launches that the copies need.
     pub(super) fn has_launches(&self, captured: &Captured<D>) -> bool {
         self.launches.iter().zip(captured).all(|(one, launch)| one.shape().is_some() == launch.is_some())
     }

@@ -119,7 +119,7 @@ pub trait Driver: Debug + Sized {
     /// After an error nothing is mapped there.
     fn map(&self, at: u64, memory: &Self::Memory, access: Access) -> Result<(), Self::Error>;
 
-    /// Unmaps what was mapped at `at` with this size; nothing that runs uses it. May wait.
+    /// Unmaps memory that was mapped at `at` with this size, and that nothing running uses. May wait.
     fn unmap(at: u64, bytes: u64);
 
     /// Pins host memory; for copies to the device only if `read_only`.
@@ -179,7 +179,7 @@ pub trait Stream: Debug {
     /// Waits until everything submitted to it is over.
     fn synchronize(&self) -> Result<(), Self::Error>;
 
-    /// Whether everything submitted so far has run; a fatal error says that the context is lost.
+    /// True if everything submitted so far has run; a fatal error says that the context is lost.
     fn has_ended(&self) -> Result<bool, Self::Error>;
 
     /// Submits a graph.
@@ -245,7 +245,7 @@ pub trait Event: Debug {
     /// As the driver's.
     type Error;
 
-    /// Whether everything before it is over. A fatal error of earlier work shows here.
+    /// True if everything before the event is over. A fatal error of earlier work shows here.
     fn has_passed(&self) -> Result<bool, Self::Error>;
 
     /// Nanoseconds since an earlier event; zero unless both are timed and have passed.
@@ -295,16 +295,16 @@ pub trait DeviceBuffer: Debug {
 
 /// A result of the driver other than success.
 pub trait DriverError: Copy + Debug + Display {
-    /// The error that says that there is no room.
+    /// The error for a lack of memory.
     fn out_of_memory() -> Self;
 
-    /// There is no room, or not enough in one piece.
+    /// True if memory is lacking, or is not in one piece.
     fn is_out_of_memory(self) -> bool;
 
     /// The illegal operation of a kernel, if the error reports one; such an error is fatal.
     fn kernel_cause(self) -> Option<&'static str>;
 
-    /// Whether the context is lost, so that the process must end.
+    /// True if the context is lost, so that the process must end.
     fn is_fatal(self) -> bool;
 
     /// The error as a fault of the device's own.

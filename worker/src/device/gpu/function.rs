@@ -1,4 +1,4 @@
-//! A loaded function: its modules, its weights, its kernels by their blueprint index.
+//! A loaded function: modules, weights, and kernels by their index in the blueprint.
 
 use std::cell::RefCell;
 use std::io::Read;
@@ -18,7 +18,7 @@ const MAX_CODE_BYTES: u64 = 16 * MAX_MODULE_BYTES as u64;
 /// A function ready to run on a GPU.
 #[derive(Debug)]
 pub struct Function<D: Driver> {
-    /// Tells its bound plans from those of others.
+    /// Tells the function's bound plans from other functions'.
     pub(super) key: FunctionKey,
     kernels: Vec<KernelPlace>,
     names: Rc<[String]>,

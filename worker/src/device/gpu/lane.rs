@@ -114,7 +114,7 @@ impl<D: Driver> Timing<D> {
         self.shares = WITHOUT_COPIES;
     }
 
-    /// Whether the next call is one that is timed step by step.
+    /// True if the next call is timed step by step.
     fn next(&mut self) -> bool {
         self.calls += 1;
         self.calls <= 2 || self.calls.is_multiple_of(TIMED_EVERY)
@@ -343,14 +343,14 @@ impl<D: Driver> Lane<D> {
         }
     }
 
-    /// Which kernel was submitted last: its index and its name.
+    /// Index and name of the kernel that was submitted last.
     pub(super) fn last_kernel(&self) -> Option<(u32, String)> {
         let running = self.running.as_ref()?;
         let index = running.last_kernel?;
         Some((index, running.bound.as_ref()?.commands.name(index).to_owned()))
     }
 
-    /// Whether anything is cleared behind its calls.
+    /// True if memory is cleared behind the lane's calls.
     pub(super) fn clears(&self) -> bool {
         !self.uncleared
     }
@@ -365,12 +365,12 @@ impl<D: Driver> Lane<D> {
         Ok(())
     }
 
-    /// Whether the call is timed step by step.
+    /// True if the call is timed step by step.
     pub(super) fn is_timed(&self) -> bool {
         self.running.as_ref().is_some_and(|running| running.timed)
     }
 
-    /// Whether the call runs alone, kernel by kernel.
+    /// True if the call runs alone, kernel by kernel.
     pub(super) fn is_alone(&self) -> bool {
         self.running.as_ref().is_some_and(|running| running.alone)
     }

@@ -103,7 +103,7 @@ impl<D: Driver> LaneMemory<D> {
         self.zeroed_bytes = self.bytes();
     }
 
-    /// Unmaps all of it; nothing that runs uses it.
+    /// Unmaps all memory of the lane, which nothing running uses.
     pub(super) fn unmap(&mut self) {
         while self.range.pop().is_some() {}
         self.zeroed_bytes = 0;

@@ -1,4 +1,4 @@
-//! Memory that comes and goes, what a call that waits for its turn is given ahead, and that no kernel sees what others left.
+//! Memory that comes and goes, memory for a call that waits for its turn, and that no kernel sees bytes of other tenants.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -11,7 +11,7 @@ use super::*;
 
 const NEXT: LaneId = LaneId::new(1);
 
-/// Whether something is launched while memory is mapped that was never filled with zeros.
+/// True if something is launched while memory is mapped that was never filled with zeros.
 fn shows_what_others_left(log: &[Did]) -> bool {
     let mut strange: Vec<(u64, u64)> = Vec::new();
     for did in log {

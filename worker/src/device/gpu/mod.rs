@@ -446,7 +446,8 @@ impl<D: Driver> Device for Gpu<D> {
     }
 
     fn load_weights(&mut self, function: &mut Function<D>, weights: Weights) {
-        // No kernel ran since it was mapped. Where this fails, they do not find what is ready.
+        // No kernel ran since the ready memory was mapped. If zeroing fails, the weights do not use that
+        // memory.
         if self.has_unzeroed && self.loader.is_unzeroed() {
             let _ = self.zero();
         }

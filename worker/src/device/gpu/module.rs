@@ -57,7 +57,7 @@ impl<D: Driver> LoadedModule<D> {
         Ok(module)
     }
 
-    /// Whether its kernels can write variables.
+    /// True if the module's kernels can write variables.
     pub(super) fn has_variables(&self) -> bool {
         !self.writable.is_empty()
     }

@@ -49,13 +49,13 @@ impl<D: Driver> BoundPlan<D> {
         }
     }
 
-    /// It runs step by step once more.
+    /// Counts one more run step by step.
     pub(super) fn ran(&self) {
         self.runs.set(self.runs.get().saturating_add(1));
     }
 
-    /// Whether its steps should be a graph and are not yet. While a call `waits` for its turn, the time that making one takes
-    /// is nobody's, so the first call gets one.
+    /// True if the plan's steps should be a graph and are not yet. While a call `waits` for its turn, making a graph costs
+    /// nobody time, so even the first call gets one.
     pub(super) fn wants_graph(&self, waits: bool) -> bool {
         let steps = self.plan.expanded_steps;
         let pays = match waits {
@@ -65,17 +65,17 @@ impl<D: Driver> BoundPlan<D> {
         pays && self.graph.get().is_none() && !self.direct_only.get()
     }
 
-    /// Whether a call of it may become a graph as a whole.
+    /// True if a call of the plan may become a graph as a whole.
     pub(super) fn takes_whole(&self) -> bool {
         self.is_short() && self.came_again() && !self.direct_only.get()
     }
 
-    /// Whether its steps are few enough to be one graph with the copies of a call.
+    /// True if the plan's steps are few enough for one graph with a call's copies.
     pub(super) fn is_short(&self) -> bool {
         self.plan.expanded_steps <= WHOLE_STEPS
     }
 
-    /// Whether a graph of it pays.
+    /// True if the plan ran often enough for a graph to pay.
     fn came_again(&self) -> bool {
         self.runs.get() >= RUNS_BEFORE_GRAPH
     }
@@ -85,8 +85,8 @@ impl<D: Driver> BoundPlan<D> {
         if self.is_short() { 2 * (self.plan.expanded_steps + 4) * GRAPH_NODE_BYTES } else { 0 }
     }
 
-    /// Submits a call as one graph: the one that is there, changed where it copied something else, or one that `capture` makes.
-    /// Says whether that clears the call's range; none where there is no such graph.
+    /// Submits a call as one graph: the existing one, changed if its copies differ, or a new one from `capture`. True if the
+    /// graph clears the call's range; none if there is no graph.
     pub(super) fn run_whole(
         &self,
         stream: &D::Stream,

@@ -37,7 +37,7 @@ impl<D: Driver> AddressRange<D> {
         Ok(at)
     }
 
-    /// Unmaps what was mapped last; nothing that runs uses it.
+    /// Unmaps the memory that was mapped last, which nothing running uses.
     pub(super) fn pop(&mut self) -> Option<D::Memory> {
         let memory = self.mapped.pop()?;
         D::unmap(self.base + self.mapped_bytes(), memory.bytes());

@@ -59,7 +59,7 @@ impl<D: Driver> Reason<D> {
         unsafe { ptr::write_bytes(self.page, 0, BYTES) };
     }
 
-    /// What the kernel that trapped said, if it did.
+    /// The text that the trapped kernel left, if any.
     pub(super) fn text(&self) -> Option<String> {
         let mut left = [0; REASON_MARK.len() + REASON_BYTES];
         // SAFETY: mapped and longer than that; a kernel that still runs can garble the text, which is its own.

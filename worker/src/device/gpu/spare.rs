@@ -12,20 +12,20 @@ use std::os::fd::OwnedFd;
 use super::driver::{Access, Driver, Memory, Stream};
 use super::ranges::{AddressRange, Window};
 
-/// Memory that is ready, or on its way there.
+/// Device memory made ready for small weights, step by step.
 #[derive(Debug)]
 pub(super) struct Stock<D: Driver> {
     bytes: u64,
     addresses: u64,
     step: Step<D>,
-    /// What is mapped is zeroed, so that kernels may run.
+    /// True if the mapped memory is zeroed, so that kernels may run.
     zeroed: bool,
 }
 
 #[derive(Debug)]
 enum Step<D: Driver> {
     Nothing,
-    /// There was none to be had.
+    /// A step failed.
     GivenUp,
     Taken(D::Memory),
     Named(D::Memory, Export<D>),
@@ -39,9 +39,9 @@ type Export<D> = (OwnedFd, <D as Driver>::Event);
 /// A piece of device memory in which no weights are yet, of the size in which memory is given.
 #[derive(Debug)]
 pub(super) struct Spare<D: Driver> {
-    /// Where they are written.
+    /// Where weights are written.
     pub(super) window: Window<D>,
-    /// Where kernels will see them.
+    /// Where kernels will see weights.
     pub(super) range: AddressRange<D>,
     /// Names the memory for other workers.
     pub(super) export: OwnedFd,
@@ -50,22 +50,22 @@ pub(super) struct Spare<D: Driver> {
 }
 
 impl<D: Driver> Stock<D> {
-    /// Nothing yet; pieces will have so many bytes, and so many addresses where kernels will see them.
+    /// An empty stock; a piece will have so many bytes, and so many addresses for kernels.
     pub(super) fn new(bytes: u64, addresses: u64) -> Self {
         Self { bytes, addresses, step: Step::Nothing, zeroed: true }
     }
 
-    /// Of a piece.
+    /// Bytes of a piece.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether [`Stock::step`] would do something.
+    /// True if [`Stock::step`] has something to do.
     pub(super) fn wants_more(&self) -> bool {
         !matches!(self.step, Step::Ready(_) | Step::GivenUp)
     }
 
-    /// Goes a step on. Where one fails, nothing is made ready before the next function with small weights asks for some.
+    /// Does the next step. After a failure, nothing is made ready until the next function with small weights asks.
     pub(super) fn step(&mut self, driver: &D) -> Result<(), D::Error> {
         let before = std::mem::replace(&mut self.step, Step::GivenUp);
         match before.next(driver, self.bytes, self.addresses) {
@@ -75,24 +75,24 @@ impl<D: Driver> Stock<D> {
                 Ok(())
             }
             Err(e) => {
-                // Nothing of it is mapped any more.
+                // After a failure, nothing is mapped any more.
                 self.zeroed = true;
                 Err(e)
             }
         }
     }
 
-    /// Whether no kernel may run before [`Stock::zero`].
+    /// True if no kernel may run before [`Stock::zero`].
     pub(super) fn is_unzeroed(&self) -> bool {
         !self.zeroed
     }
 
-    /// Kernels may have written to what is there: it is zeroed before those of others run.
+    /// Kernels may have written to the stock: it must be zeroed before another domain's run.
     pub(super) fn soil(&mut self) {
         self.zeroed &= !matches!(self.step, Step::Shown(..) | Step::Ready(_));
     }
 
-    /// Begins to zero what is mapped, unless that is done; [`Stock::mark_zeroed`] says that it is.
+    /// Begins to zero the mapped memory, unless it is zeroed; [`Stock::mark_zeroed`] notes the end.
     pub(super) fn zero(&self, stream: &D::Stream) -> Result<(), D::Error> {
         match &self.step {
             Step::Shown(window, ..) | Step::Ready(Spare { window, .. }) if !self.zeroed => {

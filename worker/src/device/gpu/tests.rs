@@ -364,7 +364,7 @@ fn a_long_plan_becomes_a_graph_behind_two_direct_runs() {
     assert!(made.contains(&Did::Capture) && graphs(&made) == 1, "{made:?}");
     let again = fixture.call();
     assert!(!again.contains(&Did::Capture), "it is kept");
-    // What the graph runs is what was launched one by one.
+    // The graph runs the same as was launched one by one.
     let run: Vec<_> = again.into_iter().filter(|did| !matches!(did, Did::Graph(_))).collect();
     assert_eq!(run, [fixture.work(100), vec![fixture.cleared()]].concat());
 }

@@ -101,7 +101,7 @@ struct HostCopy<D: Driver> {
     // Before the mapping that they refer to.
     pins: Vec<D::Pinned>,
     pinned_bytes: u64,
-    /// No more of it can be pinned.
+    /// True if no more of the copy can be pinned.
     settled: bool,
     budget: Rc<Cell<u64>>,
     mapping: Mapping,
@@ -143,7 +143,7 @@ impl<D: Driver> HostCopy<D> {
         }
     }
 
-    /// Submits the part that begins `at` of a copy of so many bytes; how many it has.
+    /// Submits the part at `at` of a copy of `length` bytes; returns the bytes of that part.
     fn submit(&self, stream: &D::Stream, to: u64, at: u64, length: u64) -> Result<u64, D::Error> {
         let left = length.min(self.mapping.bytes()) - at;
         let bytes = match at < self.pinned_bytes {
@@ -157,13 +157,13 @@ impl<D: Driver> HostCopy<D> {
     }
 }
 
-/// Whether memory of one size suits weights that need another: little of it is wasted.
+/// True if memory of `has` bytes suits weights of `needed` bytes: little is wasted.
 fn suits(has: u64, needed: u64) -> bool {
     has >= needed && has - needed <= needed / 8
 }
 
-/// How many addresses weights have that need so many bytes, in memory that is given in pieces of `piece`: enough for any
-/// memory that suits, so that they are the same whatever it is next time.
+/// Addresses for weights of `needed` bytes, in pieces of `piece`: enough for any memory that suits, so that the range
+/// stays the same whichever memory is next.
 fn addresses(needed: u64, piece: u64) -> u64 {
     (needed + needed / 8).next_multiple_of(piece)
 }
@@ -182,7 +182,7 @@ impl<D: Driver> Loader<D> {
         let stock = Stock::new(bytes, addresses(bytes, piece));
         let mut loader = Self { stream, kept: None, stock, copies, pinned_bytes };
         while loader.wants_stock() {
-            // Without any, functions see to their own.
+            // Without a stock, functions get memory of their own.
             let _ = loader.stock_up(driver);
         }
         loader.stock.zero(&loader.stream)?;
@@ -191,7 +191,7 @@ impl<D: Driver> Loader<D> {
         Ok(loader)
     }
 
-    /// Whether the next function with small weights would find no memory ready for them.
+    /// True if the next function with small weights would find no memory ready for them.
     pub(super) fn wants_stock(&self) -> bool {
         self.stock.wants_more()
     }
@@ -201,17 +201,17 @@ impl<D: Driver> Loader<D> {
         self.stock.step(driver)
     }
 
-    /// Whether memory that was made ready must be zeroed before any kernel runs, and before weights come into it.
+    /// True if memory that was made ready must be zeroed before any kernel runs, and before weights come into it.
     pub(super) fn is_unzeroed(&self) -> bool {
         self.stock.is_unzeroed()
     }
 
-    /// Begins to zero it.
+    /// Begins to zero the stock.
     pub(super) fn zero(&self, stream: &D::Stream) -> Result<(), D::Error> {
         self.stock.zero(stream)
     }
 
-    /// Notes that it is zeroed.
+    /// Notes that the stock is zeroed.
     pub(super) fn mark_zeroed(&mut self) {
         self.stock.mark_zeroed();
     }
@@ -221,20 +221,20 @@ impl<D: Driver> Loader<D> {
         self.stock.bytes()
     }
 
-    /// Whether nothing is being copied.
+    /// True if nothing is being copied.
     pub(super) fn is_idle(&self) -> Result<bool, D::Error> {
         self.stream.has_ended()
     }
 
-    /// Gives memory back that was kept, and forgets host copies. No function has any. Kernels may have written into memory
-    /// that is ready: it is to be zeroed.
+    /// Gives back kept memory, and forgets host copies, which no function has. Kernels may have written into the stock,
+    /// which is to be zeroed.
     pub(super) fn forget(&mut self) {
         self.kept = None;
         self.copies.clear();
         self.stock.soil();
     }
 
-    /// The mapping of a memfd, one for all who have it.
+    /// The mapping of a memfd, shared by all functions with that memfd.
     fn host_copy(&mut self, driver: &D, memfd: &ValidatedMemfd) -> Result<Rc<RefCell<HostCopy<D>>>, Fault> {
         let failed = |e: std::io::Error| Fault::new(FaultCode::Exhausted, format!("mapping weights: {e}"));
         let file = std::fs::File::from(memfd.as_fd().try_clone_to_owned().map_err(failed)?);
@@ -258,12 +258,12 @@ impl<D: Driver> FunctionWeights<D> {
         Self { bytes, range: None, load: None, host: None }
     }
 
-    /// Their address, once they were there; else zero.
+    /// The weights' address, once they were loaded; else zero.
     pub(super) fn base(&self) -> u64 {
         self.range.as_ref().map_or(0, AddressRange::base)
     }
 
-    /// Begins to load them; [`FunctionWeights::poll`] says what comes of it.
+    /// Begins to load the weights; [`FunctionWeights::poll`] tells the outcome.
     pub(super) fn load(&mut self, driver: &D, loader: &mut Loader<D>, weights: Weights) {
         let kept = loader.kept.take();
         let begun = match weights {

@@ -62,8 +62,8 @@ fn maps(log: &[Did]) -> Vec<(u64, Option<Access>)> {
     log.iter().filter_map(of).collect()
 }
 
-/// Bytes of device memory that were shown to kernels before something was written to each of them, or that are left from
-/// weights before: what a kernel could read beyond its own weights. The memory is told apart by its window.
+/// True if kernels were shown bytes of device memory that nothing was written to, or that are left from earlier weights:
+/// a kernel could read beyond its own weights. Memory is told apart by its window.
 fn shows_what_others_left(log: &[Did]) -> bool {
     let mut unwritten: Vec<(u64, u64)> = Vec::new();
     for did in log {
@@ -304,7 +304,7 @@ fn a_host_copy_stays_pinned_and_is_shared() {
         loaded(&mut gpu, function).unwrap();
         assert_eq!(pins(&fake::log()), 0);
     }
-    // It goes with the last function that has it.
+    // The host copy is unpinned with the last function that has it.
     let [first, second] = functions;
     gpu.unload(first).unwrap();
     assert!(!fake::log().contains(&Did::Unpin));
@@ -357,7 +357,7 @@ fn replaced(before: u64, bytes: u64) -> Vec<Did> {
     let weights = loaded(&mut gpu, &mut second).unwrap();
     let has = before.next_multiple_of(GRANULE);
     let needs = bytes.next_multiple_of(GRANULE);
-    // Where it suits, it is the same memory, whose descriptor others have.
+    // Memory that suits is reused, and other workers have its descriptor.
     let suits = has >= needs && has - needs <= needs / 8;
     assert_eq!((weights.bytes, weights.export.is_none()), (if suits { has } else { needs }, suits));
     fake::log()

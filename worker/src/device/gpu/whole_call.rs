@@ -1,5 +1,5 @@
-//! A short call as one graph: a kernel that copies its inputs, its steps, a kernel that copies its outputs and clears its
-//! range, and the event that answers it.
+//! A short call as one graph: a kernel that copies inputs, the steps, a kernel that copies outputs and clears the range,
+//! and the event for the answer.
 //!
 //! A plan has one such graph on each lane. Calls mostly differ in nothing but their regions: then the two launches that copy
 //! are changed in the graph, which takes the host 0.8 µs on an H100; to make a graph takes it 10 to 60, and its first launch as
@@ -10,7 +10,7 @@ use super::copy_kernels::{Captured, SmallCopies};
 use super::driver::{Driver, DriverError, Stream};
 use super::layout::Transfer;
 
-/// The graph, and what it copies as it is now.
+/// The graph, and its present copies.
 #[derive(Debug)]
 pub(super) struct WholeCall<D: Driver> {
     graph: D::Graph,
@@ -18,7 +18,7 @@ pub(super) struct WholeCall<D: Driver> {
     copies: Vec<Transfer>,
     /// How many of the copies are inputs.
     inputs: usize,
-    /// Whether it clears the range of the call.
+    /// True if the graph clears the call's range.
     clears: bool,
 }
 
@@ -56,12 +56,12 @@ impl<D: Driver> WholeCall<D> {
         Ok(Self { graph, captured, copies: copies.all.to_vec(), inputs, clears })
     }
 
-    /// Whether it copies just this.
+    /// True if the graph has exactly these copies.
     pub(super) fn copies(&self, copies: Copies<'_>) -> bool {
         self.inputs == copies.inputs && self.copies == copies.all
     }
 
-    /// Has it copy this from now on, if it can.
+    /// Changes the graph's copies, if possible.
     pub(super) fn change(&mut self, small: &SmallCopies<D>, copies: Copies<'_>) -> Result<Changed, D::Error> {
         if !small.has_launches(&self.captured) {
             return Ok(Changed::Not);

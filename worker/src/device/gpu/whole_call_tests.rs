@@ -98,7 +98,7 @@ fn a_graph_that_is_never_changed_serves_calls_that_copy_the_same() {
     // Its own call runs as it did.
     assert!(runs(&fixture.call()[0]));
     assert_eq!(copied(), (arena, arena + OUTPUT));
-    // So many in a row: it is made for theirs.
+    // After so many in a row, the graph is made anew for their regions.
     for nth in 0..=RUNS_BEFORE_ANOTHER {
         fake::fail(Did::Change(0), FakeError::Refused);
         let submitted = call_at(&mut fixture, 1024);

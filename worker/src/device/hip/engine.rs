@@ -68,7 +68,7 @@ impl Engine {
     }
 }
 
-/// Whether the device's addresses of pinned memory are the host's, as they are where the library says so.
+/// True if the device's addresses of pinned memory are the host's, as they are where the library says so.
 fn has_host_addresses() -> Result<bool, Fault> {
     let failed = |e: HipError| e.fault("preparing pinned memory");
     let probe = HostBuffer::allocate(1 << 12).map_err(failed)?;

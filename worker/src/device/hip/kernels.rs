@@ -39,7 +39,7 @@ fn built_for(target: &Target) -> Option<&'static Built> {
     BUILT.iter().find(|built| built.processor == target.processor())
 }
 
-/// Whether there is a copying kernel; without, small calls are copied as large ones are.
+/// True if there is a copying kernel; without, small calls are copied like large ones.
 pub(super) fn can_copy(target: &Target) -> bool {
     built_for(target).is_some()
 }
@@ -79,7 +79,7 @@ fn scrubs(target: &Target, shared_bytes: u32) -> Result<&'static Built, Fault> {
     }
 }
 
-/// Whether there are scrubbing kernels for a device.
+/// True if there are scrubbing kernels for a device.
 pub(super) fn can_scrub(target: &Target, shared_bytes: u32) -> bool {
     scrubs(target, shared_bytes).is_ok()
 }

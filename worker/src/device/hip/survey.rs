@@ -1,4 +1,4 @@
-//! Which AMD GPUs there are, without keeping any of them busy.
+//! Lists the AMD GPUs, without keeping them busy.
 
 use std::collections::HashMap;
 

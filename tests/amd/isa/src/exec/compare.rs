@@ -7,7 +7,7 @@ use crate::memory::Fault;
 use crate::ops::Op;
 use crate::ops::Op::*;
 
-/// Conditions of integers: F LT EQ LE GT NE GE T.
+/// True if a condition of integers holds: F LT EQ LE GT NE GE T.
 #[inline(always)]
 fn integers<T: Ord>(condition: i32, a: &T, b: &T) -> bool {
     let order = match a.cmp(b) {
@@ -18,7 +18,7 @@ fn integers<T: Ord>(condition: i32, a: &T, b: &T) -> bool {
     condition & order != 0
 }
 
-/// Conditions of floats: F LT EQ LE GT LG GE O, then their opposites, which hold where one is a NaN.
+/// True if a condition of floats holds: F LT EQ LE GT LG GE O, then their opposites, which hold for a NaN.
 #[inline(always)]
 fn floats<T: PartialOrd>(condition: i32, a: &T, b: &T) -> bool {
     let order = match a.partial_cmp(b) {

@@ -25,7 +25,7 @@ enum At {
     Scratch(u64, u64),
 }
 
-/// Bytes that an instruction moves, and what it does to them.
+/// The bytes that an instruction moves, and their conversion.
 struct Shape {
     bytes: usize,
     store: bool,
@@ -310,7 +310,7 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// One lane after the other; GLC returns what was there.
+    /// One lane after the other; GLC returns the old value.
     fn atomic(&mut self, op: Op, inst: &Inst) -> Result<(), Fault> {
         let wide = op >= ATOMIC_SWAP_X2;
         let places = self.places(op, inst)?;

@@ -273,7 +273,7 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// SOPC.
+    /// True if the condition of an SOPC instruction holds.
     fn condition(&self, op: Op, inst: &Inst, a: u32, b: u32) -> bool {
         let w = self.s64(inst.src[0]);
         match op {

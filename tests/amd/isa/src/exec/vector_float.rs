@@ -9,7 +9,7 @@ use crate::ops::Op;
 use crate::ops::Op::*;
 use crate::wave::LANES;
 
-/// Whether an instruction is done here.
+/// True if an instruction is done here.
 pub(super) fn knows(op: Op) -> bool {
     matches!(
         op,

@@ -1,4 +1,4 @@
-//! One instruction, or some, on a wave whose registers are all known.
+//! Single instructions, or a few, on a wave with known registers.
 
 use std::cell::Cell;
 

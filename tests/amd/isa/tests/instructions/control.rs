@@ -53,7 +53,7 @@ fn bench(seed: u64) -> Bench {
     Bench::new(&mut Noise(seed), Arch::Gfx90a)
 }
 
-/// Whether a branch skips the instruction behind it.
+/// True if a branch skips the instruction behind it.
 fn skips(branch: &str, prepare: impl Fn(&mut Bench)) -> bool {
     let mut bench = bench(1);
     prepare(&mut bench);

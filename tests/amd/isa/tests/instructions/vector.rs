@@ -640,7 +640,7 @@ fn moves() -> Vec<Case> {
     ]
 }
 
-/// Whether two results are the same; a NaN of a float is like any other of the same kind.
+/// True if two results are the same; a NaN of a float is like any other of the same kind.
 fn same(asm: &str, got: &[u32], expected: &[u32]) -> bool {
     if got == expected {
         return true;

@@ -19,7 +19,7 @@ pub(crate) fn check(result: CUresult) -> Result<(), CudaError> {
 }
 
 impl CudaError {
-    /// Not an error: the stream or event that was asked about is not over yet.
+    /// True if this is no error: the stream or event is not over yet.
     pub fn is_not_ready(self) -> bool {
         self.0 == CUresult::CUDA_ERROR_NOT_READY
     }

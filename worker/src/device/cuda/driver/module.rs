@@ -12,7 +12,7 @@ use crate::device::gpu::driver::{self, LoadedKernel, ParamPlace};
 #[derive(Debug)]
 pub struct Module {
     raw: sys::CUmodule,
-    /// Shared memory that one block of its kernels can have.
+    /// Shared memory that a block of a kernel can have.
     shared_bytes: u32,
 }
 
@@ -133,7 +133,7 @@ impl Kernel {
         self.attribute(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
     }
 
-    /// Bytes of shared memory that it declares itself.
+    /// Bytes of shared memory that the kernel declares.
     pub fn shared_bytes(self) -> u32 {
         self.attribute(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
     }

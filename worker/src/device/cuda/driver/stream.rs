@@ -230,7 +230,7 @@ impl Drop for Event {
 #[derive(Debug)]
 pub struct GraphExec {
     raw: sys::CUgraphExec,
-    /// What it was made of, where launches of it change: they are nodes of that.
+    /// The graph's template, whose nodes name the launches that change.
     template: sys::CUgraph,
 }
 

@@ -83,7 +83,7 @@ impl DeviceInfo {
         self.about("mem_info_vram_used")?.trim().parse().ok()
     }
 
-    /// Whether the kernel's driver has firmware clear the compute units between processes, in all partitions of the card.
+    /// True if the kernel's driver has firmware clear the compute units between processes, in all partitions of the card.
     pub(crate) fn is_cleaned_between_processes(&self) -> bool {
         self.about("enforce_isolation").is_some_and(|partitions| all_on(&partitions))
     }
@@ -95,7 +95,7 @@ impl DeviceInfo {
     }
 }
 
-/// One number for each partition; those that are on are not 0.
+/// True if every number of the text is not 0: there is one for each partition, 0 for off.
 fn all_on(partitions: &str) -> bool {
     let mut partitions = partitions.split_whitespace().map(str::parse::<u32>).peekable();
     partitions.peek().is_some() && partitions.all(|partition| partition.is_ok_and(|mode| mode > 0))

@@ -28,7 +28,7 @@ impl HipError {
     /// Machine code that no driver may see.
     pub(super) const INVALID_IMAGE: Self = Self { code: sys::hipErrorInvalidImage, event: None };
 
-    /// Not an error: the stream or event that was asked about is not over yet. It never is where the GPU has stopped.
+    /// True if this is no error: the stream or event is not over yet. Never true if the GPU has stopped.
     pub fn is_not_ready(self) -> bool {
         self.code == sys::hipErrorNotReady && self.event.is_none()
     }

@@ -150,7 +150,7 @@ pub(crate) fn map(at: u64, memory: &Physical, access: Access) -> Result<(), HipE
     })
 }
 
-/// Unmaps what [`map`] mapped with this size; nothing that runs uses it.
+/// Unmaps memory that [`map`] mapped with this size, and that nothing running uses.
 pub(crate) fn unmap(at: u64, bytes: u64) {
     // SAFETY: mapped with this size, as the callers promise; a range that is not is an error.
     let _ = unsafe { call!(hipMemUnmap(pointer(at), bytes as usize)) };

@@ -137,13 +137,13 @@ fn load() -> Result<libloading::Library, Fault> {
     }
 }
 
-/// What to say of an older library where that is what there is. Its version is asked for, nothing else.
+/// What to say if only an older library is here. Nothing but its version is asked for.
 fn older() -> Option<String> {
     OLDER.iter().find_map(|name| {
         // SAFETY: loads an older HIP by its well-known name, as any program that uses the GPU would.
         let library = unsafe { libloading::Library::new(*name) }.ok()?;
         let ask = find(&library, c"hipRuntimeGetVersion")?;
-        // SAFETY: this function has had this signature in all versions; it writes one integer.
+        // SAFETY: the function has had this signature in all versions, and writes one integer.
         let version = unsafe {
             let ask: unsafe extern "C" fn(*mut i32) -> sys::hipError_t = std::mem::transmute(ask);
             let mut version = 0;

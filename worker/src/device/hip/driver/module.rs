@@ -15,7 +15,7 @@ use crate::device::hip::sys;
 #[derive(Debug)]
 pub struct Module {
     raw: sys::hipModule_t,
-    /// What its code object says of its kernels.
+    /// The kernels, by the code object's note.
     kernels: Vec<hsaco::Kernel>,
 }
 
@@ -66,7 +66,7 @@ impl Module {
         Ok(Self { raw, kernels: object.kernels })
     }
 
-    /// The kernel of that name, and what its code object says of it.
+    /// The kernel of that name, and its description in the code object.
     pub fn find(&self, name: &str) -> Result<Option<(Kernel, &hsaco::Kernel)>, HipError> {
         let Some(told) = self.kernels.iter().find(|kernel| kernel.name == name) else { return Ok(None) };
         let Ok(name) = CString::new(name) else { return Ok(None) };
