@@ -1,5 +1,5 @@
-//! Eight tenants with few calls in flight each: bare programs that pass turns on, turns on, turns off; matmul 128². What a change of process costs shows here: with one call in flight each, nearly every call
-//! brings one.
+//! Eight tenants with few calls in flight each: bare programs that pass turns on, turns on, turns off; matmul 128². What a
+//! change of process costs shows here: with one call in flight each, nearly every call brings one.
 
 use super::bed::Bed;
 use super::load::{self, Load, USUAL_ROUNDS, jain};

@@ -63,7 +63,9 @@ fn weights(functions: u64) -> Result<f64> {
         (Weights::<u64>::new(functions * BYTES), Vec::new(), WorkerId::new(0));
     let mut bring = |function: u64| -> Result<()> {
         let id = FunctionId::new(function);
-        weights.claim(id, worker, BYTES, When::Now, &mut evicted).map_err(|why| format!("{why:?}"))?;
+        weights
+            .claim(id, worker, BYTES, When::Now, u64::MAX, &mut evicted)
+            .map_err(|why| format!("{why:?}"))?;
         weights.loaded(id, worker, Some(function), BYTES);
         evicted.drain(..).for_each(|gone| weights.uninstalled(gone, worker));
         Ok(())

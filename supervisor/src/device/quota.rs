@@ -3,7 +3,6 @@
 
 use super::decisions::{Actions, Decisions};
 use crate::ids::TenantId;
-use crate::schedule::TenantShare;
 use crate::schedule::events::{Allow, LimitsChanged, SetShare};
 use crate::tenants::{Account, Limit, QuotaError, Tenants};
 
@@ -24,8 +23,14 @@ pub(super) fn exceeds(account: &Account, has_bytes: u64, needs_bytes: u64) -> Qu
 }
 
 /// Whether a call that needs so much may ever run beside the weights that its caller's functions have.
-pub(super) fn check(account: &Account, weights_bytes: u64, needs_bytes: u64) -> Result<(), QuotaError> {
-    match most_bytes(account).is_some_and(|most| most.saturating_sub(weights_bytes) < needs_bytes) {
+pub(super) fn check(
+    account: &Account,
+    weights_bytes: impl FnOnce() -> u64,
+    needs_bytes: u64,
+) -> Result<(), QuotaError> {
+    let Some(most) = most_bytes(account) else { return Ok(()) };
+    let weights_bytes = weights_bytes();
+    match most.saturating_sub(weights_bytes) < needs_bytes {
         true => Err(exceeds(account, weights_bytes, needs_bytes)),
         false => Ok(()),
     }
@@ -33,18 +38,16 @@ pub(super) fn check(account: &Account, weights_bytes: u64, needs_bytes: u64) -> 
 
 /// Limits of tenants changed: what follows is to be carried out.
 pub(super) fn changed(decisions: &Decisions, tenants: &Tenants) -> Actions {
-    let mut actions = Actions::default();
-    let shares = tenants.live().into_iter().map(|account| (account.tenant, account.share()));
-    let shares: Vec<(TenantId, TenantShare)> = shares.collect();
+    let mut accounts = tenants.live();
+    // Nobody may be here of those whose functions others call.
     let limited = decisions.ask().limited();
-    let most = |tenant: TenantId| most_bytes(&tenants.account(tenant));
-    let limits: Vec<_> = limited.into_iter().map(|tenant| (tenant, most(tenant))).collect();
+    accounts.extend(limited.into_iter().map(|tenant| tenants.account(tenant)));
+    let mut actions = Actions::default();
     decisions.decide(&mut actions, |deciding| {
-        for (tenant, share) in shares {
-            deciding.handle(SetShare { tenant, share });
-        }
-        for (tenant, most_bytes) in limits {
-            deciding.handle(Allow { tenant, most_bytes });
+        for account in &accounts {
+            let tenant = account.tenant;
+            deciding.handle(SetShare { tenant, share: account.share() });
+            deciding.handle(Allow { tenant, most_bytes: most_bytes(account) });
         }
         deciding.handle(LimitsChanged {});
     });

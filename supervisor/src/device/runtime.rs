@@ -96,7 +96,10 @@ pub enum SubmitError {
 
 /// A call needs more device memory than a device has for one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the call needs {needs} bytes of device memory, and the device has at most {most} for one call now")]
+#[error(
+    "the call needs {needs} bytes of device memory, weights of its function included, and the device has at most {most} for \
+     one call now"
+)]
 pub struct TooLarge {
     /// Bytes that it needs.
     pub needs: u64,
@@ -253,16 +256,19 @@ impl Device {
         let terms = Terms { domain, function, bytes, deadline_ns, memory_bytes, stack_bytes, weight_bytes };
         let outcome = self.decisions.decide(&mut actions, |deciding| {
             let most = self.ledger.largest_call_bytes();
-            if memory_bytes > most {
-                // It has less since the call was routed here.
-                return Err(SubmitError::TooLarge(TooLarge { needs: memory_bytes, most }));
-            }
             if weight_bytes > self.config.weights_bytes {
-                return Err(WeightsTooLarge { needs: weight_bytes, most: self.config.weights_bytes }.into());
+                let most = self.config.weights_bytes;
+                return Err(SubmitError::WeightsTooLarge(WeightsTooLarge { needs: weight_bytes, most }));
+            }
+            let beside_bytes = if traits.has_own_memory { weight_bytes } else { 0 };
+            let needs = memory_bytes.saturating_add(beside_bytes);
+            if needs > most {
+                // It has less since the call was routed here, or the weights do not fit beside the call.
+                return Err(SubmitError::TooLarge(TooLarge { needs, most }));
             }
             let (caller, owner) = (call.reply.account(), &call.function.account);
             let needs = memory_bytes.next_multiple_of(traits.page_bytes);
-            quota::check(caller, deciding.weights().used_by(domain.caller), needs)?;
+            quota::check(caller, || deciding.weights().used_by(domain.caller), needs)?;
             deciding.handle(SetShare { tenant: domain.caller, share });
             deciding.handle(Allow { tenant: domain.caller, most_bytes: quota::most_bytes(caller) });
             if weight_bytes > 0 && domain.owner != domain.caller {

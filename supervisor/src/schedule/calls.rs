@@ -159,9 +159,11 @@ impl<C> Calls<C> {
         waiting
     }
 
-    /// The most device memory that a call needs.
-    pub(super) fn largest_bytes(&self) -> u64 {
-        self.entries.iter().map(|(_, entry)| entry.memory_bytes).max().unwrap_or(0)
+    /// The most device memory that a call needs, beside its weights or with them.
+    pub(super) fn largest_bytes(&self, with_weights: bool) -> u64 {
+        let weights = |entry: &Entry<C>| if with_weights { entry.weight_bytes } else { 0 };
+        let needs = |entry: &Entry<C>| entry.memory_bytes.saturating_add(weights(entry));
+        self.entries.iter().map(|(_, entry)| needs(entry)).max().unwrap_or(0)
     }
 
     /// A call does not start at once: it counts among those of its caller that wait.

@@ -289,7 +289,7 @@ event! {
         /// Which function.
         function: FunctionId,
     } -> (),
-    |event, scheduler, _now_ns, actions| scheduler.load_failed(event.worker, event.function, actions)
+    |event, scheduler, now_ns, actions| scheduler.load_failed(now_ns, event.worker, event.function, actions)
 }
 
 event! {
@@ -424,7 +424,7 @@ event! {
         /// Which.
         function: FunctionId,
     } -> (),
-    |event, scheduler, _now_ns, actions| scheduler.function_gone(event.function, actions)
+    |event, scheduler, now_ns, actions| scheduler.function_gone(now_ns, event.function, actions)
 }
 
 event! {

@@ -52,6 +52,12 @@ impl<C: Call> Scheduler<C> {
                 let taken = &mut self.taken;
                 self.lending.take_back_own(now_ns, &self.workers, worker, domain.caller, need, taken);
                 self.tell_taken(actions);
+                if self.give_up_own_weights(worker, domain.caller, need, actions) {
+                    match self.exclusive.is_for(worker) {
+                        true => self.advance(now_ns, actions),
+                        false => self.feed(now_ns, worker, actions),
+                    }
+                }
             }
             Short::OwnerLimit(weights_bytes) => self.refuse_weights(now_ns, id, weights_bytes, actions),
         }
@@ -63,10 +69,15 @@ impl<C: Call> Scheduler<C> {
         let Some(need) = self.need_of(worker, id) else { return };
         let short = self.lending.take_back_for(now_ns, &self.workers, worker, need, &mut self.taken);
         self.tell_taken(actions);
+        let free = self.lending.free_bytes();
         let short = short.saturating_sub(self.give_up_weights(short, actions));
         self.lending.close(short > 0);
         if short > 0 && !self.lending.awaits() && self.calls.in_processes() == 0 {
             self.dismiss_one(now_ns, Some(worker), actions);
+        }
+        // Weights that no process has are gone at once: nothing follows that would say so.
+        if self.lending.free_bytes() > free {
+            self.memory_came(now_ns, actions);
         }
     }
 
@@ -201,7 +212,7 @@ impl<C: Call> Scheduler<C> {
             self.exclusive.end();
             return self.share(now_ns, actions);
         }
-        if self.lending.is_beyond_limit(&self.workers, worker, domain.caller, need) {
+        if self.lending.excess_bytes(&self.workers, worker, domain.caller, need) > 0 {
             return self.wait_for_memory(now_ns, worker, id, Short::OwnLimit, actions);
         }
         match self.fit_whole(worker, id, actions) {

@@ -310,19 +310,20 @@ impl Lending {
         }
     }
 
-    /// Whether a call that has the whole device needs more than its caller may have, beside what it has elsewhere.
-    pub(super) fn is_beyond_limit(
+    /// By how much a call in a worker would exceed what its caller may have, beside what the caller has elsewhere.
+    pub(super) fn excess_bytes(
         &self,
         workers: &Workers,
         worker: WorkerId,
         caller: TenantId,
         need: Need,
-    ) -> bool {
-        if !self.is_limited(caller) {
-            return false;
+    ) -> u64 {
+        match self.lane_for(worker, &workers[worker], need, 0) {
+            Some((_, missing)) if missing > 0 && self.is_limited(caller) => {
+                missing.saturating_sub(self.left_bytes(workers, caller, need))
+            }
+            _ => 0,
         }
-        let lane = self.lane_for(worker, &workers[worker], need, 0);
-        lane.is_some_and(|(_, missing)| missing > 0 && missing > self.left_bytes(workers, caller, need))
     }
 
     /// As [`Lending::place`], for a call that has the whole device.

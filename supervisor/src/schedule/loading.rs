@@ -102,14 +102,19 @@ impl<C: Call> Scheduler<C> {
     fn claim(&mut self, wanted: Wanted, actions: &mut Vec<Action<C>>) -> Result<Supply<C::Memory>, Short> {
         let Wanted { function, owner, bytes, worker, when, room_bytes, lent_bytes } = wanted;
         let mut evicted = Vec::new();
+        let before = self.weights.used_bytes();
         if let Some(most) = self.lending.most_bytes(owner)
             && !self.weights.is_on_device(function)
         {
             let room = most.saturating_sub(self.lending.bytes_of(owner, &self.workers) + lent_bytes);
             self.weights.fit_owner(owner, bytes, room, &mut evicted).map_err(Short::OwnerLimit)?;
         }
-        self.weights.set_room(if self.shape.weights_take_memory { room_bytes } else { u64::MAX });
-        let claimed = self.weights.claim(function, worker, bytes, when, &mut evicted);
+        // What gave way for the owner's sake makes room, too.
+        let room_bytes = match self.shape.weights_take_memory {
+            true => room_bytes.saturating_add(before - self.weights.used_bytes()),
+            false => u64::MAX,
+        };
+        let claimed = self.weights.claim(function, worker, bytes, when, room_bytes, &mut evicted);
         let supply = claimed.map(|source| {
             self.weights.own(function, owner);
             let instead_of = match source {
@@ -155,6 +160,25 @@ impl<C: Call> Scheduler<C> {
         before - self.weights.used_bytes()
     }
 
+    /// Weights of a caller's own functions that no call uses give way to its call in a worker, where it may not have both:
+    /// true if it may have what it needs then.
+    pub(super) fn give_up_own_weights(
+        &mut self,
+        worker: WorkerId,
+        caller: TenantId,
+        need: Need,
+        actions: &mut Vec<Action<C>>,
+    ) -> bool {
+        let excess = self.lending.excess_bytes(&self.workers, worker, caller, need);
+        let Some(room) = need.own_weights_bytes.checked_sub(excess).filter(|_| excess > 0) else {
+            return false;
+        };
+        let mut evicted = Vec::new();
+        let fits = self.weights.fit_owner(caller, 0, room, &mut evicted).is_ok();
+        self.unload(&evicted, actions);
+        fits
+    }
+
     /// Has a worker load the weights of calls that are about to start there, where they are not there and there is room.
     /// Those of an owner that may have so much only are loaded when they are needed.
     pub(super) fn look_ahead(&mut self, worker: WorkerId, domain: Domain, actions: &mut Vec<Action<C>>) {
@@ -195,8 +219,7 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
-    /// The owner of a waiting call's function may not have its weights, beside the `has_bytes` that it has: the call is
-    /// over.
+    /// The owner of a waiting call's function may not have its weights, beside the `weights_bytes` of others: the call is over.
     pub(super) fn refuse_weights(
         &mut self,
         now_ns: u64,
@@ -204,14 +227,13 @@ impl<C: Call> Scheduler<C> {
         weights_bytes: u64,
         actions: &mut Vec<Action<C>>,
     ) {
+        let held_up = self.exclusive.has_line();
         let Some((entry, held_up_all)) = self.unqueue(id) else { return };
-        let owner = entry.domain.owner;
-        let has_bytes = self.lending.bytes_of(owner, &self.workers).saturating_add(weights_bytes);
         self.judge(now_ns, &entry, Verdict::Neither, actions);
+        let has_bytes =
+            self.lending.bytes_of(entry.domain.owner, &self.workers).saturating_add(weights_bytes);
         actions.push(Action::OverQuota { call: entry.call, has_bytes, needs_bytes: entry.weight_bytes });
-        if held_up_all {
-            self.share(now_ns, actions);
-        }
+        self.waits_no_more(now_ns, held_up, held_up_all, actions);
     }
 
     pub(super) fn loaded(
@@ -222,9 +244,8 @@ impl<C: Call> Scheduler<C> {
     ) -> bool {
         let Loaded { worker, function, memory, bytes } = loaded;
         let as_told = self.weights.loaded(function, worker, memory, bytes);
-        self.count_weights();
         // They could not give way while they were on their way.
-        self.memory_came(now_ns, actions);
+        self.weights_moved(now_ns, self.weights.owner(function), actions);
         as_told
     }
 
@@ -235,9 +256,9 @@ impl<C: Call> Scheduler<C> {
         function: FunctionId,
         actions: &mut Vec<Action<C>>,
     ) {
+        let owner = self.weights.owner(function);
         self.weights.not_sent(function, worker);
-        self.count_weights();
-        self.memory_came(now_ns, actions);
+        self.weights_moved(now_ns, owner, actions);
     }
 
     pub(super) fn not_loaded(
@@ -248,12 +269,10 @@ impl<C: Call> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) {
         if self.weights.is_loader(function, worker) {
-            self.weights.forget(function);
-            self.unload(&[function], actions);
+            self.forget_weights(now_ns, function, actions);
         } else if self.weights.told(function, worker) {
             self.tell(worker, Command::Unload { function }, actions);
         }
-        self.memory_came(now_ns, actions);
     }
 
     pub(super) fn weights_left(
@@ -263,20 +282,20 @@ impl<C: Call> Scheduler<C> {
         function: FunctionId,
         actions: &mut Vec<Action<C>>,
     ) {
+        let owner = self.weights.owner(function);
         self.weights.uninstalled(function, worker);
-        self.count_weights();
-        self.memory_came(now_ns, actions);
+        self.weights_moved(now_ns, owner, actions);
     }
 
     pub(super) fn load_failed(
         &mut self,
+        now_ns: u64,
         worker: WorkerId,
         function: FunctionId,
         actions: &mut Vec<Action<C>>,
     ) {
-        self.tell(worker, Command::Uninstall { function }, actions);
-        self.weights.forget(function);
-        self.unload(&[function], actions);
+        self.uninstall(worker, function, actions);
+        self.forget_weights(now_ns, function, actions);
     }
 
     pub(super) fn uninstall_for(
@@ -286,20 +305,39 @@ impl<C: Call> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) {
         for worker in self.serving(domain) {
-            self.weights.told(function, worker);
-            self.tell(worker, Command::Uninstall { function }, actions);
+            self.uninstall(worker, function, actions);
         }
     }
 
-    pub(super) fn function_gone(&mut self, function: FunctionId, actions: &mut Vec<Action<C>>) {
+    pub(super) fn function_gone(&mut self, now_ns: u64, function: FunctionId, actions: &mut Vec<Action<C>>) {
         self.penalties.forget_function(function);
         self.run_times.forget(function);
         for worker in WorkerId::first(self.workers.len()) {
             if matches!(self.workers[worker].state, State::Free | State::Bound(_)) {
-                self.tell(worker, Command::Uninstall { function }, actions);
+                self.uninstall(worker, function, actions);
             }
         }
+        self.forget_weights(now_ns, function, actions);
+    }
+
+    /// A worker is to forget a function, its weights included.
+    fn uninstall(&mut self, worker: WorkerId, function: FunctionId, actions: &mut Vec<Action<C>>) {
+        self.weights.told(function, worker);
+        self.tell(worker, Command::Uninstall { function }, actions);
+    }
+
+    /// A function's weights leave all workers. What no process has of them is free at once.
+    fn forget_weights(&mut self, now_ns: u64, function: FunctionId, actions: &mut Vec<Action<C>>) {
+        let owner = self.weights.owner(function);
         self.weights.forget(function);
         self.unload(&[function], actions);
+        self.weights_moved(now_ns, owner, actions);
+    }
+
+    /// Weights of an owner came or went, or may give way now: who waits for memory, or for what the owner may have, may be next.
+    fn weights_moved(&mut self, now_ns: u64, owner: Option<TenantId>, actions: &mut Vec<Action<C>>) {
+        self.count_weights();
+        self.memory_came(now_ns, actions);
+        owner.into_iter().for_each(|owner| self.feed_limited(now_ns, owner, actions));
     }
 }

@@ -249,3 +249,27 @@ fn weights_give_way_to_a_process() {
     b.scheduler.handle(b.now, left, &mut b.actions);
     assert!(b.scheduler.handle(b.now, wanted, &mut b.actions));
 }
+
+#[test]
+fn weights_that_no_process_has_are_free_at_once_for_who_waits() {
+    let mut b = bench(2);
+    weighted(&mut b, W0, 1, ALICE, 60);
+    assert!(b.dies(W0).is_empty());
+    b.submit_sized(2, BOB, 50);
+    b.expect("1 on 0.0, 2 on 1.0, drop 1");
+}
+
+#[test]
+fn a_function_that_is_gone_leaves_its_memory_to_who_waits() {
+    let mut b = bench(2);
+    let terms = Terms { weight_bytes: 60, deadline_ns: 1000 * MS, ..TERMS };
+    b.scheduler.handle(b.now, Submit { call: 1, terms, limits: LIMITS }, &mut b.actions).unwrap();
+    let loaded = Loaded { worker: W0, function: FUNCTION, memory: Some(1), bytes: 60 };
+    assert!(b.scheduler.handle(b.now, loaded, &mut b.actions));
+    b.submit_sized(2, BOB, 50);
+    b.expect("1 on 0.0");
+    b.scheduler.handle(b.now, FunctionGone { function: FUNCTION }, &mut b.actions);
+    b.expect("0 uninstalls 1, 1 uninstalls 1");
+    b.scheduler.handle(b.now, WeightsLeft { worker: W0, function: FUNCTION }, &mut b.actions);
+    b.expect("2 on 1.0, drop 1");
+}

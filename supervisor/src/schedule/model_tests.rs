@@ -351,14 +351,18 @@ impl World {
         }
     }
 
+    /// True if a worker's domain lost it for what its process takes.
+    fn left_for_memory(&self, worker: WorkerId) -> bool {
+        self.scheduler.resident(worker).last_gone == Some(WhyGone::MemoryWanted)
+    }
+
     /// A worker is taken from its domain.
     fn taken(&mut self, worker: WorkerId) {
         assert!(!self.running().iter().any(|(_, w)| *w == worker), "a busy worker taken");
         assert!(self.present.remove(&worker), "taken twice");
         let kept_ns = self.since.get(&worker).map_or(u64::MAX, |since| self.now - since);
-        let for_memory = self.scheduler.resident(worker).last_gone == Some(WhyGone::MemoryWanted);
-        let in_time = kept_ns >= self.shape.residency_ns;
-        assert!(self.whole_wanted || for_memory || in_time, "taken after {kept_ns} ns");
+        let may_be_taken = self.whole_wanted || self.left_for_memory(worker);
+        assert!(may_be_taken || kept_ns >= self.shape.residency_ns, "taken after {kept_ns} ns");
     }
 
     fn cancel(&mut self, call: u64) {
@@ -498,7 +502,8 @@ impl World {
                 self.processes.get_mut(&worker).unwrap().2.gives(lanes);
             }
             Command::Leave => {
-                assert!(!self.shape.scrubs || self.whole_wanted, "replaced where it could be scrubbed");
+                let may_replace = !self.shape.scrubs || self.whole_wanted || self.left_for_memory(worker);
+                assert!(may_replace, "replaced where it could be scrubbed");
                 self.taken(worker);
             }
             Command::Scrub => {

@@ -36,9 +36,9 @@ impl<C: Call> Scheduler<C> {
         self.calls.waiting()
     }
 
-    /// The most device memory that a call needs that waits or runs.
+    /// The most device memory that a call needs that waits or runs, its function's weights included.
     pub fn largest_bytes(&self) -> u64 {
-        self.calls.largest_bytes()
+        self.calls.largest_bytes(self.shape.weights_take_memory)
     }
 
     /// The call that `worker` says it answers; `None` means that it lies.

@@ -65,3 +65,23 @@ fn more_is_allowed_while_calls_wait() {
     assert_eq!(b.scheduler.limited(), vec![]);
     assert_eq!(b.scheduler.serving(ALICE), [W0]);
 }
+
+#[test]
+fn its_own_weights_give_way_to_its_own_calls() {
+    // More than half of all is for a call that has the whole device.
+    for memory_bytes in [36, 55] {
+        let mut b = Bench::of(Shape { memory_bytes: 100, workers_per_domain: 1, ..Shape::new(2, 2) });
+        b.scheduler.handle(b.now, Allow { tenant: ALICE.caller, most_bytes: Some(60) }, &mut b.actions);
+        let terms = Terms { weight_bytes: 30, deadline_ns: 1000 * MS, ..TERMS };
+        let first = Submit { call: 1, terms, limits: LIMITS };
+        let first = b.scheduler.handle(b.now, first, &mut b.actions).unwrap();
+        let loaded = Loaded { worker: W0, function: FUNCTION, memory: Some(1), bytes: 30 };
+        assert!(b.scheduler.handle(b.now, loaded, &mut b.actions));
+        b.submit_sized(2, ALICE, memory_bytes);
+        b.expect("1 on 0.0");
+        b.finish(W0, first);
+        b.expect("0 unloads 1, 2 on 0.0");
+        b.scheduler.handle(b.now, WeightsLeft { worker: W0, function: FUNCTION }, &mut b.actions);
+        b.expect("drop 1");
+    }
+}

@@ -123,18 +123,18 @@ impl<C: Call> Scheduler<C> {
 
     /// Takes memory back that the device has no more.
     fn shed(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        if self.lending.deficit_bytes() == 0 {
-            if std::mem::take(&mut self.shedding) {
-                self.memory_came(now_ns, actions);
+        if self.lending.deficit_bytes() > 0 {
+            self.shedding = true;
+            let short = self.lending.take_back(now_ns, &self.workers, 0, None, &mut self.taken);
+            self.tell_taken(actions);
+            let short = short.saturating_sub(self.give_up_weights(short, actions));
+            if short > 0 && !self.lending.awaits() && self.calls.in_processes() == 0 {
+                self.dismiss_one(now_ns, None, actions);
             }
-            return;
         }
-        self.shedding = true;
-        let short = self.lending.take_back(now_ns, &self.workers, 0, None, &mut self.taken);
-        self.tell_taken(actions);
-        let short = short.saturating_sub(self.give_up_weights(short, actions));
-        if short > 0 && !self.lending.awaits() && self.calls.in_processes() == 0 {
-            self.dismiss_one(now_ns, None, actions);
+        // Weights that no process has are gone at once.
+        if self.lending.deficit_bytes() == 0 && std::mem::take(&mut self.shedding) {
+            self.memory_came(now_ns, actions);
         }
     }
 }

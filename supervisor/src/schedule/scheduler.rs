@@ -216,6 +216,10 @@ impl<C: Call> Scheduler<C> {
             self.review(now_ns, entry.domain.caller, actions);
         }
         self.serve_memory(now_ns, entry.domain.caller, actions);
+        if entry.weight_bytes > 0 && entry.domain.owner != entry.domain.caller {
+            // Its weights may give way to calls of their owner.
+            self.feed_limited(now_ns, entry.domain.owner, actions);
+        }
         self.feed(now_ns, worker, actions);
         if self.workers[worker].is_idle() {
             self.turn(actions, |turns, orders| turns.idle(now_ns, worker, orders));
@@ -251,13 +255,25 @@ impl<C: Call> Scheduler<C> {
         let held_up = self.exclusive.has_line();
         let (entry, held_up_all) = self.unqueue(id)?;
         self.judge(now_ns, &entry, Verdict::Neither, actions);
+        self.waits_no_more(now_ns, held_up, held_up_all, actions);
+        Some(Withdrawn { call: entry.call, bytes: entry.bytes, attempts: entry.attempts })
+    }
+
+    /// A call does not wait any more: what others may start then that calls for the whole device `held_up`, or the one that the
+    /// device was being prepared for.
+    pub(super) fn waits_no_more(
+        &mut self,
+        now_ns: u64,
+        held_up: bool,
+        held_up_all: bool,
+        actions: &mut Vec<Action<C>>,
+    ) {
         if held_up_all {
             self.share(now_ns, actions);
         }
         if held_up {
             self.resume(now_ns, actions);
         }
-        Some(Withdrawn { call: entry.call, bytes: entry.bytes, attempts: entry.attempts })
     }
 
     pub(super) fn ready(
@@ -330,6 +346,8 @@ impl<C: Call> Scheduler<C> {
         if let Some(domain) = served {
             self.review(now_ns, domain.caller, actions);
             self.feed_limited(now_ns, domain.caller, actions);
+            // No call there uses weights any more, which may give way to calls of their owner.
+            self.feed_limited(now_ns, domain.owner, actions);
             self.lanes_are_free(now_ns, actions);
         }
         if emptied {
@@ -403,7 +421,7 @@ impl<C: Call> Scheduler<C> {
             }
         }
         self.make_room(now_ns, actions);
-        // The weights that it used may go.
+        // Who waits for memory may be next, since this call waits behind.
         self.memory_came(now_ns, actions);
         self.try_exclusive(now_ns, actions);
         None
@@ -413,7 +431,7 @@ impl<C: Call> Scheduler<C> {
         let entry = self.calls.get(id).filter(|entry| matches!(entry.state, CallState::Lost { .. }))?;
         let until_ns = entry.deadline_ns.max(now_ns.saturating_add(CLEAR_NS));
         self.calls.clears(id, until_ns);
-        // No process has it any more, nor its weights for its sake.
+        // No process has it any more: who waits for memory may be next.
         self.memory_came(now_ns, actions);
         self.try_exclusive(now_ns, actions);
         Some(until_ns)

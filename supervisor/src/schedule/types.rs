@@ -41,7 +41,7 @@ pub struct Shape {
     pub workers_per_domain: usize,
     /// Workers submit by turns of so many microseconds; none says at any time.
     pub quantum_us: Option<u32>,
-    /// How they take turns, if they do.
+    /// What a change of turns costs until it was measured, in nanoseconds.
     pub change_ns: u64,
     /// How long a domain keeps a worker that another one waits for.
     pub residency_ns: u64,

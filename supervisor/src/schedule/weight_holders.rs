@@ -17,7 +17,7 @@ pub(super) struct Holder {
     pub(super) who: Who,
     /// It loaded them for itself, because they were not shared yet.
     pub(super) own: bool,
-    /// It was told to let them go, and did not say that it did.
+    /// True if it was told to let them go, and did not say that it did.
     pub(super) told: bool,
 }
 

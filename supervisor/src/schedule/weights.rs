@@ -31,8 +31,6 @@ const USES: u32 = 64;
 #[derive(Debug)]
 pub struct Weights<T> {
     budget_bytes: u64,
-    /// What may be taken beside what is there already.
-    room_bytes: u64,
     used_bytes: u64,
     clock: f64,
     uses: u64,
@@ -140,7 +138,6 @@ impl<T: Clone> Weights<T> {
     pub fn new(budget_bytes: u64) -> Self {
         Self {
             budget_bytes,
-            room_bytes: u64::MAX,
             used_bytes: 0,
             clock: 0.0,
             uses: 0,
@@ -199,14 +196,15 @@ impl<T: Clone> Weights<T> {
         (self.clock + f64::from(uses.min(USES)) * (LATENCY_NS + bytes * BYTE_NS) / bytes, self.uses)
     }
 
-    /// A worker is to have weights of `bytes`. Functions whose weights are to leave all workers are added to
-    /// `evicted`.
+    /// A worker is to have weights of `bytes`, which may take `room_bytes` beside all that is there. Functions whose weights
+    /// are to leave all workers are added to `evicted`.
     pub fn claim(
         &mut self,
         function: FunctionId,
         worker: WorkerId,
         bytes: u64,
         when: When,
+        room_bytes: u64,
         evicted: &mut Vec<FunctionId>,
     ) -> Result<Source<T>, NoRoom> {
         let source = match self.entries.get(&function).map(|entry| &entry.state) {
@@ -218,12 +216,12 @@ impl<T: Clone> Weights<T> {
             // It was told to forget them before it could send them.
             Some(State::Loading(loader, _)) if *loader == worker => Source::Export,
             Some(State::Loading(..) | State::Private(_)) => {
-                self.make_room(bytes, function, when, evicted)?;
+                self.make_room(bytes, function, when, room_bytes, evicted)?;
                 self.used_bytes += self.entries.get(&function).map_or(0, |entry| entry.bytes);
                 Source::Host
             }
             None => {
-                self.make_room(bytes, function, when, evicted)?;
+                self.make_room(bytes, function, when, room_bytes, evicted)?;
                 let priority = self.priority(bytes, 1);
                 let state = State::Loading(worker, None);
                 let holders = Vec::new();
@@ -292,6 +290,7 @@ impl<T: Clone> Weights<T> {
         bytes: u64,
         keep: FunctionId,
         when: When,
+        room_bytes: u64,
         evicted: &mut Vec<FunctionId>,
     ) -> Result<(), NoRoom> {
         let mut stay = vec![keep];
@@ -301,7 +300,7 @@ impl<T: Clone> Weights<T> {
             stay.dedup();
         }
         let least = self.least_with(bytes, &stay).ok_or(NoRoom::InUse)?;
-        let most = self.budget_bytes.min(self.used_bytes.saturating_add(self.room_bytes));
+        let most = self.budget_bytes.min(self.used_bytes.saturating_add(room_bytes));
         if least > most {
             return Err(NoRoom::Short);
         }
@@ -338,11 +337,6 @@ impl<T: Clone> Weights<T> {
         true
     }
 
-    /// What may be taken from now on beside what is there already.
-    pub fn set_room(&mut self, room_bytes: u64) {
-        self.room_bytes = room_bytes;
-    }
-
     /// Evicts weights that no call uses until so much is given up, or nothing is left. How much of it is free once all
     /// workers forgot them; the rest is free now.
     pub fn give_up(&mut self, bytes: u64, evicted: &mut Vec<FunctionId>) -> u64 {
@@ -357,6 +351,11 @@ impl<T: Clone> Weights<T> {
         if let Some(entry) = self.entries.get_mut(&function) {
             entry.owner = Some(owner);
         }
+    }
+
+    /// Whose function it is, if its weights are there.
+    pub fn owner(&self, function: FunctionId) -> Option<TenantId> {
+        self.entries.get(&function)?.owner
     }
 
     /// Device memory that weights of one owner's functions take.
@@ -436,18 +435,16 @@ impl<T: Clone> Weights<T> {
     fn is_there(&mut self, function: FunctionId, worker: WorkerId, device: Option<T>, bytes: u64) -> bool {
         let Some(entry) = self.entries.get_mut(&function) else { return true };
         let State::Loading(loader, known) = &mut entry.state else { return true };
-        let is_it = |holder: &Holder| holder.own && holder.who == Who::Worker(worker);
-        match device.or(known.take()) {
-            Some(device) if *loader == worker => {
-                entry.state = State::Shared(device);
-                self.used_bytes = self.used_bytes - entry.bytes + bytes;
-                entry.bytes = bytes;
-                true
-            }
+        if *loader != worker {
             // For itself, while the other one still loads.
-            None => *loader != worker && entry.holders.iter().any(is_it),
-            Some(_) => false,
+            let is_it = |holder: &Holder| holder.own && holder.who == Who::Worker(worker);
+            return device.is_none() && entry.holders.iter().any(is_it);
         }
+        let Some(device) = device.or(known.take()) else { return false };
+        entry.state = State::Shared(device);
+        self.used_bytes = self.used_bytes - entry.bytes + bytes;
+        entry.bytes = bytes;
+        true
     }
 
     /// What a worker was to load does not: the next one that needs it loads it afresh.

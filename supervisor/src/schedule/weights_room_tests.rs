@@ -137,7 +137,7 @@ fn a_function_that_is_gone_leaves_every_worker() {
     b.finish(W0, first);
     b.expect("1 on 0.0");
     b.scheduler.handle(b.now, FunctionGone { function: FunctionId::new(1) }, &mut b.actions);
-    b.expect("0 uninstalls 1, 1 uninstalls 1, 0 unloads 1");
+    b.expect("0 uninstalls 1, 1 uninstalls 1");
     assert_eq!((b.scheduler.weights().used_bytes(), b.scheduler.weights().held_bytes()), (0, MIB));
     b.left(W0, 1);
     b.expect("drop 1");

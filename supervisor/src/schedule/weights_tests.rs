@@ -15,7 +15,7 @@ const G1: Generation = Generation::new(1);
 fn load(weights: &mut Weights<u64>, function: u64, bytes: u64) -> Vec<FunctionId> {
     let mut evicted = Vec::new();
     assert_eq!(
-        weights.claim(FunctionId::new(function), W0, bytes, When::Now, &mut evicted),
+        weights.claim(FunctionId::new(function), W0, bytes, When::Now, u64::MAX, &mut evicted),
         Ok(Source::Export)
     );
     assert!(weights.loaded(FunctionId::new(function), W0, Some(function), bytes));
@@ -28,7 +28,14 @@ fn weights_are_loaded_once_and_shared() {
     assert_eq!(load(&mut weights, 1, GIB), []);
     for worker in 1..4 {
         assert_eq!(
-            weights.claim(FunctionId::new(1), WorkerId::new(worker), GIB, When::Now, &mut Vec::new()),
+            weights.claim(
+                FunctionId::new(1),
+                WorkerId::new(worker),
+                GIB,
+                When::Now,
+                u64::MAX,
+                &mut Vec::new()
+            ),
             Ok(Source::Device(1, GIB))
         );
     }
@@ -36,7 +43,7 @@ fn weights_are_loaded_once_and_shared() {
     // Sharing them outlives the worker that loaded them.
     weights.worker_gone(W0, G1);
     assert_eq!(
-        weights.claim(FunctionId::new(1), W0, GIB, When::Now, &mut Vec::new()),
+        weights.claim(FunctionId::new(1), W0, GIB, When::Now, u64::MAX, &mut Vec::new()),
         Ok(Source::Device(1, GIB))
     );
     weights.forget(FunctionId::new(1));
@@ -48,8 +55,8 @@ fn weights_count_until_every_worker_forgot_them_or_is_reaped() {
     let mut weights = Weights::new(10 * GIB);
     let held = |weights: &Weights<u64>| (weights.used_bytes() / GIB, weights.held_bytes() / GIB);
     load(&mut weights, 1, GIB);
-    weights.claim(FunctionId::new(1), W1, GIB, When::Now, &mut Vec::new()).unwrap();
-    weights.claim(FunctionId::new(1), W2, GIB, When::Now, &mut Vec::new()).unwrap();
+    weights.claim(FunctionId::new(1), W1, GIB, When::Now, u64::MAX, &mut Vec::new()).unwrap();
+    weights.claim(FunctionId::new(1), W2, GIB, When::Now, u64::MAX, &mut Vec::new()).unwrap();
     weights.forget(FunctionId::new(1));
     assert_eq!(held(&weights), (0, 1));
     // Loaded again before all forgot: what is confirmed is the older one.
@@ -63,8 +70,14 @@ fn weights_count_until_every_worker_forgot_them_or_is_reaped() {
     weights.reaped(W2, G1);
     assert_eq!(held(&weights), (2, 2));
     // A copy that a worker made for itself goes with it.
-    assert_eq!(weights.claim(FunctionId::new(2), W0, GIB, When::Now, &mut Vec::new()), Ok(Source::Export));
-    assert_eq!(weights.claim(FunctionId::new(2), W1, GIB, When::Now, &mut Vec::new()), Ok(Source::Host));
+    assert_eq!(
+        weights.claim(FunctionId::new(2), W0, GIB, When::Now, u64::MAX, &mut Vec::new()),
+        Ok(Source::Export)
+    );
+    assert_eq!(
+        weights.claim(FunctionId::new(2), W1, GIB, When::Now, u64::MAX, &mut Vec::new()),
+        Ok(Source::Host)
+    );
     weights.worker_gone(W0, G1);
     assert_eq!(held(&weights), (3, 4));
     weights.reaped(W0, G1);
@@ -78,7 +91,7 @@ fn weights_count_until_every_worker_forgot_them_or_is_reaped() {
 fn a_call_that_cannot_wait_for_shared_weights_loads_a_copy() {
     let mut weights = Weights::new(2 * GIB);
     let claim = |weights: &mut Weights<u64>, worker| {
-        weights.claim(FunctionId::new(1), worker, GIB, When::Now, &mut Vec::new())
+        weights.claim(FunctionId::new(1), worker, GIB, When::Now, u64::MAX, &mut Vec::new())
     };
     assert_eq!(claim(&mut weights, W0), Ok(Source::Export));
     assert_eq!(claim(&mut weights, W1), Ok(Source::Host));
@@ -93,11 +106,20 @@ fn a_call_that_cannot_wait_for_shared_weights_loads_a_copy() {
 #[test]
 fn what_a_dying_worker_did_not_share_is_not_there() {
     let mut weights = Weights::<u64>::new(2 * GIB);
-    assert_eq!(weights.claim(FunctionId::new(1), W0, GIB, When::Now, &mut Vec::new()), Ok(Source::Export));
+    assert_eq!(
+        weights.claim(FunctionId::new(1), W0, GIB, When::Now, u64::MAX, &mut Vec::new()),
+        Ok(Source::Export)
+    );
     weights.worker_gone(W0, G1);
     assert_eq!(weights.used_bytes(), 0);
-    assert_eq!(weights.claim(FunctionId::new(1), W1, GIB, When::Now, &mut Vec::new()), Ok(Source::Export));
-    assert_eq!(weights.claim(FunctionId::new(1), W2, GIB, When::Now, &mut Vec::new()), Ok(Source::Host));
+    assert_eq!(
+        weights.claim(FunctionId::new(1), W1, GIB, When::Now, u64::MAX, &mut Vec::new()),
+        Ok(Source::Export)
+    );
+    assert_eq!(
+        weights.claim(FunctionId::new(1), W2, GIB, When::Now, u64::MAX, &mut Vec::new()),
+        Ok(Source::Host)
+    );
     weights.worker_gone(W1, G1);
     assert_eq!(weights.used_bytes(), GIB);
     weights.worker_gone(W2, G1);
@@ -133,7 +155,10 @@ fn what_calls_use_stays_and_what_cannot_fit_evicts_nothing() {
     load(&mut weights, 2, GIB);
     weights.begin(FunctionId::new(1), true);
     let mut evicted = Vec::new();
-    assert_eq!(weights.claim(FunctionId::new(3), W0, 2 * GIB, When::Now, &mut evicted), Err(NoRoom::InUse));
+    assert_eq!(
+        weights.claim(FunctionId::new(3), W0, 2 * GIB, When::Now, u64::MAX, &mut evicted),
+        Err(NoRoom::InUse)
+    );
     assert_eq!(evicted, []);
     assert_eq!(load(&mut weights, 3, GIB), [FunctionId::new(2)]);
     weights.end(FunctionId::new(1));
@@ -163,7 +188,7 @@ proptest! {
                     };
                     let may_go = idle(&weights, when == When::Now);
                     let mut evicted = Vec::new();
-                    let claimed = weights.claim(function, worker, bytes, when, &mut evicted);
+                    let claimed = weights.claim(function, worker, bytes, when, u64::MAX, &mut evicted);
                     prop_assert!(claimed.is_ok() || evicted.is_empty());
                     prop_assert!(!evicted.contains(&function));
                     prop_assert!(evicted.iter().all(|one| may_go.contains(one)), "{evicted:?} of {may_go:?}");
@@ -232,7 +257,7 @@ proptest! {
         for (event, number, worker) in events {
             let (function, worker) = (FunctionId::new(number), WorkerId::new(worker));
             match event {
-                0..=5 => drop(weights.claim(function, worker, 1 + number * 2, When::Now, &mut Vec::new())),
+                0..=5 => drop(weights.claim(function, worker, 1 + number * 2, When::Now, u64::MAX, &mut Vec::new())),
                 6..=8 => drop(weights.begin(function, true)),
                 _ => weights.expect(worker, vec![function]),
             }
@@ -246,7 +271,7 @@ proptest! {
                 weights.loaded(function, WorkerId::new(worker), Some(0), 1 + number * 2);
             }
         }
-        let claimed = weights.claim(FunctionId::new(last), W0, 1 + last * 2, When::Now, &mut Vec::new());
+        let claimed = weights.claim(FunctionId::new(last), W0, 1 + last * 2, When::Now, u64::MAX, &mut Vec::new());
         prop_assert!(claimed.is_ok(), "{claimed:?}");
     }
 }
@@ -260,7 +285,7 @@ fn what_replaces_weights_in_the_only_worker_that_has_them_takes_their_memory() {
     let mut claim = |weights: &mut Weights<u64>, function: u64, bytes: u64| {
         evicted.clear();
         let function = FunctionId::new(function);
-        assert_eq!(weights.claim(function, W0, bytes, When::Now, &mut evicted), Ok(Source::Export));
+        assert_eq!(weights.claim(function, W0, bytes, When::Now, u64::MAX, &mut evicted), Ok(Source::Export));
         let taken = weights.take_over(function, W0, &mut evicted);
         (taken.map(FunctionId::get), evicted.clone())
     };
@@ -269,7 +294,7 @@ fn what_replaces_weights_in_the_only_worker_that_has_them_takes_their_memory() {
     assert_eq!((weights.used_bytes(), weights.held_bytes()), (2 * GIB, 2 * GIB));
     assert!(weights.loaded(FunctionId::new(3), W0, None, GIB));
     assert_eq!(
-        weights.claim(FunctionId::new(3), W1, GIB, When::Now, &mut Vec::new()),
+        weights.claim(FunctionId::new(3), W1, GIB, When::Now, u64::MAX, &mut Vec::new()),
         Ok(Source::Device(1, GIB))
     );
     // Not if the sizes differ much, if the worker was told to let them go, or if another one has them, too.
@@ -282,7 +307,7 @@ fn what_replaces_weights_in_the_only_worker_that_has_them_takes_their_memory() {
     assert_eq!(claim(&mut others, 2, GIB), (None, vec![FunctionId::new(1)]));
     let mut others = Weights::new(GIB);
     load(&mut others, 1, GIB);
-    others.claim(FunctionId::new(1), W1, GIB, When::Now, &mut Vec::new()).unwrap();
+    others.claim(FunctionId::new(1), W1, GIB, When::Now, u64::MAX, &mut Vec::new()).unwrap();
     assert_eq!(claim(&mut others, 2, GIB), (None, vec![FunctionId::new(1)]));
     assert_eq!(others.counts().reused, 0);
 }
@@ -294,7 +319,7 @@ fn what_is_needed_sooner_stays() {
     load(&mut weights, 2, GIB);
     let claim = |weights: &mut Weights<u64>, function: u64, when: When| {
         let mut evicted = Vec::new();
-        let claimed = weights.claim(FunctionId::new(function), W0, GIB, when, &mut evicted);
+        let claimed = weights.claim(FunctionId::new(function), W0, GIB, when, u64::MAX, &mut evicted);
         (claimed.is_ok(), evicted)
     };
     // Calls of 1, then of 3 are about to start: 2 goes for 3, though it came last.
@@ -312,12 +337,15 @@ fn what_is_needed_sooner_stays() {
 #[test]
 fn weights_that_are_on_their_way_do_not_go() {
     let mut weights = Weights::<u64>::new(GIB);
-    weights.claim(FunctionId::new(1), W0, GIB, When::Soon, &mut Vec::new()).unwrap();
+    weights.claim(FunctionId::new(1), W0, GIB, When::Soon, u64::MAX, &mut Vec::new()).unwrap();
     let in_use = Err(NoRoom::InUse);
-    assert_eq!(weights.claim(FunctionId::new(2), W0, GIB, When::Now, &mut Vec::new()), in_use);
+    assert_eq!(weights.claim(FunctionId::new(2), W0, GIB, When::Now, u64::MAX, &mut Vec::new()), in_use);
     // Unless they will not come.
     weights.not_loaded(FunctionId::new(1), W0);
-    assert_eq!(weights.claim(FunctionId::new(2), W0, GIB, When::Now, &mut Vec::new()), Ok(Source::Export));
+    assert_eq!(
+        weights.claim(FunctionId::new(2), W0, GIB, When::Now, u64::MAX, &mut Vec::new()),
+        Ok(Source::Export)
+    );
 }
 
 #[test]
@@ -342,7 +370,7 @@ fn an_owner_gets_what_it_may_have_and_its_own_give_way() {
         let mut evicted = Vec::new();
         let fits = weights.fit_owner(owner, 10, room, &mut evicted);
         if fits.is_ok() {
-            weights.claim(FunctionId::new(function), worker, 10, When::Now, &mut evicted).unwrap();
+            weights.claim(FunctionId::new(function), worker, 10, When::Now, u64::MAX, &mut evicted).unwrap();
             weights.own(FunctionId::new(function), owner);
         }
         (fits, evicted)
@@ -368,9 +396,8 @@ fn an_owner_gets_what_it_may_have_and_its_own_give_way() {
 fn weights_take_what_calls_leave_them() {
     let (mut weights, mut evicted) = (Weights::<u32>::new(4 * GIB), Vec::new());
     let mut claim = |weights: &mut Weights<u32>, function: u64, room: u64| {
-        weights.set_room(room);
         evicted.clear();
-        let claimed = weights.claim(FunctionId::new(function), W1, GIB, When::Now, &mut evicted);
+        let claimed = weights.claim(FunctionId::new(function), W1, GIB, When::Now, room, &mut evicted);
         weights.loaded(FunctionId::new(function), W1, Some(0), GIB);
         (claimed.map(drop), evicted.len())
     };
@@ -386,7 +413,7 @@ fn weights_take_what_calls_leave_them() {
 fn weights_that_no_call_uses_are_given_up() {
     let (mut weights, mut evicted) = (Weights::<u32>::new(4 * GIB), Vec::new());
     for function in 1..4 {
-        weights.claim(FunctionId::new(function), W1, GIB, When::Now, &mut evicted).unwrap();
+        weights.claim(FunctionId::new(function), W1, GIB, When::Now, u64::MAX, &mut evicted).unwrap();
         weights.loaded(FunctionId::new(function), W1, Some(0), GIB);
     }
     weights.begin(FunctionId::new(1), true);
@@ -396,4 +423,37 @@ fn weights_that_no_call_uses_are_given_up() {
     assert_eq!(weights.held_bytes(), 2 * GIB);
     assert_eq!(weights.give_up(5 * GIB, &mut evicted), GIB);
     assert_eq!(weights.give_up(1, &mut evicted), 0, "a call uses the last one");
+}
+
+#[test]
+fn what_was_never_sent_is_not_waited_for() {
+    let mut weights = Weights::<u64>::new(4 * GIB);
+    weights.claim(FunctionId::new(1), W0, GIB, When::Now, u64::MAX, &mut Vec::new()).unwrap();
+    weights.not_sent(FunctionId::new(1), W0);
+    assert_eq!((weights.used_bytes(), weights.held_bytes()), (0, 0));
+    // The same where the function was gone before that was said.
+    weights.claim(FunctionId::new(1), W0, GIB, When::Now, u64::MAX, &mut Vec::new()).unwrap();
+    weights.forget(FunctionId::new(1));
+    assert_eq!((weights.used_bytes(), weights.held_bytes()), (0, GIB));
+    weights.not_sent(FunctionId::new(1), W0);
+    assert_eq!(weights.held_bytes(), 0);
+}
+
+#[test]
+fn a_copy_of_its_own_does_not_take_the_name_of_what_another_loads() {
+    let mut weights = Weights::new(3 * GIB);
+    load(&mut weights, 1, 2 * GIB);
+    let mut evicted = Vec::new();
+    let two = FunctionId::new(2);
+    assert_eq!(weights.claim(two, W0, 2 * GIB, When::Now, u64::MAX, &mut evicted), Ok(Source::Export));
+    assert_eq!(weights.take_over(two, W0, &mut evicted), Some(FunctionId::new(1)));
+    // Another one loads them for itself, and is done first.
+    weights.budget_bytes = 9 * GIB;
+    assert_eq!(weights.claim(two, W1, 2 * GIB, When::Now, u64::MAX, &mut evicted), Ok(Source::Host));
+    assert!(weights.loaded(two, W1, None, 2 * GIB));
+    assert!(weights.loaded(two, W0, None, 2 * GIB), "in memory whose name is known");
+    assert_eq!(
+        weights.claim(two, W2, 2 * GIB, When::Now, u64::MAX, &mut evicted),
+        Ok(Source::Device(1, 2 * GIB))
+    );
 }

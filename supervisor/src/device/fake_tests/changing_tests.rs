@@ -4,7 +4,8 @@ use super::*;
 use crate::device::decisions::Actions;
 use crate::device::setup::ChangeError;
 use crate::device::worker_channel::Forget;
-use crate::schedule::Action;
+use crate::schedule::{Action, TenantShare};
+use crate::tenants::{Limit, Quota};
 
 /// With room for what contexts may take.
 fn large() -> Gpu {
@@ -75,4 +76,33 @@ fn weights_give_way_where_the_device_becomes_smaller() {
 #[should_panic(expected = "decisions are not carried out")]
 fn decisions_cannot_be_dropped() {
     drop(Actions::from(vec![Action::Bring { worker: W0 }]));
+}
+
+/// A tenant that is given more starts what waited for that, also where the call is refused with which the device hears of it.
+#[test]
+fn what_a_refused_call_decides_is_carried_out() {
+    let mut gpu = large();
+    let function = gpu.function("f", 0);
+    let (light, heavy) = (TenantId::new(1), TenantId::new(2));
+    let [of_light, of_heavy] = [light, heavy].map(|tenant| gpu.tenants.account(tenant));
+    let four = TenantShare { weight: 4, ..TenantShare::default() };
+    of_heavy.give(four);
+    gpu.submit(&function, heavy, 0);
+    gpu.submit(&function, light, 0);
+    gpu.submit(&function, light, 0);
+    gpu.expect(W0, &["install 1", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["install 1", "invoke on 0 flags 0"]);
+    let mut quota = Quota::default();
+    quota.set(Limit::QueuedCalls, 0);
+    of_light.allow(quota);
+    // It would have to wait until the device is its own.
+    let refused = |gpu: &Gpu| {
+        let why = gpu.device.submit(gpu.call(&function, light, 60 << 30), 0, None).unwrap_err();
+        assert!(why.to_string().contains("queued-calls"), "{why}");
+    };
+    refused(&gpu);
+    gpu.expect(W1, &[]);
+    of_light.give(four);
+    refused(&gpu);
+    gpu.expect(W1, &["invoke on 1 flags 0"]);
 }

@@ -87,7 +87,15 @@ fn what_needs_more_weights_than_there_may_be_is_refused() {
         "its weights take 12582912 bytes of device memory, the device keeps 10485760 for weights: give them more with \
          weights=SIZE"
     );
-    gpu.expect(W0, &[]);
+    // Nor does a call wait that does not fit beside its own weights, and others behind it.
+    let function = gpu.function("g", 10 * MIB);
+    let most = gpu.device.largest_call_bytes();
+    let beside = |bytes| gpu.device.submit(gpu.call(&function, TenantId::new(1), bytes), 0, None);
+    let refused = beside(most - 8 * MIB).unwrap_err().to_string();
+    assert!(refused.contains("weights of its function included"), "{refused}");
+    beside(most - 10 * MIB).unwrap();
+    let loads = ["install 2", "load 2 from 10485760, export", "invoke on 0 flags 0"];
+    gpu.expect(W0, &loads);
 }
 
 #[test]

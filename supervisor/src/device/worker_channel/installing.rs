@@ -55,12 +55,12 @@ impl Connected {
         }
         let Some(supply) = load else { return Ok(()) };
         let load = load_of(supply);
-        if let Some(replaced) = supply.instead_of.and_then(|replaced| self.installed.get_mut(&replaced)) {
-            replaced.weights = false;
-        }
         if let Some(fd) = descriptor_of(supply, &call.function) {
             self.pass(function.get(), &[fd])?;
             self.arrival.outbox.push_to_worker(&ToWorker::Load { function, load });
+            if let Some(replaced) = supply.instead_of.and_then(|replaced| self.installed.get_mut(&replaced)) {
+                replaced.weights = false;
+            }
             let weight_bytes = call.function.packed_weight_bytes();
             self.installed.insert(function, Installed { used: self.clock, weights: true, weight_bytes });
         }

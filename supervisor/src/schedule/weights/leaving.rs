@@ -5,7 +5,7 @@ use crate::ids::{FunctionId, Generation, WorkerId};
 use crate::schedule::weight_holders::{Holder, Leaving, Who};
 
 impl<T: Clone> Weights<T> {
-    /// A worker is told to let a function's weights go; false if it does not have them.
+    /// A worker is told to let a function's weights go. True if it has them and was not told before.
     pub fn told(&mut self, function: FunctionId, worker: WorkerId) -> bool {
         let Some(entry) = self.entries.get_mut(&function) else { return false };
         let mut kept = entry.holders.iter_mut().filter(|holder| holder.is_kept_by(worker));
@@ -100,10 +100,12 @@ impl<T: Clone> Weights<T> {
 
     /// What a worker claimed last was never sent to it.
     pub fn not_sent(&mut self, function: FunctionId, worker: WorkerId) {
-        let Some(entry) = self.entries.get(&function) else { return };
-        let is_it = |holder: &Holder| holder.who == Who::Worker(worker);
-        let holder = entry.holders.iter().rposition(is_it);
-        self.lets_go(function, worker, holder);
+        let holders = self.entries.get(&function).map(|entry| &entry.holders);
+        match holders.and_then(|holders| holders.iter().position(|holder| holder.is_kept_by(worker))) {
+            Some(holder) => self.lets_go(function, worker, Some(holder)),
+            // They were given up meanwhile, and the worker has nothing to say of that.
+            None => self.uninstalled(function, worker),
+        }
     }
 
     /// A worker's process is gone, with what it did not send. What it had counts until [`Weights::reaped`].
