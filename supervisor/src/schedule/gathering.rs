@@ -182,7 +182,7 @@ impl<C: Call> Scheduler<C> {
             match self.fit(now_ns, worker, domain, id, actions) {
                 Ok(fit) => {
                     self.lending.next();
-                    self.placing.started(domain, id);
+                    self.take_from_queue(domain, id);
                     self.start(now_ns, worker, fit, id, actions);
                     // Its next call stands behind those of others.
                     self.feed(now_ns, worker, actions);
@@ -208,8 +208,7 @@ impl<C: Call> Scheduler<C> {
         let Some(need) = self.need_of(worker, id) else { return };
         if self.holds(now_ns, domain.caller) {
             // Its caller spent the budget meanwhile, elsewhere.
-            self.exclusive.put_aside(domain.caller);
-            self.exclusive.end();
+            self.placing.ask_no_more(domain.caller);
             return self.share(now_ns, actions);
         }
         if self.lending.excess_bytes(&self.workers, worker, domain.caller, need) > 0 {
@@ -218,7 +217,8 @@ impl<C: Call> Scheduler<C> {
         match self.fit_whole(worker, id, actions) {
             Ok(fit) => {
                 self.lending.reopen();
-                self.exclusive.run(domain.caller, id, worker);
+                self.exclusive.run();
+                self.list_whole(now_ns, domain.caller);
                 self.start(now_ns, worker, fit, id, actions);
             }
             Err(Short::OwnerLimit(bytes)) => self.refuse_weights(now_ns, id, bytes, actions),

@@ -351,9 +351,10 @@ impl World {
         }
     }
 
-    /// True if a worker's domain lost it for what its process takes.
+    /// True if a worker leaves for the memory that its process takes, whether it served a domain or none.
     fn left_for_memory(&self, worker: WorkerId) -> bool {
-        self.scheduler.resident(worker).last_gone == Some(WhyGone::MemoryWanted)
+        let gone = self.scheduler.resident(worker).last_gone;
+        gone == Some(WhyGone::MemoryWanted) || self.scheduler.workers[worker].dismissed
     }
 
     /// A worker is taken from its domain.
