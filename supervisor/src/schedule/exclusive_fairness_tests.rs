@@ -163,11 +163,11 @@ fn loads() -> impl Strategy<Value = Vec<Load>> {
     prop::collection::vec(load, 2..6)
 }
 
-/// Time in which a caller waits for its turn where it had nothing: each other has one call, and
-/// every change takes a process's start and empty lanes.
+/// Time in which a caller waits for its turn where it had nothing: each other has one call, and every change takes a
+/// process's start, empty lanes, and a call that has the device when the process comes.
 fn round_ns(loads: &[Load], start_ns: u64) -> u64 {
     let longest_ns = loads.iter().map(|load| load.call_ns).max().unwrap();
-    (loads.len() as u64 + 1) * (2 * longest_ns + 2 * start_ns)
+    (loads.len() as u64 + 1) * (3 * longest_ns + 2 * start_ns)
 }
 
 proptest! {

@@ -1,7 +1,7 @@
 //! What follows from what the policies say: calls are started, workers bound, brought and handed on.
 
 use super::calls::{CallState, Entry};
-use super::lending::{Place, Short};
+use super::lending::Place;
 use super::loading::Fit;
 use super::penalties::Draw;
 use super::quarantine::{Refusal, Use};
@@ -205,10 +205,12 @@ impl<C: Call> Scheduler<C> {
                     self.take_from_queue(domain, id);
                     self.start(now_ns, worker, fit, id, actions);
                 }
-                Err(short @ Short::OwnerLimit(_)) => self.wait_for_memory(now_ns, worker, id, short, actions),
                 Err(short) => {
                     self.wait_for_memory(now_ns, worker, id, short, actions);
-                    break;
+                    if self.calls.get(id).is_some() {
+                        break;
+                    }
+                    // It was refused: the next one may have what it needs.
                 }
             }
         }
