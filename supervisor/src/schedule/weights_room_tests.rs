@@ -155,5 +155,5 @@ fn the_owner_of_a_function_may_have_so_much_for_weights() {
     b.submit_weighted(3, Domain { owner: ALICE.owner, caller: BOB.caller }, 3);
     b.expect("1 on 0.0, 3 may not have 1048576");
     b.finish(W0, first);
-    b.expect("0 unloads 1, 2 on 0.0");
+    b.expect("2 on 0.0");
 }
