@@ -176,9 +176,6 @@ pub const CPU_CHANGE_NS: u64 = 20_000;
 pub const MAX_WEIGHT: u32 = 1000;
 /// How long a worker may take until new settings are in force, and until it has forgotten a domain.
 pub const SETTLE_NS: u64 = 2_000_000_000;
-/// How long calls have the device at least, if there are any, while calls for the whole device wait and it is not the
-/// turn of those.
-pub const SHARED_PHASE_NS: u64 = 20_000_000;
 /// How long a worker may take to get ready, in seconds.
 pub const WORKER_START_S: u64 = 20;
 /// How long a look for GPUs may take, in seconds.

@@ -1,312 +1,133 @@
-//! Calls that need the whole device: all other lanes are empty while they run.
+//! Calls that need the whole device: all other lanes are empty while one runs. Where a fault hits the calls of all workers,
+//! suspects are such calls, too.
 //!
 //! ```text
-//! shared ──first in line, lanes empty──► preparing: others give memory back ──there is enough──► running ──over──► shared
+//! nobody's ──its caller is next, lanes empty──► prepared: others give memory back ──there is enough──► it runs ──over──► nobody's
 //! ```
 //!
-//! What memory they get, and from whom, is decided where it is for all calls (`lending`). Where a fault hits the calls of
-//! all workers, suspects are such calls, too.
-//!
-//! They stand in a line of their own, which is fair among callers (`fair_line`). All other calls together are one more
-//! party there: its tag is charged for the time in which the device is shared, divided by the number of callers that wait.
-//! So a waiting call of either kind gets its turn, however many of the other kind there are:
-//!
-//! ```text
-//!             ┌─ other calls had less ──► open: other calls start ──had as much, or nothing left──┐
-//! shared ─────┤                                                                                   ▼
-//!             └─ they had as much, or none waits ───────────────────────────► ending: lanes run empty ──► over
-//! ```
-//!
-//! What comes before a turn is charged to those who want it, but not the time until a process is there for other calls.
-//! Where several callers stand in line, others need not wait for a call of each: they have their part between any two.
-//!
-//! Where the first of them comes to an empty line, other calls may start for a while; of a caller that stands in line, only
-//! those that came before: a caller's calls run in the order in which they came.
+//! When it is a caller's turn is decided where all callers ask for something (`asks`); what memory the call gets, and from
+//! whom, where that is decided for all calls (`lending`).
 
-use super::fair_line::{FairLine, First};
+use std::collections::BTreeSet;
+
 use super::types::CallId;
-use crate::defences::Defence;
-use crate::ids::{TenantId, WorkerId};
-use crate::limits::{SHARED_PHASE_NS, WORKER_START_S};
+use crate::ids::{IdMap, TenantId, WorkerId};
 
-/// Calls that need the whole device, and how far the first one is.
-#[derive(Debug)]
+/// Calls that need the whole device, and whose it is.
+#[derive(Debug, Default)]
 pub(super) struct Exclusive {
-    /// Those that wait; the one that the device is prepared for is still among them.
-    line: FairLine<CallId>,
-    stage: Stage,
-    /// While the device is shared and calls stand in line: whether others start.
-    phase: Phase,
-    /// The caller that has the whole device, or for which it is prepared.
-    served: Option<TenantId>,
-    /// The tag of all calls that do not need the whole device.
-    shared_tag_ns: u64,
-    /// Until when device time is charged.
-    charged_ns: u64,
+    /// Those that wait, of each caller; the one that the device is prepared for is still among them.
+    waiting: IdMap<TenantId, BTreeSet<CallId>>,
+    /// Whose the device is; calls of all workers may run where it is nobody's.
+    served: Option<Served>,
 }
 
+/// Whose the device is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// Calls of all workers may run.
-    Shared,
-    /// Others give memory back, for a call in this worker.
-    Preparing(CallId, WorkerId),
-    /// The worker has the call.
-    Running(WorkerId),
-}
-
-/// What calls may do that do not need the whole device, while others stand in line for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// They start, for `least_ns` at least; of callers in line those that came `before` this one, if it is there. So many
-    /// callers are charged for it, and one `began` or none has a process yet.
-    Open { before: Option<CallId>, callers: u64, began: bool, least_ns: u64 },
-    /// None starts any more; those in lanes go on.
-    Ending { callers: u64 },
-    /// They are charged for what they had.
-    Over,
+struct Served {
+    caller: TenantId,
+    worker: WorkerId,
+    since_ns: u64,
+    /// The call, until the worker has it: others give memory back for it.
+    prepared: Option<CallId>,
 }
 
 impl Exclusive {
-    /// No call waits.
-    pub(super) fn new() -> Self {
-        Self {
-            line: FairLine::default(),
-            stage: Stage::Shared,
-            phase: Phase::Over,
-            served: None,
-            shared_tag_ns: 0,
-            charged_ns: 0,
+    /// True if no other call starts: the device is one call's, or is being prepared for it.
+    pub(super) fn is_closed(&self) -> bool {
+        self.served.is_some()
+    }
+
+    /// The caller whose the device is.
+    pub(super) fn caller(&self) -> Option<TenantId> {
+        self.served.map(|served| served.caller)
+    }
+
+    /// True if calls wait.
+    pub(super) fn waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// The call of a caller that came first.
+    pub(super) fn first_of(&self, caller: TenantId) -> Option<CallId> {
+        self.waiting.get(&caller)?.first().copied()
+    }
+
+    /// A call waits, for the first time or again.
+    pub(super) fn push(&mut self, caller: TenantId, id: CallId) {
+        self.waiting.entry(caller).or_default().insert(id);
+    }
+
+    /// Takes out the calls of a caller of which this is true.
+    pub(super) fn take(&mut self, caller: TenantId, is_one: impl Fn(CallId) -> bool) -> Vec<CallId> {
+        let Some(calls) = self.waiting.get_mut(&caller) else { return Vec::new() };
+        let taken: Vec<CallId> = calls.iter().copied().filter(|id| is_one(*id)).collect();
+        calls.retain(|id| !taken.contains(id));
+        if calls.is_empty() {
+            self.waiting.remove(&caller);
         }
+        taken
     }
 
-    /// Queued calls of a caller that came later than this one may not start; none says that all may.
-    pub(super) fn barrier(&self, caller: TenantId) -> Option<CallId> {
-        match (self.stage, self.phase) {
-            (Stage::Shared, _) if !self.has_line() => None,
-            (Stage::Shared, Phase::Open { before, .. }) => before.filter(|_| self.line.has(caller)),
-            _ => Some(CallId(0)),
-        }
+    /// True if the device was prepared for a call that does not wait any more: [`Exclusive::end`] follows.
+    pub(super) fn is_in_vain(&self) -> bool {
+        let waits = |caller, id| self.waiting.get(&caller).is_some_and(|calls| calls.contains(&id));
+        self.served.is_some_and(|served| served.prepared.is_some_and(|id| !waits(served.caller, id)))
     }
 
-    /// Whether there is a barrier for any caller.
-    pub(super) fn has_barrier(&self) -> bool {
-        let is_open = matches!(self.phase, Phase::Open { before: None, .. });
-        self.stage != Stage::Shared || self.has_line() && !is_open
-    }
-
-    /// The call to begin with, if the device is shared.
-    pub(super) fn next(&self) -> Option<CallId> {
-        self.line.first().filter(|_| self.stage == Stage::Shared).map(|first| first.id)
-    }
-
-    /// Whether calls wait in line.
-    pub(super) fn has_line(&self) -> bool {
-        self.line.first().is_some()
-    }
-
-    /// Whether a caller has calls here.
-    pub(super) fn has_calls_of(&self, caller: TenantId) -> bool {
-        self.line.has(caller)
-    }
-
-    /// A call waits, for the first time or again, until its caller may start something again if that is `held`. Whether
-    /// other calls run, and how many callers of such wait, is asked where the line was empty.
-    pub(super) fn push(
-        &mut self,
-        now_ns: u64,
-        caller: TenantId,
-        id: CallId,
-        held: bool,
-        others: impl FnOnce() -> (bool, u64),
-    ) {
-        self.join(now_ns, others, |line| line.push(caller, id, held));
-    }
-
-    /// Calls of a caller wait until it may start something again; whether there were any in line.
-    pub(super) fn put_aside(&mut self, caller: TenantId) -> bool {
-        self.line.set_held(caller, true)
-    }
-
-    /// Calls of a caller that were put aside wait in line again; whether there were any. `others` as for
-    /// [`Exclusive::push`].
-    pub(super) fn come_back(
-        &mut self,
-        now_ns: u64,
-        caller: TenantId,
-        others: impl FnOnce() -> (bool, u64),
-    ) -> bool {
-        self.join(now_ns, others, |line| line.set_held(caller, false))
-    }
-
-    /// Puts calls into the line. If they are the first there, others go on for a while.
-    fn join<T>(
-        &mut self,
-        now_ns: u64,
-        others: impl FnOnce() -> (bool, u64),
-        join: impl FnOnce(&mut FairLine<CallId>) -> T,
-    ) -> T {
-        if self.has_line() || self.stage != Stage::Shared {
-            return join(&mut self.line);
-        }
-        let (began, waiting) = others();
-        let callers = waiting.max(1);
-        self.phase = Phase::Ending { callers };
-        self.charge(now_ns);
-        self.shared_tag_ns = self.shared_tag_ns.max(self.line.clock_ns());
-        self.line.set_clock(self.shared_tag_ns);
-        let joined = join(&mut self.line);
-        let before =
-            self.line.first().filter(|first| first.tag_ns <= self.shared_tag_ns).map(|first| first.id);
-        self.phase = Phase::Open { before, callers, began, least_ns: SHARED_PHASE_NS };
-        joined
-    }
-
-    /// Charges the caller that had the device since this was done last.
-    fn charge(&mut self, now_ns: u64) {
-        let used_ns = now_ns.saturating_sub(std::mem::replace(&mut self.charged_ns, now_ns));
-        match (self.served.take(), self.phase) {
-            // Without charges the oldest call is next.
-            (Some(_), _) if Defence::WholeDevice.is_off() => {}
-            (Some(caller), _) => self.line.charge(caller, used_ns),
-            (None, Phase::Open { callers, .. } | Phase::Ending { callers }) => {
-                self.shared_tag_ns = self.shared_tag_ns.saturating_add(used_ns / callers);
-            }
-            // No call had it.
-            (None, Phase::Over) => {}
-        }
-    }
-
-    /// A call starts: if it is one of others, their turn began.
-    pub(super) fn started(&mut self, now_ns: u64) {
-        if let Phase::Open { began, .. } = &mut self.phase
-            && !std::mem::replace(began, true)
-        {
-            self.charged_ns = now_ns;
-        }
-    }
-
-    /// The device is shared again. Of other calls, those of so many callers wait: if they had less of the device than the
-    /// first caller in line, they have it now. If they had a little more, they have it `between` two calls of the line, too,
-    /// each time their part of what the call took: otherwise a call of each caller in line would go before them.
-    pub(super) fn share(&mut self, now_ns: u64, waiting: u64, between: bool) {
-        let took_ns = self.served.filter(|_| between).map(|_| now_ns.saturating_sub(self.charged_ns));
-        self.charge(now_ns);
-        self.shared_tag_ns = self.shared_tag_ns.max(self.line.clock_ns());
-        let ahead_ns = |first: First<CallId>| self.shared_tag_ns.checked_sub(first.tag_ns);
-        let least_ns = match (self.line.first().filter(|_| waiting > 0).map(ahead_ns), took_ns) {
-            (Some(None), _) => {
-                self.line.set_clock(self.shared_tag_ns);
-                SHARED_PHASE_NS
-            }
-            (Some(Some(..SHARED_PHASE_NS)), Some(took_ns)) => {
-                SHARED_PHASE_NS.min(took_ns.saturating_mul(waiting) / self.line.callers().max(1))
-            }
-            _ => return self.phase = Phase::Over,
-        };
-        self.phase = Phase::Open { before: None, callers: waiting, began: false, least_ns };
-    }
-
-    /// When other calls had as much of the device as the first caller in line, but not before they had it for a while.
-    fn phase_ends_ns(&self) -> Option<u64> {
-        let Phase::Open { callers, began, least_ns, .. } = self.phase else { return None };
-        let first = self.line.first().filter(|_| self.stage == Stage::Shared)?;
-        let owed_ns = first.tag_ns.saturating_sub(self.shared_tag_ns).saturating_mul(callers);
-        let least_ns = if began { least_ns } else { WORKER_START_S * 1_000_000_000 };
-        Some(self.charged_ns.saturating_add(owed_ns.max(least_ns)))
-    }
-
-    /// Whether it is still the turn of other calls: of those in lanes, if some are `running`, or of such that wait and
-    /// came before a call, or at any time, which `waits` tells.
-    pub(super) fn is_shared(
-        &mut self,
-        now_ns: u64,
-        running: bool,
-        waits: impl FnOnce(Option<CallId>) -> bool,
-    ) -> bool {
-        if let Phase::Open { before, callers, .. } = self.phase {
-            let over = self.phase_ends_ns().is_none_or(|at_ns| at_ns <= now_ns) || !running && !waits(before);
-            if !over {
-                return true;
-            }
-            self.phase = Phase::Ending { callers };
-        }
-        if !running && self.phase != Phase::Over {
-            self.charge(now_ns);
-            self.phase = Phase::Over;
-        }
-        running
-    }
-
-    /// A call of a caller does not wait any more; whether the device was prepared for it in vain.
-    /// [`Exclusive::share`] follows then.
-    pub(super) fn remove(&mut self, caller: TenantId, id: CallId) -> bool {
-        self.line.remove(caller, id);
-        self.gives_up(|prepared| prepared == id)
-    }
-
-    /// Takes out the calls of a caller of which this is true; whether the device was prepared for one of them in vain.
-    /// [`Exclusive::share`] follows then.
-    pub(super) fn take(&mut self, caller: TenantId, is_one: impl Fn(CallId) -> bool) -> (Vec<CallId>, bool) {
-        let taken = self.line.take(caller, is_one);
-        let in_vain = self.gives_up(|prepared| taken.contains(&prepared));
-        (taken, in_vain)
-    }
-
-    /// Whether the device was prepared for such a call, which does not run now.
-    fn gives_up(&mut self, is_it: impl FnOnce(CallId) -> bool) -> bool {
-        let in_vain = matches!(self.stage, Stage::Preparing(id, _) if is_it(id));
-        if in_vain {
-            self.stage = Stage::Shared;
-        }
-        in_vain
-    }
-
-    /// Whether the device is that worker's, or is about to be.
+    /// True if the device is that worker's, or is about to be.
     pub(super) fn is_for(&self, worker: WorkerId) -> bool {
-        match self.stage {
-            Stage::Preparing(_, w) | Stage::Running(w) => w == worker,
-            Stage::Shared => false,
-        }
+        self.served.is_some_and(|served| served.worker == worker)
     }
 
     /// The call that the device is prepared for, and where it is to run.
     pub(super) fn prepared(&self) -> Option<(CallId, WorkerId)> {
-        match self.stage {
-            Stage::Preparing(id, worker) => Some((id, worker)),
-            Stage::Shared | Stage::Running(_) => None,
+        self.served.and_then(|served| Some((served.prepared?, served.worker)))
+    }
+
+    /// From now on the device is prepared for a caller's call in a worker.
+    pub(super) fn begin(&mut self, now_ns: u64, caller: TenantId, id: CallId, worker: WorkerId) {
+        self.served = Some(Served { caller, worker, since_ns: now_ns, prepared: Some(id) });
+    }
+
+    /// The call that the device was prepared for is in its worker.
+    pub(super) fn run(&mut self) {
+        if let Some(served) = &mut self.served
+            && let (caller, Some(id)) = (served.caller, served.prepared.take())
+        {
+            self.take(caller, |one| one == id);
         }
     }
 
-    /// The device is prepared for a caller's call in a worker.
-    pub(super) fn begin(&mut self, caller: TenantId, id: CallId, worker: WorkerId) {
-        self.line.serve(caller);
-        self.served = Some(caller);
-        self.stage = Stage::Preparing(id, worker);
-    }
-
-    /// The call is in the worker.
-    pub(super) fn run(&mut self, caller: TenantId, id: CallId, worker: WorkerId) {
-        self.stage = Stage::Running(worker);
-        self.line.remove(caller, id);
-    }
-
-    /// The call is over, its worker is, or it gave up. [`Exclusive::share`] follows.
-    pub(super) fn end(&mut self) {
-        self.stage = Stage::Shared;
-    }
-
-    /// Whether no other call starts, whenever it came.
-    pub(super) fn is_closed(&self) -> bool {
-        self.stage != Stage::Shared
-    }
-
-    /// When another phase begins.
-    pub(super) fn next_ns(&self) -> Option<u64> {
-        self.phase_ends_ns()
+    /// The call is over, its worker is, or it gave up: the device is nobody's. Whose it was, and since when.
+    pub(super) fn end(&mut self) -> Option<(TenantId, u64)> {
+        self.served.take().map(|served| (served.caller, served.since_ns))
     }
 }
 
 #[cfg(test)]
-#[path = "exclusive_phases_tests.rs"]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_device_is_prepared_for_a_call_that_waits_and_no_other() {
+        let (caller, worker) = (TenantId::new(1), WorkerId::new(1));
+        let mut exclusive = Exclusive::default();
+        [8, 7].into_iter().for_each(|id| exclusive.push(caller, CallId(id)));
+        assert_eq!(exclusive.first_of(caller), Some(CallId(7)));
+        exclusive.begin(5, caller, CallId(7), worker);
+        assert!(exclusive.is_closed() && exclusive.is_for(worker));
+        assert_eq!(exclusive.prepared(), Some((CallId(7), worker)));
+        assert_eq!(exclusive.take(caller, |id| id == CallId(8)), [CallId(8)]);
+        assert!(!exclusive.is_in_vain());
+        assert_eq!(exclusive.take(caller, |_| true), [CallId(7)]);
+        assert!(exclusive.is_in_vain() && !exclusive.waits());
+        assert_eq!(exclusive.end(), Some((caller, 5)));
+        exclusive.push(caller, CallId(9));
+        exclusive.begin(6, caller, CallId(9), worker);
+        exclusive.run();
+        assert_eq!((exclusive.prepared(), exclusive.is_in_vain()), (None, false));
+        assert_eq!((exclusive.caller(), exclusive.waits()), (Some(caller), false));
+        assert_eq!((exclusive.end(), exclusive.end()), (Some((caller, 6)), None));
+    }
+}

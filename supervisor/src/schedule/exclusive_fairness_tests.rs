@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::SHARED_PHASE_NS;
+use crate::schedule::ResidentPrice;
 
 /// What a caller does: so many calls wait at any time, each for so long, for the whole device or not.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +42,9 @@ struct Device {
 
 impl Device {
     fn new(workers: usize, start_ns: u64, loads: &[Load]) -> Self {
-        let shape = Shape::new(workers, 1);
+        // What a process takes to be made is told by the case.
+        let resident_price = ResidentPrice { made_ns: 10 * start_ns, ..ResidentPrice::GPU };
+        let shape = Shape { resident_price, ..Shape::new(workers, 1) };
         let mut device = Self {
             scheduler: Scheduler::new(shape),
             actions: Vec::new(),
@@ -161,11 +163,11 @@ fn loads() -> impl Strategy<Value = Vec<Load>> {
     prop::collection::vec(load, 2..6)
 }
 
-/// Time in which a caller waits for its turn where it had nothing: each other has one call or the shortest turn, and
-/// every change of turns takes a process's start and empty lanes.
+/// Time in which a caller waits for its turn where it had nothing: each other has one call, and every change takes a
+/// process's start, empty lanes, and a call that has the device when the process comes.
 fn round_ns(loads: &[Load], start_ns: u64) -> u64 {
     let longest_ns = loads.iter().map(|load| load.call_ns).max().unwrap();
-    (loads.len() as u64 + 1) * (2 * longest_ns + 2 * SHARED_PHASE_NS + 2 * start_ns)
+    (loads.len() as u64 + 1) * (3 * longest_ns + 2 * start_ns)
 }
 
 proptest! {

@@ -121,16 +121,18 @@ fn a_worker_that_gives_nothing_back_is_killed() {
 
 #[test]
 fn a_line_of_one_caller_keeps_no_other_waiting() {
-    let mut b = Bench::new(1, 1);
+    let mut b = Bench::new(2, 1);
+    let bobs = b.submit(0, BOB);
+    b.finish(W0, bobs);
     let line = [1, 2, 3].map(|call| b.submit_sized(call, ALICE, WHOLE));
-    b.expect("1 on 0.0");
-    b.submit(4, ALICE);
+    b.expect("0 on 0.0, 1 on 1.0");
+    b.submit(4, BOB);
     b.now = 10 * MS;
-    b.finish(W0, line[0]);
+    b.finish(W1, line[0]);
     b.expect("4 on 0.0");
-    // Another caller had nothing of the device: its call goes before those that came first.
+    // His call for the whole device goes before those that came first, too.
     b.submit_sized(5, BOB, WHOLE);
     let fourth = b.scheduler.calls.running();
     assert_eq!(fourth, 1);
-    assert_eq!(b.scheduler.exclusive.next().map(|id| b.scheduler.calls.get(id).unwrap().call), Some(5));
+    assert_eq!(b.scheduler.placing.next_for_device(), Some(BOB.caller));
 }

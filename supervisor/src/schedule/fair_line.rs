@@ -1,6 +1,5 @@
 //! A line that is fair among callers: the one that had least lately is next, and what each caller has in line itself
-//! goes in its own order (start-time fair queueing: P. Goyal, H. Vin, H. Cheng, SIGCOMM 1996). Calls for the whole
-//! device stand in one; workers that wait for a turn, and domains that wait for a worker, in others (`share_line`).
+//! goes in its own order (start-time fair queueing: P. Goyal, H. Vin, H. Cheng, SIGCOMM 1996). `share_line` has one for each class.
 //!
 //! A clock counts device time that every caller had. Each caller has a tag on it: how far it would be with the next
 //! beginning. The smallest tag is next and sets the clock; what a caller used is added to its tag. A caller that
@@ -16,7 +15,7 @@ use crate::ids::{IdMap, TenantId};
 #[derive(Debug)]
 pub(super) struct FairLine<K> {
     callers: IdMap<TenantId, Caller<K>>,
-    /// First items of callers that are not held, the next one first.
+    /// First items of callers, the next one first.
     ready: BTreeSet<Place<K>>,
     /// Callers without items, until the clock has passed their tags by the credit.
     idle: BTreeSet<(u64, TenantId)>,
@@ -32,20 +31,11 @@ type Place<K> = (u64, K, TenantId);
 struct Caller<K> {
     items: BTreeSet<K>,
     tag_ns: u64,
-    /// It spent its budget: its items do not stand in line.
-    held: bool,
 }
 
 impl<K: Ord + Copy> Caller<K> {
     fn place(&self, caller: TenantId) -> Option<Place<K>> {
-        let first = self.items.first().filter(|_| !self.held)?;
-        Some((self.tag_ns, *first, caller))
-    }
-}
-
-impl<K> Default for FairLine<K> {
-    fn default() -> Self {
-        Self::new(0)
+        Some((self.tag_ns, *self.items.first()?, caller))
     }
 }
 
@@ -90,16 +80,6 @@ impl<K: Ord + Copy> FairLine<K> {
         self.ready.iter().flat_map(move |(_, _, caller)| of(*caller).map(|id| (*caller, *id)))
     }
 
-    /// How many callers stand in line.
-    pub(super) fn callers(&self) -> u64 {
-        self.ready.len() as u64
-    }
-
-    /// Whether a caller has something here.
-    pub(super) fn has(&self, caller: TenantId) -> bool {
-        self.callers.get(&caller).is_some_and(|state| !state.items.is_empty())
-    }
-
     /// A caller's tag: where it would begin now.
     pub(super) fn tag_ns(&self, caller: TenantId) -> u64 {
         let least_ns = self.least_tag_ns();
@@ -109,15 +89,9 @@ impl<K: Ord + Copy> FairLine<K> {
         })
     }
 
-    /// Something waits, for the first time or again; `held` says whether its caller's items stand in line.
-    pub(super) fn push(&mut self, caller: TenantId, id: K, held: bool) {
-        self.set_held(caller, held);
-        self.change(caller, |state| state.items.insert(id));
-    }
-
-    /// As [`FairLine::push`] where nobody is held. A caller that had nothing here is owed one over `parts` of the credit at most:
-    /// where its tag moves as much slower, that is the same device time as another's whole credit.
-    pub(super) fn join(&mut self, caller: TenantId, id: K, parts: u32) {
+    /// Something waits. A caller that had nothing here is owed one over `parts` of the credit at most: where its tag moves as
+    /// much slower, that is the same device time as another's whole credit.
+    pub(super) fn push(&mut self, caller: TenantId, id: K, parts: u32) {
         let least_ns = self.clock_ns.saturating_sub(self.credit_ns / u64::from(parts.max(1)));
         self.change(caller, |state| {
             if state.items.is_empty() {
@@ -132,26 +106,9 @@ impl<K: Ord + Copy> FairLine<K> {
         self.change(caller, |state| state.items.remove(&id))
     }
 
-    /// Takes what a caller has of which this is true, in its order.
-    pub(super) fn take(&mut self, caller: TenantId, is_one: impl Fn(K) -> bool) -> Vec<K> {
-        self.change(caller, |state| {
-            let (taken, left) =
-                std::mem::take(&mut state.items).into_iter().partition::<Vec<_>, _>(|id| is_one(*id));
-            state.items = left.into_iter().collect();
-            taken
-        })
-    }
-
-    /// Whether a caller's items stand in line from now on, which they do not while it is held; whether that changes
-    /// anything.
-    pub(super) fn set_held(&mut self, caller: TenantId, held: bool) -> bool {
-        let Some(state) = self.callers.get(&caller).filter(|state| state.held != held) else { return false };
-        let (changes, clock_ns) = (!state.items.is_empty(), self.clock_ns);
-        self.change(caller, |state| {
-            state.held = held;
-            state.tag_ns = state.tag_ns.max(clock_ns);
-        });
-        changes
+    /// Takes all that a caller has, in its order.
+    pub(super) fn take(&mut self, caller: TenantId) -> impl Iterator<Item = K> {
+        self.change(caller, |state| std::mem::take(&mut state.items)).into_iter()
     }
 
     /// A caller has the device: all others begin at its tag, if they come now.
@@ -186,7 +143,7 @@ impl<K: Ord + Copy> FairLine<K> {
     /// Changes what is known of a caller, and its place with it.
     fn change<T>(&mut self, caller: TenantId, change: impl FnOnce(&mut Caller<K>) -> T) -> T {
         let least_ns = self.least_tag_ns();
-        let fresh = || Caller { items: BTreeSet::new(), tag_ns: least_ns, held: false };
+        let fresh = || Caller { items: BTreeSet::new(), tag_ns: least_ns };
         let state = self.callers.entry(caller).or_insert_with(fresh);
         if let Some(place) = state.place(caller) {
             self.ready.remove(&place);
@@ -230,10 +187,10 @@ mod tests {
 
     #[test]
     fn callers_share_by_time_and_not_by_calls() {
-        let mut line = FairLine::default();
-        (0..100).for_each(|id| line.push(ALICE, CallId(id), false));
+        let mut line = FairLine::new(0);
+        (0..100).for_each(|id| line.push(ALICE, CallId(id), 1));
         assert_eq!(serve(&mut line, 1, |_| 10), [ALICE]);
-        (100..200).for_each(|id| line.push(BOB, CallId(id), false));
+        (100..200).for_each(|id| line.push(BOB, CallId(id), 1));
         // Bob's calls are five times as long.
         let served = serve(&mut line, 60, |caller| if caller == BOB { 50 } else { 10 });
         assert_eq!(served.iter().filter(|caller| **caller == BOB).count(), 10);
@@ -242,13 +199,13 @@ mod tests {
 
     #[test]
     fn a_caller_that_comes_back_is_owed_nothing() {
-        let mut line = FairLine::default();
-        line.push(BOB, CallId(0), false);
+        let mut line = FairLine::new(0);
+        line.push(BOB, CallId(0), 1);
         serve(&mut line, 1, |_| 10);
-        (1..100).for_each(|id| line.push(ALICE, CallId(id), false));
+        (1..100).for_each(|id| line.push(ALICE, CallId(id), 1));
         serve(&mut line, 50, |_| 10);
-        line.push(BOB, CallId(100), false);
-        line.push(BOB, CallId(101), false);
+        line.push(BOB, CallId(100), 1);
+        line.push(BOB, CallId(101), 1);
         assert_eq!(serve(&mut line, 4, |_| 10), [BOB, ALICE, BOB, ALICE]);
     }
 
@@ -257,36 +214,33 @@ mod tests {
         // How often Bob goes first who had less by 30 when he left, and wanted nothing for a while.
         let firsts = |credit_ns| {
             let mut line = FairLine::new(credit_ns);
-            (0..200).for_each(|id| line.push(ALICE, CallId(id), false));
-            line.push(BOB, CallId(1000), false);
+            (0..200).for_each(|id| line.push(ALICE, CallId(id), 1));
+            line.push(BOB, CallId(1000), 1);
             serve(&mut line, 52, |caller| if caller == BOB { 5 } else { 10 });
-            (1001..1100).for_each(|id| line.push(BOB, CallId(id), false));
+            (1001..1100).for_each(|id| line.push(BOB, CallId(id), 1));
             serve(&mut line, 20, |_| 10).iter().take_while(|caller| **caller == BOB).count()
         };
         assert_eq!([0, 25, 60].map(firsts), [1, 4, 7], "one of which is his turn");
     }
 
     #[test]
-    fn a_callers_own_calls_go_in_their_order_and_not_while_it_is_held() {
-        let mut line = FairLine::default();
-        [5, 9, 7].into_iter().for_each(|id| line.push(ALICE, CallId(id), false));
-        line.push(BOB, CallId(6), false);
+    fn a_callers_own_calls_go_in_their_order() {
+        let mut line = FairLine::new(0);
+        [5, 9, 7].into_iter().for_each(|id| line.push(ALICE, CallId(id), 1));
+        line.push(BOB, CallId(6), 1);
         assert_eq!(line.first().map(|first| first.id), Some(CallId(5)));
-        assert!(line.set_held(ALICE, true) && !line.set_held(ALICE, true));
+        assert!(line.remove(ALICE, CallId(5)) && !line.remove(ALICE, CallId(5)));
         assert_eq!(line.first().map(|first| first.id), Some(CallId(6)));
-        assert!(line.has(ALICE));
-        assert_eq!(line.take(ALICE, |id| id != CallId(7)), [5, 9].map(CallId));
+        assert_eq!(line.take(ALICE).collect::<Vec<_>>(), [7, 9].map(CallId));
         line.remove(BOB, CallId(6));
         assert_eq!(line.first(), None);
-        assert!(line.set_held(ALICE, false));
-        assert_eq!(line.first().map(|first| first.id), Some(CallId(7)));
     }
 
     #[test]
     fn callers_without_calls_are_forgotten() {
-        let mut line = FairLine::default();
+        let mut line = FairLine::new(0);
         for caller in 0..100 {
-            line.push(TenantId::new(caller), CallId(caller.into()), false);
+            line.push(TenantId::new(caller), CallId(caller.into()), 1);
         }
         serve(&mut line, 100, |_| 10);
         assert_eq!(line.callers.len(), 100, "each had the device");

@@ -1,8 +1,7 @@
 //! What follows from what the policies say: calls are started, workers bound, brought and handed on.
 
 use super::calls::{CallState, Entry};
-use super::domain_queue::Due;
-use super::lending::{Place, Short};
+use super::lending::Place;
 use super::loading::Fit;
 use super::penalties::Draw;
 use super::quarantine::{Refusal, Use};
@@ -12,6 +11,7 @@ use super::turns::{Order, Turns};
 use super::types::{Action, Call, CallId, Command, Domain, Ended, KillReason, Loss, Verdict, WhyGone};
 use super::view::View;
 use super::workers::{State, Worker};
+use crate::defences::Defence;
 use crate::ids::{TenantId, WorkerId};
 use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
 
@@ -22,14 +22,12 @@ impl<C: Call> Scheduler<C> {
         match entry.state {
             CallState::Queued => {
                 let caller = entry.domain.caller;
-                let Some((entry, held_up_all)) = self.unqueue(id) else { return };
+                let Some((entry, held_up)) = self.unqueue(now_ns, id) else { return };
                 self.judge(now_ns, &entry, Verdict::Neither, actions);
                 let held = self.holds(now_ns, caller);
                 let budget_ns = held.then(|| self.penalties.waits_ns(now_ns, caller));
                 actions.push(Action::Expired { call: entry.call, budget_ns });
-                if held_up_all {
-                    self.share(now_ns, actions);
-                }
+                self.waits_no_more(now_ns, held_up, actions);
             }
             // First the worker may answer by itself; the second time patience is over.
             CallState::Running { worker, lane, overdue: false } => {
@@ -68,24 +66,41 @@ impl<C: Call> Scheduler<C> {
         let Some(entry) = self.calls.get(id) else { return };
         let kind = Kind::of(entry.function, domain.caller, entry.memory_bytes);
         let takes_ns = self.run_times.at_least_ns(kind).unwrap_or(0);
-        let (deadline_ns, late_ns) = (entry.deadline_ns, self.residency.late_ns(now_ns, entry.deadline_ns));
         let (penalties, workers) = (&self.penalties, &self.workers);
         let held = || penalties.holds(now_ns, domain.caller, || workers.runs(domain.caller));
-        self.placing.enqueue(domain, id, Due { deadline_ns, takes_ns, late_ns }, held);
+        self.placing.enqueue(domain, id, (entry.deadline_ns, takes_ns), held);
         self.calls.count(id);
         self.note_contention(now_ns);
     }
 
-    /// A call that waits is taken back; whether the device was being prepared for it, and is to be shared again.
-    pub(super) fn unqueue(&mut self, id: CallId) -> Option<(Entry<C>, bool)> {
+    /// A call that waits is taken back. True if it held up others, since it was for the whole device.
+    pub(super) fn unqueue(&mut self, now_ns: u64, id: CallId) -> Option<(Entry<C>, bool)> {
         let entry = self.calls.remove(id)?;
         if !entry.wants_device(self.shape.shared_faults) {
-            self.placing.unqueue(entry.domain, id);
-            self.note_waits();
+            self.placing.unqueue(entry.domain, id, entry.deadline_ns);
             return Some((entry, false));
         }
-        let held_up_all = self.exclusive.remove(entry.domain.caller, id);
-        Some((entry, held_up_all))
+        self.exclusive.take(entry.domain.caller, |one| one == id);
+        self.list_whole(now_ns, entry.domain.caller);
+        Some((entry, true))
+    }
+
+    /// A call of a domain waits no more: it is about to start.
+    pub(super) fn take_from_queue(&mut self, domain: Domain, id: CallId) {
+        if let Some(entry) = self.calls.get(id) {
+            self.placing.started(domain, id, entry.deadline_ns);
+        }
+    }
+
+    /// A caller asks for the whole device as long as calls of it need that and may start. True if it asks since now.
+    pub(super) fn list_whole(&mut self, now_ns: u64, caller: TenantId) -> bool {
+        match self.exclusive.first_of(caller).is_some() && !self.holds(now_ns, caller) {
+            true => self.placing.ask_for_device(caller),
+            false => {
+                self.placing.ask_no_more(caller);
+                false
+            }
+        }
     }
 
     /// Gives a waiting call to a worker that has room for it, in a lane that has the memory.
@@ -101,17 +116,19 @@ impl<C: Call> Scheduler<C> {
         let (alone, call, domain) = (entry.attempts.is_suspect(), entry.call.clone(), entry.domain);
         self.lending.lend(worker, place, entry.need());
         self.workers.put(worker, id, place.lane, entry.wants_all_lanes());
+        if self.workers[worker].past.functions() == 0 {
+            // All others paid for its process, too.
+            self.placing.charge(domain.caller, self.residency.taken_ns());
+        }
         let installs = self.workers[worker].past.ran(place.lane, entry.function, entry.weight_bytes);
         let clock_ns = self.turns.as_ref().map_or(0, |turns| turns.in_the_way_ns(now_ns));
         self.calls.started(id, worker, place.lane, installs, [now_ns, clock_ns]);
-        self.exclusive.started(now_ns);
         let Place { lane, lane_bytes: memory_bytes } = place;
         self.tell(worker, Command::Start { lane, alone, memory_bytes, id, call, load }, actions);
         self.turn(actions, |turns, orders| turns.has_work(now_ns, worker, domain.caller, orders));
         self.note_contention(now_ns);
         if self.penalties.is_careful(now_ns, domain.caller) {
             self.placing.hold(domain.caller);
-            self.note_waits();
         }
     }
 
@@ -169,16 +186,12 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn feed(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
         if self.workers[worker].state == State::Free {
             let view = View::new(&self.workers, &self.exclusive);
-            let waited = self.placing.unplaced();
-            let Some(domain) = self.placing.next_for_free(now_ns, view) else { return };
-            if self.placing.unplaced() < waited {
-                self.residency.came(now_ns);
-            }
+            let Some(domain) = self.placing.next_for_free(view) else { return };
             self.bind(now_ns, worker, domain, actions);
         } else if self.placing.may_go(now_ns, &self.workers[worker], &self.residency) {
             let slot = &self.workers[worker];
             let waits = slot.served().is_some_and(|domain| self.lending.has_in_line(domain));
-            match !waits && self.placing.overstays(now_ns, slot, self.view(), &self.residency) {
+            match !waits && self.placing.overstays(slot, self.view(), &self.residency) {
                 true => self.hand_on(now_ns, worker, actions),
                 false => self.make_room(now_ns, actions),
             }
@@ -189,13 +202,15 @@ impl<C: Call> Scheduler<C> {
         while let Some(id) = self.next_of(now_ns, worker) {
             match self.fit(now_ns, worker, domain, id, actions) {
                 Ok(fit) => {
-                    self.placing.started(domain, id);
+                    self.take_from_queue(domain, id);
                     self.start(now_ns, worker, fit, id, actions);
                 }
-                Err(short @ Short::OwnerLimit(_)) => self.wait_for_memory(now_ns, worker, id, short, actions),
                 Err(short) => {
                     self.wait_for_memory(now_ns, worker, id, short, actions);
-                    break;
+                    if self.calls.get(id).is_some() {
+                        break;
+                    }
+                    // It was refused: the next one may have what it needs.
                 }
             }
         }
@@ -352,25 +367,23 @@ impl<C: Call> Scheduler<C> {
         refusal: Refusal,
         actions: &mut Vec<Action<C>>,
     ) {
-        let held_up = self.exclusive.has_line();
         let calls = &self.calls;
         let is_one =
             |id| calls.get(id).is_some_and(|entry| !entry.attempts.is_suspect() && entry.used() == used);
         // All calls of a function by one caller are of one domain.
         let mut refused = self.placing.take(domain, is_one);
-        let (in_line, in_vain) = self.exclusive.take(domain.caller, is_one);
-        refused.extend(in_line);
+        let whole = self.exclusive.take(domain.caller, is_one);
+        let held_up = !whole.is_empty();
+        refused.extend(whole);
         refused.sort_unstable();
         for id in refused {
             let call = self.calls.remove(id).map(|entry| entry.call);
             actions.extend(call.map(|call| Action::Refused { call, refusal }));
         }
-        if in_vain {
-            self.share(now_ns, actions);
-        }
         if held_up {
-            self.resume(now_ns, actions);
+            self.list_whole(now_ns, domain.caller);
         }
+        self.waits_no_more(now_ns, held_up, actions);
     }
 
     /// A process ended under a caller, or is about to.
@@ -378,9 +391,8 @@ impl<C: Call> Scheduler<C> {
         let draw = self.penalties.draw(now_ns, caller);
         if self.holds(now_ns, caller) {
             self.placing.hold(caller);
-            self.note_waits();
             // Other callers' calls do not wait behind those of this one.
-            if self.exclusive.put_aside(caller) {
+            if self.placing.ask_no_more(caller) {
                 self.resume(now_ns, actions);
             }
         }
@@ -393,8 +405,7 @@ impl<C: Call> Scheduler<C> {
             return;
         }
         let released = self.placing.release(caller);
-        let others = || (self.calls.in_processes() != 0, self.placing.waiting_callers(|_| true));
-        if self.exclusive.come_back(now_ns, caller, others) || released {
+        if self.list_whole(now_ns, caller) || released {
             self.resume(now_ns, actions);
         }
     }
@@ -408,32 +419,33 @@ impl<C: Call> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) {
         self.calls.count(id);
-        let held = self.holds(now_ns, caller);
-        let others = || (self.calls.in_processes() != 0, self.placing.waiting_callers(|_| true));
-        self.exclusive.push(now_ns, caller, id, held, others);
+        self.exclusive.push(caller, id);
+        self.list_whole(now_ns, caller);
+        self.note_contention(now_ns);
         // Another one may have waited until this one was no longer running.
         self.try_exclusive(now_ns, actions);
     }
 
-    /// Begins with the first call in line for the whole device, once it is its caller's turn and all lanes are empty.
+    /// Begins with the next call for the whole device, once all lanes are empty.
     pub(super) fn try_exclusive(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        let Some(id) = self.exclusive.next() else { return };
-        let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return };
-        if self.holds(now_ns, domain.caller) {
-            // What was prepared for it was in vain: its worker ended, and that spent the budget.
-            self.exclusive.put_aside(domain.caller);
-            return self.resume(now_ns, actions);
-        }
-        let (running, placing) = (self.calls.in_processes() != 0, &self.placing);
-        if self.exclusive.is_shared(now_ns, running, |before| placing.has_older(before)) {
+        if !self.exclusive.waits() || self.exclusive.is_closed() || self.calls.in_processes() != 0 {
             return;
+        }
+        let Some(caller) = self.placing.next_for_device() else { return };
+        let Some(id) = self.exclusive.first_of(caller) else { return };
+        let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return };
+        if self.holds(now_ns, caller) {
+            // What was prepared for it was in vain: its worker ended, and that spent the budget.
+            self.placing.ask_no_more(caller);
+            return self.resume(now_ns, actions);
         }
         let has = |state| self.workers.iter().find(|(_, w)| w.state == state).map(|(worker, _)| worker);
         if let Some(worker) = has(State::Bound(domain)).or_else(|| has(State::Free)) {
             self.bind(now_ns, worker, domain, actions);
             self.placing.stand(domain);
             self.lending.reopen();
-            self.exclusive.begin(domain.caller, id, worker);
+            self.placing.serve_device(caller);
+            self.exclusive.begin(now_ns, caller, id, worker);
             self.advance(now_ns, actions);
         } else if self.workers.coming() == 0 {
             // Where all belong to others, the fresh process in the slot of one of them is for this call.
@@ -455,23 +467,20 @@ impl<C: Call> Scheduler<C> {
         }
         // Its domain had everything: a domain that waits for a worker need not wait for its residency.
         self.workers[worker].bound_ns = 0;
-        self.exclusive.end();
         self.share(now_ns, actions);
     }
 
-    /// All workers may have calls again: whose turn it is starts.
+    /// The device is no one call's any more: its caller is charged, and whose turn it is starts.
     pub(super) fn share(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        let exclusive = &self.exclusive;
-        // Callers that stand in line are charged there.
-        let others = self.placing.waiting_callers(|caller| !exclusive.has_calls_of(caller));
-        let waiting = match others {
-            0 => u64::from(self.placing.has_older(None)),
-            others => others,
-        };
-        // Suspects are judged first.
-        let next = exclusive.next().and_then(|id| self.calls.get(id));
-        let between = !next.is_some_and(|entry| entry.attempts.is_suspect());
-        self.exclusive.share(now_ns, waiting, between);
+        if let Some((caller, since_ns)) = self.exclusive.end() {
+            // Where there are no turns, callers are charged for each of their lanes.
+            let lanes = if self.turns.is_some() { 1 } else { u64::from(self.shape.lanes) };
+            let had_ns = now_ns.saturating_sub(since_ns).saturating_mul(lanes);
+            // Without charges it is the same caller's again.
+            if !Defence::WholeDevice.is_off() {
+                self.placing.charge_device(caller, had_ns);
+            }
+        }
         self.serve_line(now_ns, actions);
         self.resume(now_ns, actions);
     }

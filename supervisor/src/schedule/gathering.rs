@@ -49,9 +49,8 @@ impl<C: Call> Scheduler<C> {
             }
             Short::OwnLimit => {
                 let Some(need) = self.need_of(worker, id) else { return };
-                let taken = &mut self.taken;
-                self.lending.take_back_own(now_ns, &self.workers, worker, domain.caller, need, taken);
-                self.tell_taken(actions);
+                let keep = self.lending.lane_of(&self.workers, worker, need);
+                self.take_back_own(now_ns, domain.caller, keep, actions);
                 if self.give_up_own_weights(worker, domain.caller, need, actions) {
                     match self.exclusive.is_for(worker) {
                         true => self.advance(now_ns, actions),
@@ -59,8 +58,28 @@ impl<C: Call> Scheduler<C> {
                     }
                 }
             }
-            Short::OwnerLimit(weights_bytes) => self.refuse_weights(now_ns, id, weights_bytes, actions),
+            Short::OwnerLimit(weights_bytes) => {
+                let is_own = domain.owner == domain.caller;
+                let comes = is_own && self.take_back_own(now_ns, domain.caller, None, actions);
+                if !comes && !(is_own && self.workers.runs(domain.caller)) {
+                    self.refuse_weights(now_ns, id, weights_bytes, actions);
+                }
+            }
         }
+    }
+
+    /// Takes memory back from a caller's own lanes without calls but for one, so that its call fits into what it may have. True if
+    /// something comes back.
+    fn take_back_own(
+        &mut self,
+        now_ns: u64,
+        caller: TenantId,
+        keep: Option<(WorkerId, u32)>,
+        actions: &mut Vec<Action<C>>,
+    ) -> bool {
+        let comes = self.lending.take_back_own(now_ns, &self.workers, caller, keep, &mut self.taken);
+        self.tell_taken(actions);
+        comes
     }
 
     /// Takes memory back for a call in a worker: from lanes without calls, then of weights, at last from residents whose
@@ -182,7 +201,7 @@ impl<C: Call> Scheduler<C> {
             match self.fit(now_ns, worker, domain, id, actions) {
                 Ok(fit) => {
                     self.lending.next();
-                    self.placing.started(domain, id);
+                    self.take_from_queue(domain, id);
                     self.start(now_ns, worker, fit, id, actions);
                     // Its next call stands behind those of others.
                     self.feed(now_ns, worker, actions);
@@ -190,6 +209,10 @@ impl<C: Call> Scheduler<C> {
                 Err(short @ (Short::OwnLimit | Short::OwnerLimit(_))) => {
                     self.lending.next();
                     self.wait_for_memory(now_ns, worker, id, short, actions);
+                    if self.calls.get(id).is_none() {
+                        // It was refused: the next one of its domain may have what it needs.
+                        self.feed(now_ns, worker, actions);
+                    }
                 }
                 Err(short @ (Short::Line | Short::Crowded)) => {
                     return self.wait_for_memory(now_ns, worker, id, short, actions);
@@ -208,8 +231,7 @@ impl<C: Call> Scheduler<C> {
         let Some(need) = self.need_of(worker, id) else { return };
         if self.holds(now_ns, domain.caller) {
             // Its caller spent the budget meanwhile, elsewhere.
-            self.exclusive.put_aside(domain.caller);
-            self.exclusive.end();
+            self.placing.ask_no_more(domain.caller);
             return self.share(now_ns, actions);
         }
         if self.lending.excess_bytes(&self.workers, worker, domain.caller, need) > 0 {
@@ -218,10 +240,11 @@ impl<C: Call> Scheduler<C> {
         match self.fit_whole(worker, id, actions) {
             Ok(fit) => {
                 self.lending.reopen();
-                self.exclusive.run(domain.caller, id, worker);
+                self.exclusive.run();
+                self.list_whole(now_ns, domain.caller);
                 self.start(now_ns, worker, fit, id, actions);
             }
-            Err(Short::OwnerLimit(bytes)) => self.refuse_weights(now_ns, id, bytes, actions),
+            Err(short @ Short::OwnerLimit(_)) => self.wait_for_memory(now_ns, worker, id, short, actions),
             Err(_) => self.gather(now_ns, worker, id, actions),
         }
     }

@@ -431,21 +431,27 @@ impl Lending {
         short
     }
 
-    /// Takes memory back from a caller's own lanes without calls, so that its call fits into what it may have.
+    /// The lane of a worker that a call would have.
+    pub(super) fn lane_of(&self, workers: &Workers, worker: WorkerId, need: Need) -> Option<(WorkerId, u32)> {
+        self.lane_for(worker, &workers[worker], need, 0).map(|(place, _)| (worker, place.lane))
+    }
+
+    /// Takes memory back from a caller's own lanes without calls, but for one. True if something of the caller's comes back.
     pub(super) fn take_back_own(
         &mut self,
         now_ns: u64,
         workers: &Workers,
-        worker: WorkerId,
         caller: TenantId,
-        need: Need,
+        keep: Option<(WorkerId, u32)>,
         taken: &mut TakeBack,
-    ) {
-        let keep = self.lane_for(worker, &workers[worker], need, 0).map(|(place, _)| place.lane);
+    ) -> bool {
+        let mut comes = false;
         for (id, own) in workers.iter().filter(|(_, own)| own.serves(caller)) {
-            let lanes = self.idle_lanes(id, own, keep.filter(|_| id == worker));
+            let lanes = self.idle_lanes(id, own, keep.and_then(|(worker, lane)| (worker == id).then_some(lane)));
             self.tell(now_ns, id, lanes, taken);
+            comes |= !self.workers[id.get()].returning.is_empty();
         }
+        comes
     }
 
     /// A worker came to a caller: what the one before it left there is taken back, where it is more than this one may

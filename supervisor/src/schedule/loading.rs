@@ -227,13 +227,12 @@ impl<C: Call> Scheduler<C> {
         weights_bytes: u64,
         actions: &mut Vec<Action<C>>,
     ) {
-        let held_up = self.exclusive.has_line();
-        let Some((entry, held_up_all)) = self.unqueue(id) else { return };
+        let Some((entry, held_up)) = self.unqueue(now_ns, id) else { return };
         self.judge(now_ns, &entry, Verdict::Neither, actions);
         let has_bytes =
             self.lending.bytes_of(entry.domain.owner, &self.workers).saturating_add(weights_bytes);
         actions.push(Action::OverQuota { call: entry.call, has_bytes, needs_bytes: entry.weight_bytes });
-        self.waits_no_more(now_ns, held_up, held_up_all, actions);
+        self.waits_no_more(now_ns, held_up, actions);
     }
 
     pub(super) fn loaded(

@@ -14,8 +14,8 @@
 //! - `overruns`: calls that are in the way of others for too long.
 //! - `lending`: who has what of the device's memory, and whose calls wait for some.
 //! - `residency`: which resident gives way to another domain, and when.
-//! - `exclusive`: calls that need the whole device; `fair_line`: whose is next.
-//! - `domain_queue`: whose turn it is within a domain; `domain_line`: which domain gets a worker next.
+//! - `asks`: which domain gets a worker next, and which caller the whole device; `exclusive`: calls that need that.
+//! - `domain_queue`: whose turn it is within a domain.
 //! - `run_times`: how long calls take at least; `device_time`: what each tenant used.
 //! - `retry`: calls whose process ended are run again.
 //! - `penalties`: for callers whose calls fail: [`budget`], [`quarantine`] and `unproven`.
@@ -23,11 +23,11 @@
 //! - [`weights`]: which functions' weights stay on a device (`weight_holders`: who has them; `idle_weights`: which go first); `loading`: how
 //!   calls get them.
 
+mod asks;
 pub mod budget;
 mod calls;
 mod deadlines;
 mod device_time;
-mod domain_line;
 mod domain_queue;
 pub mod events;
 mod exclusive;

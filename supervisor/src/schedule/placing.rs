@@ -3,14 +3,14 @@
 //! A worker serves one domain (owner, caller) at a time, not less than the domain's residency while others wait; which
 //! one gives way then is found in `giving_way`.
 //! Calls of a domain start by their deadlines (`domain_queue`); domains without a worker are served by the shares of
-//! their callers (`domain_line`).
+//! their callers, and so are callers that need the whole device (`asks`).
 
 mod giving_way;
 
 use std::collections::VecDeque;
 
-use super::domain_line::DomainLine;
-use super::domain_queue::{DomainQueue, Due};
+use super::asks::Asks;
+use super::domain_queue::DomainQueue;
 use super::lane_shares;
 use super::residency::Residency;
 use super::types::{CallId, Domain, Shape, TenantShare};
@@ -30,29 +30,23 @@ pub(super) struct Placing {
     several_workers: usize,
     /// The domains of each caller.
     of_caller: IdMap<TenantId, Vec<Domain>>,
-    /// Callers that have several domains.
-    several_domains: usize,
-    /// Domains with waiting calls and no worker.
-    unplaced: DomainLine,
+    /// Domains with waiting calls and no worker, and callers that need the whole device.
+    asks: Asks,
     /// Domains that have workers and may have more calls than those can take.
     waiting: VecDeque<Domain>,
     /// When a worker may be taken that a domain waits for.
     room_ns: Option<u64>,
-    /// Since the last search a domain came whose caller has no worker, while others have several domains.
-    needy_came: bool,
 }
 
 #[derive(Debug, Default)]
 struct DomainState {
     queue: DomainQueue,
     workers: WorkerSet,
-    /// Whether it stands in [`Placing::unplaced`].
+    /// True if it asks for a worker in [`Placing::asks`].
     is_unplaced: bool,
-    /// How often others came before it while it was the first there.
-    passed_over: u32,
-    /// Whether it stands in [`Placing::waiting`].
+    /// True if it stands in [`Placing::waiting`].
     waits: bool,
-    /// Its caller spent its budget: none of its calls start, and it stands in neither line.
+    /// True if its caller spent its budget: none of its calls start, and it stands in neither line.
     held: bool,
 }
 
@@ -66,18 +60,16 @@ impl Placing {
             domains: IdMap::default(),
             several_workers: 0,
             of_caller: IdMap::default(),
-            several_domains: 0,
-            unplaced: DomainLine::new(shape.residency_ns),
+            asks: Asks::new(shape.residency_ns),
             waiting: VecDeque::new(),
             room_ns: None,
-            needy_came: false,
         }
     }
 
     /// The device is set up otherwise.
     pub(super) fn resize(&mut self, shape: &Shape) {
         (self.lanes, self.workers_per_domain) = (shape.lanes, shape.workers_per_domain);
-        self.unplaced.set_turn(shape.residency_ns);
+        self.asks.set_turn(shape.residency_ns);
         // Those that have workers may have more now.
         let waiting: Vec<_> =
             self.domains.iter().filter(|(_, d)| !d.workers.is_empty()).map(|(domain, _)| *domain).collect();
@@ -101,7 +93,8 @@ impl Placing {
             Some(d) => d.held || !d.queue.is_empty(),
             None => held(),
         };
-        if blocked || view.exclusive.barrier(domain.caller).is_some() || !self.may_use_lane(domain, view) {
+        if blocked || !self.goes_before_device(domain.caller, None, view) || !self.may_use_lane(domain, view)
+        {
             return None;
         }
         let bound = state.map_or(WorkerSet::default(), |d| d.workers);
@@ -115,16 +108,20 @@ impl Placing {
     /// A domain, made if it has nothing yet; then `held` is asked whether its caller is.
     fn domain_mut(&mut self, domain: Domain, held: impl FnOnce() -> bool) -> &mut DomainState {
         self.domains.entry(domain).or_insert_with(|| {
-            let of_caller = self.of_caller.entry(domain.caller).or_default();
-            of_caller.push(domain);
-            self.several_domains += usize::from(of_caller.len() == 2);
+            self.of_caller.entry(domain.caller).or_default().push(domain);
             DomainState { held: held(), ..DomainState::default() }
         })
     }
 
-    /// A call waits, for the first time or again: of equal deadlines, none overtakes an older one.
-    pub(super) fn enqueue(&mut self, domain: Domain, id: CallId, due: Due, held: impl FnOnce() -> bool) {
-        self.domain_mut(domain, held).queue.push(id, due);
+    /// A call waits, for the first time or again, which is over at its deadline and takes so long at least.
+    pub(super) fn enqueue(
+        &mut self,
+        domain: Domain,
+        id: CallId,
+        (deadline_ns, takes_ns): (u64, u64),
+        held: impl FnOnce() -> bool,
+    ) {
+        self.domain_mut(domain, held).queue.push(id, deadline_ns, takes_ns);
         self.stand(domain);
     }
 
@@ -143,23 +140,56 @@ impl Placing {
 
     /// A caller used the device for so long.
     pub(super) fn charge(&mut self, caller: TenantId, used_ns: u64) {
-        self.unplaced.charge(caller, used_ns);
+        self.asks.charge(caller, used_ns);
+    }
+
+    /// A caller had the whole device for so long.
+    pub(super) fn charge_device(&mut self, caller: TenantId, used_ns: u64) {
+        self.asks.charge_device(caller, used_ns);
+    }
+
+    /// A caller has calls that need the whole device. True if it did not ask for it before.
+    pub(super) fn ask_for_device(&mut self, caller: TenantId) -> bool {
+        self.asks.push_device(caller)
+    }
+
+    /// A caller asks for the whole device no more, or may not now. True if it did.
+    pub(super) fn ask_no_more(&mut self, caller: TenantId) -> bool {
+        self.asks.remove_device(caller)
+    }
+
+    /// The caller to which the whole device goes next, if one asks for it.
+    pub(super) fn next_for_device(&self) -> Option<TenantId> {
+        self.asks.device()
+    }
+
+    /// The whole device goes to a caller.
+    pub(super) fn serve_device(&mut self, caller: TenantId) {
+        self.asks.serve(caller);
+    }
+
+    /// True if a caller's call may start as far as calls for the whole device are concerned: its caller had less than the one that
+    /// has such a call, or it waited and came before those of its own caller.
+    fn goes_before_device(&self, caller: TenantId, waited: Option<CallId>, view: View<'_>) -> bool {
+        let came_before =
+            || waited.is_some_and(|id| view.exclusive.first_of(caller).is_some_and(|first| id < first));
+        !view.exclusive.is_closed() && (self.asks.goes_before_device(caller) || came_before())
     }
 
     /// What a caller is given of the device.
     pub(super) fn share_of(&self, caller: TenantId) -> TenantShare {
-        self.unplaced.share_of(caller)
+        self.asks.share_of(caller)
     }
 
     /// A caller is given this from now on.
     pub(super) fn set_share(&mut self, caller: TenantId, share: TenantShare) {
-        self.unplaced.set_share(caller, share);
+        self.asks.set_share(caller, share);
     }
 
-    /// A call waits no more.
-    pub(super) fn unqueue(&mut self, domain: Domain, id: CallId) {
+    /// A call with this deadline waits no more.
+    pub(super) fn unqueue(&mut self, domain: Domain, id: CallId, deadline_ns: u64) {
         let Some(d) = self.domains.get_mut(&domain) else { return };
-        d.queue.remove(id);
+        d.queue.remove(id, deadline_ns);
         self.drop_if_empty(domain);
     }
 
@@ -171,28 +201,13 @@ impl Placing {
         taken
     }
 
-    /// Whether any call waits that may start and came before this one, or at any time.
-    pub(super) fn has_older(&self, before: Option<CallId>) -> bool {
-        let is_older = |first: CallId| before.is_none_or(|before| first < before);
-        self.domains.values().any(|d| !d.held && d.queue.oldest().is_some_and(is_older))
-    }
-
-    /// How many callers of those of which this is true have calls that wait and may start.
-    pub(super) fn waiting_callers(&self, counts: impl Fn(TenantId) -> bool) -> u64 {
-        let waits =
-            |domain: &Domain| self.domains.get(domain).is_some_and(|d| !d.held && !d.queue.is_empty());
-        let callers =
-            self.of_caller.iter().filter(|(caller, domains)| counts(**caller) && domains.iter().any(waits));
-        callers.count() as u64
-    }
-
     /// A worker serves a domain from now on.
     pub(super) fn bound(&mut self, worker: WorkerId, domain: Domain, held: impl FnOnce() -> bool) {
         let d = self.domain_mut(domain, held);
         d.workers.set(worker, true);
         let is_second = d.workers.len() == 2;
         if std::mem::take(&mut d.is_unplaced) {
-            self.unplaced.remove(domain);
+            self.asks.remove(domain);
         }
         self.several_workers += usize::from(is_second);
     }
@@ -214,8 +229,7 @@ impl Placing {
         };
         if d.workers.is_empty() {
             if !std::mem::replace(&mut d.is_unplaced, true) {
-                self.unplaced.push(domain);
-                self.needy_came |= self.several_domains > 0 && self.workers_of(domain.caller) == 0;
+                self.asks.push(domain);
             }
         } else if d.workers.len() < self.workers_per_domain && !std::mem::replace(&mut d.waits, true) {
             self.waiting.push_back(domain);
@@ -232,11 +246,10 @@ impl Placing {
             self.waiting.retain(|waiting| *waiting != domain);
         }
         if d.is_unplaced {
-            self.unplaced.remove(domain);
+            self.asks.remove(domain);
         }
         if let Some(all) = self.of_caller.get_mut(&domain.caller) {
             all.retain(|one| *one != domain);
-            self.several_domains -= usize::from(all.len() == 1);
             if all.is_empty() {
                 self.of_caller.remove(&domain.caller);
             }
@@ -250,7 +263,7 @@ impl Placing {
             if let Some(d) = self.domains.get_mut(domain) {
                 d.held = true;
                 if std::mem::take(&mut d.is_unplaced) {
-                    self.unplaced.remove(*domain);
+                    self.asks.remove(*domain);
                 }
                 waited |= std::mem::take(&mut d.waits);
             }
@@ -260,32 +273,30 @@ impl Placing {
         }
     }
 
-    /// Calls of a caller may start again; whether it was held.
+    /// Calls of a caller may start again. True if it was held.
     pub(super) fn release(&mut self, caller: TenantId) -> bool {
-        let mut freed: Vec<(Option<CallId>, Domain)> = Vec::new();
+        let mut freed: Vec<Domain> = Vec::new();
         for domain in self.of_caller.get(&caller).into_iter().flatten() {
             if let Some(d) = self.domains.get_mut(domain).filter(|d| d.held) {
                 d.held = false;
-                freed.push((d.queue.oldest(), *domain));
+                freed.push(*domain);
             }
         }
-        // The one that waited longest first.
-        freed.sort_unstable_by_key(|(first, _)| *first);
-        freed.iter().for_each(|(_, domain)| self.stand(*domain));
+        freed.iter().for_each(|domain| self.stand(*domain));
         !freed.is_empty()
     }
 
-    /// Whether a domain's first call waits for a worker only.
+    /// True if a domain's first call waits for a worker only.
     fn may_start(&self, domain: Domain, view: View<'_>) -> bool {
-        self.domains
-            .get(&domain)
-            .is_some_and(|d| d.queue.first(view.exclusive.barrier(domain.caller)).is_some())
+        let first = self.domains.get(&domain).and_then(|d| d.queue.first());
+        first.is_some()
+            && self.goes_before_device(domain.caller, first, view)
             && self.may_use_lane(domain, view)
     }
 
     /// Whether what callers are given decides how many lanes each may use.
     pub(super) fn limits_lanes(&self) -> bool {
-        self.shares_lanes && !self.unplaced.is_even()
+        self.shares_lanes && !self.asks.is_even()
     }
 
     /// Whether one more lane may be a domain's. Its first one always may, since the domains of a caller do not wait for each
@@ -305,12 +316,11 @@ impl Placing {
 
     /// The domain that a free worker should serve: one without workers, else one that has more calls than its workers
     /// can take. It is bound to it then.
-    pub(super) fn next_for_free(&mut self, now_ns: u64, view: View<'_>) -> Option<Domain> {
-        if let Some((first, domain)) = self.next_unplaced(now_ns, view) {
-            self.unplaced.serve(domain);
-            self.domains.get_mut(&first)?.passed_over += 1;
-            let state = self.domains.get_mut(&domain)?;
-            (state.is_unplaced, state.passed_over) = (false, 0);
+    pub(super) fn next_for_free(&mut self, view: View<'_>) -> Option<Domain> {
+        if let Some(domain) = self.next_unplaced(view) {
+            self.asks.serve(domain.caller);
+            self.asks.remove(domain);
+            self.domains.get_mut(&domain)?.is_unplaced = false;
             return Some(domain);
         }
         for _ in 0..self.waiting.len() {
@@ -344,11 +354,10 @@ impl Placing {
             return None;
         }
         let domain = worker.served()?;
-        if !self.may_use_lane(domain, view) {
+        let first = self.domains.get(&domain).filter(|d| !d.held)?.queue.first()?;
+        if !self.goes_before_device(domain.caller, Some(first), view) || !self.may_use_lane(domain, view) {
             return None;
         }
-        let queue = &self.domains.get(&domain).filter(|d| !d.held)?.queue;
-        let first = queue.first(view.exclusive.barrier(domain.caller))?;
         if wants_all(first) && !worker.has_room(true) {
             return None;
         }
@@ -360,21 +369,21 @@ impl Placing {
         self.domains.get(&domain).into_iter().flat_map(move |d| d.queue.next_few(most))
     }
 
-    /// A call of a domain that waited is in a worker.
-    pub(super) fn started(&mut self, domain: Domain, id: CallId) {
+    /// A call of a domain that waited, with this deadline, is in a worker.
+    pub(super) fn started(&mut self, domain: Domain, id: CallId, deadline_ns: u64) {
         if let Some(d) = self.domains.get_mut(&domain) {
-            d.queue.remove(id);
+            d.queue.remove(id, deadline_ns);
         }
     }
 
-    /// How many domains without workers wait for one.
-    pub(super) fn unplaced(&self) -> usize {
-        self.unplaced.len()
+    /// True if an idle worker may be wanted by domains without workers.
+    pub(super) fn has_unplaced(&self) -> bool {
+        self.asks.domains() > 0
     }
 
-    /// Whether an idle worker may be wanted by domains without workers.
-    pub(super) fn has_unplaced(&self) -> bool {
-        !self.unplaced.is_empty()
+    /// True if anybody asks for a worker or for the whole device.
+    pub(super) fn has_asks(&self) -> bool {
+        !self.asks.is_empty()
     }
 
     /// Whether calls wait whose domains have workers, and may have more.

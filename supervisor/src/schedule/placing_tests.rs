@@ -27,15 +27,20 @@ fn bind(placing: &mut Placing, workers: &mut Workers, worker: WorkerId, domain: 
 fn a_domain_gets_its_own_worker_then_a_free_one() {
     let (mut placing, mut workers, residency) = two_workers();
     bind(&mut placing, &mut workers, W1, ALICE);
-    let mut exclusive = Exclusive::new();
+    let mut exclusive = Exclusive::default();
     let find = |placing: &Placing, workers: &Workers, domain, exclusive: &Exclusive| {
         placing.find_lane(0, domain, false, || false, View::new(workers, exclusive), &residency)
     };
     assert_eq!(find(&placing, &workers, ALICE, &exclusive), Some(W1));
     assert_eq!(find(&placing, &workers, BOB, &exclusive), Some(W0));
-    exclusive.push(0, BOB.caller, CallId(9), false, || (true, 1));
+    placing.ask_for_device(BOB.caller);
+    assert_eq!(find(&placing, &workers, ALICE, &exclusive), None, "she had no less than he");
+    placing.charge_device(BOB.caller, 1);
     assert_eq!(find(&placing, &workers, BOB, &exclusive), None, "a call of his waits for the whole device");
-    assert_eq!(find(&placing, &workers, ALICE, &exclusive), Some(W1), "for a while others go on");
+    assert_eq!(find(&placing, &workers, ALICE, &exclusive), Some(W1), "she had less");
+    exclusive.begin(0, BOB.caller, CallId(9), W0);
+    assert_eq!(find(&placing, &workers, ALICE, &exclusive), None, "it is his");
+    exclusive.end();
     workers.put(W1, CallId(1), 0, false);
     assert_eq!(find(&placing, &workers, ALICE, &exclusive), None, "it may have one worker only");
 }
@@ -43,81 +48,29 @@ fn a_domain_gets_its_own_worker_then_a_free_one() {
 #[test]
 fn the_domain_that_waited_longest_is_next_for_a_free_worker() {
     let (mut placing, workers, _) = two_workers();
-    placing.enqueue(BOB, CallId(1), Due::default(), || false);
-    placing.enqueue(ALICE, CallId(2), Due::default(), || false);
-    placing.enqueue(BOB, CallId(3), Due::default(), || false);
-    let next = |placing: &mut Placing| placing.next_for_free(0, View::new(&workers, &Exclusive::new()));
+    placing.enqueue(BOB, CallId(1), (0, 0), || false);
+    placing.enqueue(ALICE, CallId(2), (0, 0), || false);
+    placing.enqueue(BOB, CallId(3), (0, 0), || false);
+    let next = |placing: &mut Placing| placing.next_for_free(View::new(&workers, &Exclusive::default()));
     for (worker, domain, id) in [(W0, BOB, 1), (W1, ALICE, 2)] {
         assert_eq!(next(&mut placing), Some(domain));
         placing.bound(worker, domain, || false);
-        placing.started(domain, CallId(id));
+        placing.started(domain, CallId(id), 0);
     }
     assert_eq!(next(&mut placing), None, "its worker takes the rest");
 }
 
 #[test]
-fn a_worker_goes_to_the_first_domain_that_has_a_call_in_time() {
-    let (mut placing, workers, _) = two_workers();
-    let carol = Domain { owner: TenantId::new(3), caller: TenantId::new(3) };
-    let mut wait = |domain, id, late_ns| {
-        let due = Due { deadline_ns: late_ns + 10, late_ns, ..Due::default() };
-        placing.enqueue(domain, CallId(id), due, || false);
-    };
-    wait(BOB, 1, 50);
-    wait(ALICE, 2, 60);
-    wait(carol, 3, 100);
-    let next = |placing: &Placing, now_ns| {
-        placing.next_unplaced(now_ns, View::new(&workers, &Exclusive::new())).map(|(_, next)| next)
-    };
-    assert_eq!(next(&placing, 49), Some(BOB));
-    assert_eq!(next(&placing, 50), Some(ALICE), "his call would not be answered");
-    assert_eq!(next(&placing, 60), Some(carol));
-    assert_eq!(next(&placing, 100), Some(BOB), "where all are late, who came first");
-    // A later call of his may be in time.
-    placing.enqueue(BOB, CallId(4), Due { deadline_ns: 300, late_ns: 290, ..Due::default() }, || false);
-    assert_eq!(next(&placing, 100), Some(BOB));
-    // But none of a lower class goes before him.
-    placing.unqueue(BOB, CallId(4));
-    let batch = TenantShare { class: crate::schedule::Class::Batch, ..TenantShare::default() };
-    [ALICE, carol].into_iter().for_each(|domain| placing.set_share(domain.caller, batch));
-    assert_eq!(next(&placing, 50), Some(BOB));
-}
-
-#[test]
-fn none_is_passed_over_for_ever() {
-    let (mut placing, mut workers, _) = two_workers();
-    let of = |owner, caller| Domain { owner: TenantId::new(owner), caller: TenantId::new(caller) };
-    // Alice has a worker, and waits for another one for what she was granted.
-    bind(&mut placing, &mut workers, W0, ALICE);
-    let further = of(2, 1);
-    placing.enqueue(further, CallId(0), Due { late_ns: 9, ..Due::default() }, || false);
-    let none_wait = Exclusive::new();
-    let mut passed = Vec::new();
-    while passed.last() != Some(&further) {
-        let id = 1 + passed.len() as u64;
-        let other = of(id as u32 + 10, id as u32 + 10);
-        placing.enqueue(other, CallId(id), Due { late_ns: 9, ..Due::default() }, || false);
-        let next = placing.next_for_free(0, View::new(&workers, &none_wait)).unwrap();
-        passed.push(next);
-        assert!(passed.len() <= 17, "{passed:?}");
-        if next == other {
-            placing.unqueue(other, CallId(id));
-        }
-    }
-    assert_eq!(passed.len(), 17, "callers without a worker go first");
-}
-
-#[test]
 fn a_call_that_comes_back_does_not_overtake_older_ones() {
     let (mut placing, mut workers, residency) = two_workers();
-    [2, 5, 1, 4].into_iter().for_each(|id| placing.enqueue(ALICE, CallId(id), Due::default(), || false));
-    placing.unqueue(ALICE, CallId(4));
+    [2, 5, 1, 4].into_iter().for_each(|id| placing.enqueue(ALICE, CallId(id), (0, 0), || false));
+    placing.unqueue(ALICE, CallId(4), 0);
     bind(&mut placing, &mut workers, W0, ALICE);
     let mut order = Vec::new();
-    let none_wait = Exclusive::new();
+    let none_wait = Exclusive::default();
     let view = View::new(&workers, &none_wait);
     while let Some(id) = placing.next_of(0, &workers[W0], |_| false, view, &residency) {
-        placing.started(ALICE, id);
+        placing.started(ALICE, id, 0);
         order.push(id.0);
     }
     assert_eq!(order, [1, 2, 5]);
@@ -129,10 +82,16 @@ fn the_worker_idle_longest_makes_room_after_its_residency() {
     bind(&mut placing, &mut workers, W0, ALICE);
     bind(&mut placing, &mut workers, W1, Domain { owner: TenantId::new(3), caller: TenantId::new(3) });
     workers[W0].idle_since_ns = 50;
-    placing.enqueue(BOB, CallId(1), Due::default(), || false);
+    placing.enqueue(BOB, CallId(1), (0, 0), || false);
     let go = |placing: &mut Placing, now_ns| {
         let mut search = placing.search();
-        placing.next_to_go(now_ns, &mut search, View::new(&workers, &Exclusive::new()), &residency, |_| false)
+        placing.next_to_go(
+            now_ns,
+            &mut search,
+            View::new(&workers, &Exclusive::default()),
+            &residency,
+            |_| false,
+        )
     };
     assert_eq!((go(&mut placing, 99), placing.next_ns()), (None, Some(100)));
     assert_eq!(go(&mut placing, 100), Some(W1));
@@ -141,11 +100,11 @@ fn the_worker_idle_longest_makes_room_after_its_residency() {
 #[test]
 fn a_held_caller_stands_in_no_line() {
     let (mut placing, workers, _) = two_workers();
-    placing.enqueue(ALICE, CallId(1), Due::default(), || false);
+    placing.enqueue(ALICE, CallId(1), (0, 0), || false);
     placing.hold(TenantId::new(1));
-    placing.enqueue(ALICE, CallId(2), Due::default(), || false);
-    let next = |placing: &mut Placing| placing.next_for_free(0, View::new(&workers, &Exclusive::new()));
-    assert_eq!((next(&mut placing), placing.has_older(Some(CallId(3)))), (None, false));
+    placing.enqueue(ALICE, CallId(2), (0, 0), || false);
+    let next = |placing: &mut Placing| placing.next_for_free(View::new(&workers, &Exclusive::default()));
+    assert_eq!(next(&mut placing), None);
     assert!(placing.release(TenantId::new(1)) && !placing.release(TenantId::new(1)));
     assert_eq!(next(&mut placing), Some(ALICE));
 }
@@ -153,11 +112,9 @@ fn a_held_caller_stands_in_no_line() {
 #[test]
 fn what_is_taken_of_a_domain_leaves_nothing_behind() {
     let (mut placing, workers, _) = two_workers();
-    (1..=3).for_each(|id| placing.enqueue(ALICE, CallId(id), Due::default(), || false));
+    (1..=3).for_each(|id| placing.enqueue(ALICE, CallId(id), (0, 0), || false));
     assert_eq!(placing.take(ALICE, |id| id != CallId(2)), [CallId(1), CallId(3)]);
     assert_eq!(placing.take(ALICE, |_| true), [CallId(2)]);
-    assert!(
-        !placing.domains.contains_key(&ALICE) && placing.of_caller.is_empty() && placing.unplaced.is_empty()
-    );
-    assert_eq!(placing.next_for_free(0, View::new(&workers, &Exclusive::new())), None);
+    assert!(!placing.domains.contains_key(&ALICE) && placing.of_caller.is_empty() && !placing.has_asks());
+    assert_eq!(placing.next_for_free(View::new(&workers, &Exclusive::default())), None);
 }

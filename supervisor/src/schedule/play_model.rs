@@ -48,7 +48,7 @@ pub(super) fn play(shape: Shape, policy: Policy, events: &[Event]) -> Result<(),
     // With every worker there, every lost call buried and every call answered, nothing is left behind. Nothing
     // expires from here on: no residency is waited for.
     w.scheduler.residency.set_least(0);
-    w.scheduler.residency.set_ready(w.now, w.slots);
+    w.scheduler.residency.set_ready(w.slots);
     w.scheduler.turns.iter_mut().for_each(Turns::forgive);
     // Who waited for the end of a fine is next.
     w.scheduler.handle(w.now, Tick {}, &mut w.actions);

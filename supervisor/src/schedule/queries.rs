@@ -66,7 +66,6 @@ impl<C: Call> Scheduler<C> {
             scrubs.flatten(),
             self.placing.next_ns(),
             self.penalties.next_ns(),
-            self.exclusive.next_ns(),
             self.next_overrun_check_ns(),
             self.lending.next_ns(),
         ];

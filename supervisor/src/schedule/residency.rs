@@ -5,32 +5,22 @@
 //! one goes whose time without calls is the longer in terms of what it would have to do again.
 //!
 //! To make a process costs all who use the device. So a resident is replaced only while a standby is ready for its slot;
-//! where none comes for much longer than the last one took, or none is kept, one after the other. To scrub a process costs the device some
+//! where none comes for a while, or none is kept, one after the other. To scrub a process costs the device some
 //! milliseconds (with the graphs that are made again, up to 80 on an H100): a resident in use is scrubbed for another
 //! domain only so often that this takes less than a tenth of the time; one that had no call for as long goes at once.
 //! A process takes a hundred times as long to be made as to be scrubbed: a domain that waits does not wait for one that starts.
 
-use super::calls::INSTALLATION;
 use super::types::{ResidentPrice, Shape};
 use super::workers::{Worker, Workers};
 use crate::ids::WorkerId;
 
-/// How long one that waits for a slot waits for a standby before a process is made in its stead: so long, or so many times as long as
-/// the last standby took to come behind the one before, whichever is longer. Beside sixty others that is five seconds on a GPU; a
-/// slot whose process is made only then would be empty for half of that, and the driver never free for first calls.
+/// How long a domain that waits for a slot waits for a standby, once one was taken, before a process is made in the slot itself: a
+/// slot whose process is made only then stays empty for as long as that takes.
 const PATIENCE_NS: u64 = 1_000_000_000;
-const PATIENCE: u64 = 2;
-/// No more than that is learned from one standby.
-const LONGEST_PERIOD_NS: u64 = 30_000_000_000;
-
-/// Where domains wait and none of them got a process for so long, none is expected any more, although slots are empty.
-const STUCK_NS: u64 = 10_000_000_000;
 
 /// A resident that had no call for so long is not in use; where scrubs are cheap, one that had none for as long as the next scrub
 /// of one in use has to wait.
 const UNUSED_NS: u64 = 80_000_000;
-/// No call counts as late before the last one over so much of the time from its arrival to its deadline.
-const LAST_PART: u64 = 4;
 
 /// How residents give way on one device.
 #[derive(Debug)]
@@ -42,22 +32,14 @@ pub(super) struct Residency {
     standbys: usize,
     /// Standbys that are ready.
     ready: usize,
-    /// When the last one was taken, until the next one is there; and how long that took.
-    taken_ns: Option<u64>,
-    period_ns: u64,
     /// Processes that may be made at the same time.
     starting: usize,
     /// When a resident was replaced last.
     replaced_ns: Option<u64>,
     /// When the next one in use may be scrubbed, and what decides that: see [`ResidentPrice`].
     scrubs_again_ns: u64,
-    /// How long calls take lately whose function was not in their process.
-    installs_ns: u64,
-    /// Since when domains without workers wait, if some do, and when one of them got a process last.
-    waits_since_ns: Option<u64>,
-    came_ns: u64,
-    /// There was no memory for the context of the next one.
-    no_memory: bool,
+    /// True if there is memory for the context of the process that comes next.
+    has_memory: bool,
 }
 
 impl Residency {
@@ -70,15 +52,10 @@ impl Residency {
             price: shape.resident_price,
             standbys,
             ready: 0,
-            taken_ns: None,
-            period_ns: 0,
             starting: shape.starting,
             replaced_ns: None,
             scrubs_again_ns: 0,
-            installs_ns: shape.resident_price.function_ns,
-            waits_since_ns: None,
-            came_ns: 0,
-            no_memory: false,
+            has_memory: true,
         }
     }
 
@@ -88,51 +65,28 @@ impl Residency {
     }
 
     /// So many standbys are ready now.
-    pub(super) fn set_ready(&mut self, now_ns: u64, ready: usize) {
-        if ready < self.ready {
-            self.taken_ns = Some(now_ns);
-        } else if ready > self.ready
-            && let Some(taken_ns) = self.taken_ns.take()
-        {
-            self.period_ns = now_ns.saturating_sub(taken_ns).min(LONGEST_PERIOD_NS);
-        }
+    pub(super) fn set_ready(&mut self, ready: usize) {
         self.ready = ready;
     }
 
-    /// Domains without workers wait now.
-    pub(super) fn waits(&mut self, now_ns: u64) {
-        self.waits_since_ns.get_or_insert(now_ns);
-    }
-
-    /// None waits.
-    pub(super) fn none_waits(&mut self) {
-        self.waits_since_ns = None;
-    }
-
-    /// A domain that waited has a process.
-    pub(super) fn came(&mut self, now_ns: u64) {
-        self.came_ns = now_ns;
-    }
-
-    /// Whether there is memory for the context of the process that comes next.
+    /// Whether there is memory for the context of the process that comes next: else empty slots stay empty.
     pub(super) fn set_memory(&mut self, is_there: bool) {
-        self.no_memory = !is_there;
+        self.has_memory = is_there;
     }
 
-    /// Whether those that wait cannot expect to get processes in slots that are empty.
-    pub(super) fn is_stuck(&self, now_ns: u64) -> bool {
-        let stuck = |since_ns: u64| now_ns >= since_ns.max(self.came_ns).saturating_add(STUCK_NS);
-        self.no_memory || self.waits_since_ns.is_some_and(stuck)
+    /// What all who use the device lose while a worker changes hands.
+    pub(super) fn taken_ns(&self) -> u64 {
+        self.price.taken_ns(self.scrubs)
     }
 
-    /// Whether those that wait get processes in empty slots, if there are some, as soon as they would by residents that give way.
-    pub(super) fn fills_slots(&self, now_ns: u64) -> bool {
-        !self.scrubs && !self.is_stuck(now_ns)
+    /// How long a domain keeps a worker that another one waits for.
+    pub(super) fn least_ns(&self) -> u64 {
+        self.least_ns
     }
 
-    /// How long a standby is waited for.
-    fn patience_ns(&self) -> u64 {
-        PATIENCE_NS.max(PATIENCE * self.period_ns)
+    /// True if there are empty slots for those that wait, into which processes come.
+    pub(super) fn fills_slots(&self, workers: &Workers) -> bool {
+        self.has_memory && workers.first_empty().is_some()
     }
 
     /// A resident is about to be replaced.
@@ -144,19 +98,6 @@ impl Residency {
     pub(super) fn scrubs(&mut self, now_ns: u64, worker: &Worker) {
         self.scrubs_again_ns =
             now_ns.saturating_add(self.price.scrub_share * worker.past.scrub_ns(self.price));
-    }
-
-    /// A call took so long whose function was not in its process. It may be slow by itself, so there is a limit to what counts.
-    pub(super) fn installed(&mut self, took_ns: u64) {
-        let took_ns = took_ns.min(INSTALLATION * self.price.function_ns);
-        self.installs_ns = (3 * self.installs_ns + took_ns) / 4;
-    }
-
-    /// From when on a call that arrives now would miss its deadline if its domain got its first worker then, judged by what first
-    /// calls took lately. A call with a short deadline does not count as late at once: the domain's next calls may be in time.
-    pub(super) fn late_ns(&self, now_ns: u64, deadline_ns: u64) -> u64 {
-        let has_ns = deadline_ns.saturating_sub(now_ns);
-        deadline_ns.saturating_sub(self.installs_ns.min(has_ns / LAST_PART))
     }
 
     /// Whether another process may come into an empty slot, while so many are `coming`: those that take a standby need not be made.
@@ -180,7 +121,7 @@ impl Residency {
             (false, 0) => usize::from(coming == 0),
             (false, _) if self.ready > coming => self.ready - coming,
             (false, _) => {
-                let at_ns = self.replaced_ns.map_or(0, |at_ns| at_ns.saturating_add(self.patience_ns()));
+                let at_ns = self.replaced_ns.map_or(0, |at_ns| at_ns.saturating_add(PATIENCE_NS));
                 if coming == 0 && at_ns > now_ns {
                     return Err(Some(at_ns));
                 }
@@ -206,9 +147,9 @@ impl Residency {
         ends_ns.max(self.scrubs_again_ns.min(unused_ns))
     }
 
-    /// How long a domain keeps a worker that another one waits for.
-    pub(super) fn least_ns(&self) -> u64 {
-        self.least_ns
+    /// When a domain had its worker for as long as it may, however dear the change is.
+    pub(super) fn least_ends_ns(&self, worker: &Worker) -> u64 {
+        worker.bound_ns.saturating_add(self.least_ns)
     }
 
     /// Until when an idle worker is likely to be used again before it would be worth its price to have it made again.
@@ -276,19 +217,6 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_late_where_less_is_left_than_first_calls_take_and_most_of_its_time_is_over() {
-        let mut residency = Residency::new(&Shape::new(2, 1));
-        let usual_ns = ResidentPrice::GPU.function_ns;
-        assert_eq!(residency.late_ns(S, 3 * S), 3 * S - usual_ns);
-        (0..50).for_each(|_| residency.installed(5 * usual_ns));
-        let left_ns = 3 * S - residency.late_ns(S, 3 * S);
-        assert!((4 * usual_ns..=5 * usual_ns).contains(&left_ns), "{left_ns}");
-        assert_eq!(residency.late_ns(S, S + usual_ns), S + usual_ns * 3 / 4, "a short deadline");
-        (0..50).for_each(|_| residency.installed(u64::MAX));
-        assert!(9 * S - residency.late_ns(S, 9 * S) <= INSTALLATION * usual_ns, "slow by itself");
-    }
-
-    #[test]
     fn residents_in_use_are_scrubbed_at_a_pace_and_others_at_once() {
         let mut residency = Residency::new(&Shape { scrubs: true, residency_ns: 0, ..Shape::new(2, 1) });
         let mut workers = Workers::new(2, 8);
@@ -334,17 +262,11 @@ mod tests {
         residency.replaces(0);
         assert_eq!(residency.may_go(S / 2, 1, 3), Err(None));
         assert_eq!(residency.may_go(S / 2, 0, 3), Err(Some(S)));
-        residency.set_ready(S / 2, 2);
+        residency.set_ready(2);
         assert_eq!(residency.may_go(S / 2, 0, 3), Ok(2));
         assert_eq!(residency.may_go(S / 2, 1, 3), Ok(1));
-        residency.set_ready(S / 2, 0);
+        residency.set_ready(0);
         assert_eq!(residency.may_go(S, 0, 3), Ok(1), "it did not come for a while");
-        // Where standbys come slowly they are waited for.
-        residency.set_ready(5 * S / 2, 1);
-        residency.replaces(5 * S / 2);
-        residency.set_ready(5 * S / 2, 0);
-        assert_eq!(residency.may_go(4 * S, 0, 3), Err(Some(13 * S / 2)));
-        assert_eq!(residency.may_go(13 * S / 2, 0, 3), Ok(1), "but not for ever");
         let scrubs = Residency::new(&Shape { standbys: 2, scrubs: true, ..Shape::new(4, 1) });
         assert_eq!(scrubs.may_go(0, 3, 7), Ok(7));
         let none = Residency::new(&Shape::new(4, 1));

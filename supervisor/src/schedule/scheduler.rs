@@ -80,7 +80,7 @@ impl<C: Call> Scheduler<C> {
             device_time: DeviceTime::default(),
             overrun_ns: Policy::default().overrun_ns,
             overrun_check_ns: 0,
-            exclusive: Exclusive::new(),
+            exclusive: Exclusive::default(),
             penalties: Penalties::new(Policy::default()),
             lending: Lending::new(&shape),
             residency: Residency::new(&shape),
@@ -205,9 +205,6 @@ impl<C: Call> Scheduler<C> {
         if verdict != Verdict::Well {
             self.charge_failed(now_ns, worker, entry.started_ns);
         }
-        if entry.installs {
-            self.residency.installed(now_ns.saturating_sub(entry.started_ns));
-        }
         if entry.weight_bytes > 0 {
             self.weights.end(entry.function);
         }
@@ -252,27 +249,18 @@ impl<C: Call> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) -> Option<Withdrawn<C>> {
         self.calls.get(id).filter(|entry| entry.state == CallState::Queued)?;
-        let held_up = self.exclusive.has_line();
-        let (entry, held_up_all) = self.unqueue(id)?;
+        let (entry, held_up) = self.unqueue(now_ns, id)?;
         self.judge(now_ns, &entry, Verdict::Neither, actions);
-        self.waits_no_more(now_ns, held_up, held_up_all, actions);
+        self.waits_no_more(now_ns, held_up, actions);
         Some(Withdrawn { call: entry.call, bytes: entry.bytes, attempts: entry.attempts })
     }
 
-    /// A call does not wait any more: what others may start then that calls for the whole device `held_up`, or the one that the
-    /// device was being prepared for.
-    pub(super) fn waits_no_more(
-        &mut self,
-        now_ns: u64,
-        held_up: bool,
-        held_up_all: bool,
-        actions: &mut Vec<Action<C>>,
-    ) {
-        if held_up_all {
-            self.share(now_ns, actions);
-        }
-        if held_up {
-            self.resume(now_ns, actions);
+    /// A call does not wait any more: others start that it `held_up`, since it was for the whole device.
+    pub(super) fn waits_no_more(&mut self, now_ns: u64, held_up: bool, actions: &mut Vec<Action<C>>) {
+        match held_up {
+            true if self.exclusive.is_in_vain() => self.share(now_ns, actions),
+            true => self.resume(now_ns, actions),
+            false => {}
         }
     }
 
@@ -479,7 +467,7 @@ impl<C: Call> Scheduler<C> {
     }
 
     pub(super) fn standbys_ready(&mut self, now_ns: u64, ready: usize, actions: &mut Vec<Action<C>>) {
-        self.residency.set_ready(now_ns, ready);
+        self.residency.set_ready(ready);
         if self.placing.has_unplaced() {
             self.make_room(now_ns, actions);
         }
@@ -508,7 +496,6 @@ impl<C: Call> Scheduler<C> {
     }
 
     pub(super) fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        let held_up = self.exclusive.has_line();
         while let Some(id) = self.calls.pop_due(now_ns) {
             self.due(now_ns, id, actions);
         }
@@ -530,9 +517,6 @@ impl<C: Call> Scheduler<C> {
         }
         if self.placing.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
             self.make_room(now_ns, actions);
-        }
-        if held_up {
-            self.resume(now_ns, actions);
         }
     }
 }

@@ -422,15 +422,16 @@ fn where_faults_are_shared_suspects_have_the_device_for_themselves() {
     b.expect("");
     b.dies(W1);
     b.ready(W1);
-    b.expect("2 on 1.0 alone");
-    let second = b.scheduler.workers.take_all(W1)[0];
-    b.finish(W1, second);
+    // Bob had less.
+    b.expect("3 on 1.0 alone");
+    let third = b.scheduler.workers.take_all(W1)[0];
+    b.finish(W1, third);
     b.expect("");
     b.ready(W0);
-    b.expect("3 on 0.0 alone");
-    let third = b.scheduler.workers.take_all(W0)[0];
-    b.finish(W0, third);
-    b.expect("4 on 0.0");
+    b.expect("2 on 0.0 alone");
+    let second = b.scheduler.workers.take_all(W0)[0];
+    b.finish(W0, second);
+    b.expect("4 on 1.0");
 }
 
 #[test]

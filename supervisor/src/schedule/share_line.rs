@@ -41,6 +41,14 @@ pub(super) struct Front {
     is_owed: bool,
 }
 
+impl Front {
+    /// The same if the first in line had so much more.
+    pub(super) fn later(self, more_ns: u64) -> Self {
+        let first = self.first.map(|(class, tag_ns)| (class, tag_ns.saturating_add(more_ns)));
+        Self { first, ..self }
+    }
+}
+
 /// What of a turn counts as a quantum.
 fn counted(turn_ns: u64) -> i64 {
     i64::try_from(turn_ns).unwrap_or(i64::MAX).clamp(1, LONGEST_QUANTUM_NS)
@@ -98,15 +106,17 @@ impl<K: Ord + Copy> ShareLine<K> {
             false => drop(self.shares.insert(tenant, share)),
         }
         if before.class != share.class {
-            let moved = self.lines[before.class as usize].take(tenant, |_| true);
-            moved.into_iter().for_each(|item| self.lines[share.class as usize].push(tenant, item, false));
+            let moved: Vec<K> = self.lines[before.class as usize].take(tenant).collect();
+            moved
+                .into_iter()
+                .for_each(|item| self.lines[share.class as usize].push(tenant, item, share.weight));
         }
     }
 
     /// Something of a tenant waits.
     pub(super) fn push(&mut self, tenant: TenantId, item: K) {
         let share = self.share_of(tenant);
-        self.lines[share.class as usize].join(tenant, item, share.weight);
+        self.lines[share.class as usize].push(tenant, item, share.weight);
         self.len += 1;
     }
 
@@ -170,17 +180,24 @@ impl<K: Ord + Copy> ShareLine<K> {
 
     /// Where the line begins.
     pub(super) fn front(&self) -> Front {
-        let next = self.next_class();
-        let first = next.and_then(|class| Some((class, self.lines[class].first()?.tag_ns)));
-        Front { first, is_owed: next.is_some_and(|class| self.owed_ns[class] >= self.quantum_ns) }
+        self.front_of(|_| true)
     }
 
-    /// Whether a tenant that is served may go on before what is first in line: it had less, by more than so much.
-    pub(super) fn goes_before(&self, front: Front, tenant: TenantId, by_ns: u64) -> bool {
+    /// Where the line of such items begins.
+    pub(super) fn front_of(&self, is_one: impl Fn(K) -> bool) -> Front {
+        let first = self.iter().find(|(_, item)| is_one(*item)).map(|(tenant, _)| {
+            let class = self.share_of(tenant).class as usize;
+            (class, self.lines[class].tag_ns(tenant))
+        });
+        Front { first, is_owed: first.is_some_and(|(class, _)| self.owed_ns[class] >= self.quantum_ns) }
+    }
+
+    /// True if a tenant that is served may go on before what is first in line: it had less.
+    pub(super) fn goes_before(&self, front: Front, tenant: TenantId) -> bool {
         let Some((next, first_ns)) = front.first else { return true };
         let class = self.share_of(tenant).class as usize;
         match class == next {
-            true => self.lines[class].tag_ns(tenant).saturating_add(by_ns) < first_ns,
+            true => self.lines[class].tag_ns(tenant) < first_ns,
             false => class < next && !front.is_owed,
         }
     }

@@ -93,16 +93,16 @@ fn who_moves_to_another_class_is_there_once() {
 #[test]
 fn a_tenant_goes_on_until_it_had_as_much_as_the_first_in_line() {
     let mut line = ShareLine::new(MS, 0);
-    assert!(line.goes_before(line.front(), ALICE, 0), "none waits");
+    assert!(line.goes_before(line.front(), ALICE), "none waits");
     line.push(BOB, 1);
     line.serve(BOB);
     line.charge(BOB, 10 * MS);
     line.charge(ALICE, 9 * MS);
-    assert!(line.goes_before(line.front(), ALICE, 0));
+    assert!(line.goes_before(line.front(), ALICE));
     line.charge(ALICE, 2 * MS);
-    assert!(!line.goes_before(line.front(), ALICE, 0));
+    assert!(!line.goes_before(line.front(), ALICE));
     line.set_share(BOB, share(1, Class::Batch));
-    assert!(line.goes_before(line.front(), ALICE, 0), "of a higher class");
+    assert!(line.goes_before(line.front(), ALICE), "of a higher class");
 }
 
 fn classes() -> impl Strategy<Value = Class> {

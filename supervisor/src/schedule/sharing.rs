@@ -23,8 +23,12 @@ impl<C: Call> Scheduler<C> {
         self.placing.set_share(tenant, share);
         match &mut self.turns {
             Some(turns) => turns.set_share(tenant, share),
-            None if limited => self.resume(now_ns, actions),
+            None if limited => return self.resume(now_ns, actions),
             None => {}
+        }
+        if self.exclusive.waits() {
+            // Others may come before a call for the whole device now.
+            self.resume(now_ns, actions);
         }
     }
 
@@ -39,7 +43,10 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn charge(&mut self, charge: Option<Charge>) {
         if let Some(Charge { tenant, used_ns, contended_ns }) = charge {
             self.device_time.add(tenant, used_ns);
-            self.placing.charge(tenant, contended_ns);
+            // Who has the whole device is charged for that when it is over.
+            if self.exclusive.caller() != Some(tenant) {
+                self.placing.charge(tenant, contended_ns);
+            }
         }
     }
 
@@ -86,22 +93,10 @@ impl<C: Call> Scheduler<C> {
         (ends_ns > terms.deadline_ns).then_some(NotNow::TooLate { queue_ms, call_ms })
     }
 
-    /// Domains without workers may wait no more.
-    pub(super) fn note_waits(&mut self) {
-        if !self.placing.has_unplaced() {
-            self.residency.none_waits();
-        }
-    }
-
     /// A call waits, or a worker has one: whether tenants contend may have changed.
     pub(super) fn note_contention(&mut self, now_ns: u64) {
-        let waits = self.placing.has_unplaced();
-        match waits {
-            true => self.residency.waits(now_ns),
-            false => self.residency.none_waits(),
-        }
         if let Some(turns) = &mut self.turns {
-            turns.set_outside(now_ns, waits);
+            turns.set_outside(now_ns, self.placing.has_asks());
         }
     }
 }

@@ -146,14 +146,14 @@ fn a_function_that_is_gone_leaves_every_worker() {
 
 #[test]
 fn the_owner_of_a_function_may_have_so_much_for_weights() {
-    let mut b = bench(1, 2, 9);
+    let mut b = bench(2, 2, 9);
     b.scheduler.handle(0, Allow { tenant: ALICE.owner, most_bytes: Some(MIB) }, &mut b.actions);
     let first = b.submit_weighted(1, ALICE, 1);
     b.loaded(W0, 1);
-    // Under a call they stay.
+    // Under a call they stay: her own call waits, and others' calls of her functions are refused.
     b.submit_weighted(2, ALICE, 2);
-    b.expect("1 on 0.0, 2 may not have 1048576");
+    b.submit_weighted(3, Domain { owner: ALICE.owner, caller: BOB.caller }, 3);
+    b.expect("1 on 0.0, 3 may not have 1048576");
     b.finish(W0, first);
-    b.submit_weighted(3, ALICE, 2);
-    b.expect("3 on 0.0");
+    b.expect("2 on 0.0");
 }

@@ -121,11 +121,10 @@ fn what_a_tenant_may_have_of_a_device_covers_what_is_lent_and_weights() {
     gpu.expect(W0, &["install 1", "load 1 from 4194304, export", "invoke on 0 flags 0"]);
     assert_eq!(gpu.device.held_bytes(TenantId::new(1)), 12 * MIB);
     gpu.exports(W0, &a, 4 * MIB);
-    // Under a call they stay; then they give way to others of the same owner.
+    // Under a call they stay; then they give way to others of the same owner, whose call waits for that.
     gpu.submit(&b, TenantId::new(1), 0);
     gpu.expect(W0, &[]);
     gpu.done(W0, first);
-    gpu.submit(&b, TenantId::new(1), 0);
     gpu.expect(W0, &["install 2", "load 2 from 4194304, export instead of 1", "invoke on 1 flags 0"]);
     // Another's calls cost the owner nothing.
     gpu.exports(W0, &b, 4 * MIB);

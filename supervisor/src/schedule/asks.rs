@@ -1,0 +1,227 @@
+//! The line of asks: domains ask for a worker, callers for the whole device. Callers are served by their shares
+//! (`share_line`), and what one caller asks for in the order in which it came.
+//!
+//! While a caller asks for the whole device, only callers that had less of it start calls ([`Asks::goes_before_device`]):
+//! the others' lanes run empty, and the device is this caller's next. So a call of either kind waits for the time that its
+//! caller is ahead of others, however many calls of the other kind there are. The caller is charged for the whole device.
+
+use std::collections::hash_map::Entry;
+
+use super::share_line::{Front, ShareLine};
+use super::types::{Domain, TenantShare};
+use crate::ids::{IdMap, TenantId};
+
+/// What a caller waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum What {
+    /// A worker for functions of this owner.
+    Worker(TenantId),
+    /// The whole device.
+    Device,
+}
+
+/// All asks of one device.
+#[derive(Debug)]
+pub(super) struct Asks {
+    /// The place of each ask among those of its caller.
+    line: ShareLine<(u64, What)>,
+    places: IdMap<(TenantId, What), u64>,
+    next_place: u64,
+    /// Domains that ask for a worker, and callers that ask for the device.
+    domains: usize,
+    callers: usize,
+}
+
+impl Asks {
+    /// No asks. A domain has a worker for about so long.
+    pub(super) fn new(turn_ns: u64) -> Self {
+        let (line, places) = (ShareLine::new(turn_ns, 0), IdMap::default());
+        Self { line, places, next_place: 0, domains: 0, callers: 0 }
+    }
+
+    /// A domain has a worker for about so long from now on.
+    pub(super) fn set_turn(&mut self, turn_ns: u64) {
+        self.line.set_quantum(turn_ns, 0);
+    }
+
+    /// True if nobody asks for anything.
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// True if a caller asks for the whole device.
+    pub(super) fn has_device(&self) -> bool {
+        self.callers > 0
+    }
+
+    /// How many domains ask for a worker.
+    pub(super) fn domains(&self) -> usize {
+        self.domains
+    }
+
+    /// Domains that ask for a worker, the next one first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Domain> {
+        self.line.iter().filter_map(|(caller, (_, what))| match what {
+            What::Worker(owner) => Some(Domain { owner, caller }),
+            What::Device => None,
+        })
+    }
+
+    /// The caller to which the whole device goes next.
+    pub(super) fn device(&self) -> Option<TenantId> {
+        if !self.has_device() {
+            return None;
+        }
+        self.line.iter().find(|(_, (_, what))| *what == What::Device).map(|(caller, _)| caller)
+    }
+
+    /// A domain asks for a worker, behind other asks of its caller.
+    pub(super) fn push(&mut self, domain: Domain) {
+        self.domains += usize::from(self.add(domain.caller, What::Worker(domain.owner)));
+    }
+
+    /// A caller asks for the whole device. True if it did not before.
+    pub(super) fn push_device(&mut self, caller: TenantId) -> bool {
+        let is_new = self.add(caller, What::Device);
+        self.callers += usize::from(is_new);
+        is_new
+    }
+
+    fn add(&mut self, caller: TenantId, what: What) -> bool {
+        let Entry::Vacant(entry) = self.places.entry((caller, what)) else { return false };
+        entry.insert(self.next_place);
+        self.line.push(caller, (self.next_place, what));
+        self.next_place += 1;
+        true
+    }
+
+    /// A domain asks no more.
+    pub(super) fn remove(&mut self, domain: Domain) {
+        self.domains -= usize::from(self.take(domain.caller, What::Worker(domain.owner)));
+    }
+
+    /// A caller does not ask for the whole device any more. True if it did.
+    pub(super) fn remove_device(&mut self, caller: TenantId) -> bool {
+        let asked = self.take(caller, What::Device);
+        self.callers -= usize::from(asked);
+        asked
+    }
+
+    fn take(&mut self, caller: TenantId, what: What) -> bool {
+        let Some(place) = self.places.remove(&(caller, what)) else { return false };
+        self.line.remove(caller, (place, what));
+        true
+    }
+
+    /// What a caller asked for is given to it now: those that come begin where it does.
+    pub(super) fn serve(&mut self, caller: TenantId) {
+        self.line.serve(caller);
+    }
+
+    /// A caller used the device for so long. Where nobody asks, it may.
+    pub(super) fn charge(&mut self, caller: TenantId, used_ns: u64) {
+        if !self.is_empty() {
+            self.line.charge(caller, used_ns);
+        }
+    }
+
+    /// A caller had the whole device for so long, which kept all others from it.
+    pub(super) fn charge_device(&mut self, caller: TenantId, used_ns: u64) {
+        self.line.charge(caller, used_ns);
+    }
+
+    /// Where the line of domains that ask for a worker begins, if its first had so much more.
+    pub(super) fn front(&self, more_ns: u64) -> Front {
+        let front = match self.has_device() {
+            false => self.line.front(),
+            true => self.line.front_of(|(_, what)| what != What::Device),
+        };
+        front.later(more_ns)
+    }
+
+    /// True if a caller that has a worker had less than the first that asks for one.
+    pub(super) fn goes_before(&self, front: Front, caller: TenantId) -> bool {
+        self.line.goes_before(front, caller)
+    }
+
+    /// True if a caller's calls may start before the device is one caller's: it had less than the one that asks, or none does.
+    pub(super) fn goes_before_device(&self, caller: TenantId) -> bool {
+        let front = || self.line.front_of(|(_, what)| what == What::Device);
+        !self.has_device() || self.line.goes_before(front(), caller)
+    }
+
+    /// How much others may have before a caller is next.
+    pub(super) fn ahead_ns(&self, caller: TenantId) -> u64 {
+        self.line.ahead_ns(caller)
+    }
+
+    /// True if all callers are given the same.
+    pub(super) fn is_even(&self) -> bool {
+        self.line.is_even()
+    }
+
+    /// What a caller is given.
+    pub(super) fn share_of(&self, caller: TenantId) -> TenantShare {
+        self.line.share_of(caller)
+    }
+
+    /// A caller is given this from now on.
+    pub(super) fn set_share(&mut self, caller: TenantId, share: TenantShare) {
+        self.line.set_share(caller, share);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn domain(owner: u32, caller: u32) -> Domain {
+        Domain { owner: TenantId::new(owner), caller: TenantId::new(caller) }
+    }
+
+    #[test]
+    fn callers_take_turns_and_their_domains_keep_their_order() {
+        let mut asks = Asks::new(10);
+        [domain(5, 1), domain(4, 1), domain(2, 2)].into_iter().for_each(|domain| asks.push(domain));
+        asks.push(domain(5, 1));
+        assert_eq!(asks.iter().collect::<Vec<_>>(), [domain(5, 1), domain(4, 1), domain(2, 2)]);
+        asks.serve(TenantId::new(1));
+        asks.remove(domain(5, 1));
+        asks.charge(TenantId::new(1), 3);
+        assert_eq!(asks.iter().collect::<Vec<_>>(), [domain(2, 2), domain(4, 1)]);
+        asks.remove(domain(2, 2));
+        let goes_on = |caller| asks.goes_before(asks.front(0), TenantId::new(caller));
+        assert!(goes_on(2) && !goes_on(1));
+        asks.remove(domain(4, 1));
+        asks.charge(TenantId::new(1), 1000);
+        assert_eq!(asks.domains(), 0);
+        asks.push(domain(4, 1));
+        asks.push(domain(2, 2));
+        assert_eq!(asks.iter().next(), Some(domain(2, 2)), "what it had while none waited does not count");
+        let batch = TenantShare { class: crate::schedule::Class::Batch, ..TenantShare::default() };
+        asks.set_share(TenantId::new(2), batch);
+        assert_eq!((asks.iter().next(), asks.share_of(TenantId::new(2))), (Some(domain(4, 1)), batch));
+    }
+
+    #[test]
+    fn while_one_asks_for_the_device_only_those_that_had_less_go_before_it() {
+        let mut asks = Asks::new(10);
+        let [alice, bob, carol] = [1, 2, 3].map(TenantId::new);
+        assert!(asks.goes_before_device(bob) && asks.device().is_none());
+        asks.push_device(alice);
+        assert!(!asks.goes_before_device(bob) && !asks.goes_before_device(alice));
+        asks.serve(alice);
+        asks.charge_device(alice, 5);
+        assert!(asks.goes_before_device(bob) && !asks.goes_before_device(alice));
+        asks.charge(bob, 5);
+        assert!(!asks.goes_before_device(bob) && asks.goes_before_device(carol));
+        // Whoever had nothing is next.
+        asks.push_device(carol);
+        assert_eq!(asks.device(), Some(carol));
+        // They stand in no line for workers.
+        assert_eq!((asks.domains(), asks.iter().count()), (0, 0));
+        assert!(asks.goes_before(asks.front(0), bob), "none asks for one");
+        assert!(asks.remove_device(carol) && !asks.remove_device(carol));
+        assert_eq!(asks.device(), Some(alice));
+    }
+}
