@@ -12,14 +12,6 @@ const LEAST_WORDS: usize = 10;
 /// A sentence may have up to three pronouns for ten words: more is a riddle.
 const MOST_PRONOUNS: (usize, usize) = (3, 10);
 
-/// Folders that are not rewritten yet, with the riddles and the docs of a `bool` that do not say when it is true.
-/// The numbers may only become smaller.
-const LEFT: [(&str, usize, usize); 2] = [
-    // Other changes of these are under way.
-    ("supervisor/src/schedule/", 42, 79),
-    ("benches/src/parts/", 1, 1),
-];
-
 /// A paragraph of a doc comment: every word with the number of its line.
 type Paragraph<'a> = Vec<(usize, &'a str)>;
 
@@ -115,33 +107,19 @@ fn silent_bools(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Whatever is found outside of the folders that are left fails; in these, exactly so many must be found.
-fn check(
-    what: &str,
-    find: impl Fn(&str) -> Vec<(usize, String)>,
-    left: impl Fn(&(&str, usize, usize)) -> usize,
-) {
-    let mut wrong = Vec::new();
-    let mut counted = [0; LEFT.len()];
-    for (name, text) in sources() {
-        let found = find(&text);
-        match LEFT.iter().position(|(folder, ..)| name.starts_with(folder)) {
-            Some(nth) => counted[nth] += found.len(),
-            None => wrong.extend(found.into_iter().map(|(line, said)| format!("{name}:{line}: {said}"))),
-        }
-    }
-    assert!(wrong.is_empty(), "{what}:\n{}", wrong.join("\n"));
-    for (folder, counted) in LEFT.iter().zip(counted) {
-        let (allowed, folder) = (left(folder), folder.0);
-        assert!(counted <= allowed, "{folder} has {counted} where {allowed} were left: {what}");
-        assert!(counted >= allowed, "{folder} has {counted} left: lower the number {allowed} in LEFT");
-    }
+/// Whatever is found in a source fails.
+fn check(what: &str, find: impl Fn(&str) -> Vec<(usize, String)>) {
+    let found = sources().into_iter().flat_map(|(name, text)| {
+        find(&text).into_iter().map(move |(line, said)| format!("{name}:{line}: {said}"))
+    });
+    let found: Vec<String> = found.collect();
+    assert!(found.is_empty(), "{what}:\n{}", found.join("\n"));
 }
 
 #[test]
 fn a_doc_sentence_names_its_subject() {
     let cure = "say who does what with nouns, with one pronoun at most (CONTRIBUTING.md, Rules)";
-    check(cure, riddles, |left| left.1);
+    check(cure, riddles);
     // The controls.
     let riddle = "/// What it takes of those that it has, as\n/// they are when this is what they want.";
     assert_eq!(riddles(riddle).len(), 1);
@@ -156,7 +134,7 @@ fn a_doc_sentence_names_its_subject() {
 
 #[test]
 fn the_doc_of_a_bool_says_when_it_is_true() {
-    check("begin the doc of a bool with \"True if\" (CONTRIBUTING.md, Rules)", silent_bools, |left| left.2);
+    check("begin the doc of a bool with \"True if\" (CONTRIBUTING.md, Rules)", silent_bools);
     // The controls.
     let silent = "/// Whether it is there.\n#[must_use]\npub(super) fn is_there(\n    &self,\n) -> bool {";
     assert_eq!(silent_bools(silent).len(), 1);

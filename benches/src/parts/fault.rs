@@ -24,7 +24,7 @@ const DEADLINE: Duration = Duration::from_millis(5);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One kernel that ends at once, one that never does, one that faults.
+/// Three kernels: a short one, an endless one, one with a fault.
 const MODULE: &str = r#"(module
   (import "env" "memory" (memory 2))
   (global $__stack_pointer (mut i32) (i32.const 65536))

@@ -91,7 +91,7 @@ fn greeting(started: &mut Started) -> Result<Layers> {
     }
 }
 
-/// Whether the command line is that of a worker.
+/// True if the command line is that of a worker.
 pub fn is_asked_for(arguments: &[String]) -> bool {
     arguments.first().is_some_and(|first| first == "survey")
 }

@@ -60,7 +60,7 @@ impl Budgets {
         callers
     }
 
-    /// Whether no caller drew lately, which is nearly always so.
+    /// True if no caller drew lately, which is nearly always so.
     pub fn is_empty(&self) -> bool {
         self.accounts.is_empty()
     }
@@ -125,7 +125,7 @@ impl Budgets {
         ready_ns.checked_sub(now_ns).filter(|left| *left > 0)
     }
 
-    /// Whether a caller's calls start one at a time.
+    /// True if a caller's calls start one at a time.
     pub fn is_careful(&self, now_ns: u64, caller: TenantId) -> bool {
         self.account(now_ns, caller).is_some_and(|account| account.careful)
     }

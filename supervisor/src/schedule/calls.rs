@@ -68,12 +68,12 @@ impl<C> Entry<C> {
         installed_ns.saturating_sub(now_ns).max(DEADLINE_GRACE_NS)
     }
 
-    /// Whether no other call may be on the device.
+    /// True if no other call may be on the device.
     pub(super) fn wants_device(&self, shared_faults: bool) -> bool {
         self.is_whole || self.attempts.is_suspect() && shared_faults
     }
 
-    /// Whether no other call may be in its worker.
+    /// True if no other call may be in its worker.
     pub(super) fn wants_all_lanes(&self) -> bool {
         self.attempts.is_suspect() || self.is_whole
     }
@@ -274,8 +274,7 @@ impl<C> Calls<C> {
         self.queued_bytes -= bytes;
     }
 
-    /// What a lost call wrote is being cleared. Its next moment is that at which its client is told that this takes too
-    /// long.
+    /// What a lost call wrote is being cleared. The call's next deadline is the limit for clearing.
     pub(super) fn clears(&mut self, id: CallId, until_ns: u64) {
         let Some(entry) = self.get_mut(id) else { return };
         let CallState::Lost { overdue } = entry.state else { return };

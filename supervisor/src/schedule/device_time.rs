@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::ids::TenantId;
 
-/// Tenants that are counted one by one; what others use is not shown.
+/// Most tenants whose device time is counted; that of further ones is not shown.
 const MOST: usize = 65_536;
 
 /// Device time by tenant.

@@ -16,7 +16,7 @@ struct Load {
 }
 
 impl Load {
-    /// Whether a call waits also while others run. Who waits for an answer first lets others go first meanwhile.
+    /// True if a call waits also while others run. Who waits for an answer first lets others go first meanwhile.
     fn always_waits(&self) -> bool {
         self.waiting > 2
     }
@@ -32,7 +32,7 @@ struct Device {
     callers: Vec<usize>,
     /// Calls in workers, by the time at which they end.
     ends: BTreeMap<(u64, CallId), WorkerId>,
-    /// Processes that start, by the time at which they are there.
+    /// Processes that start, by the time at which each is ready.
     comes: BTreeSet<(u64, WorkerId)>,
     start_ns: u64,
     generation: u64,

@@ -101,7 +101,7 @@ impl<K: Ord + Copy> FairLine<K> {
         });
     }
 
-    /// It waits no more; whether it did.
+    /// An item waits no more. True if it did.
     pub(super) fn remove(&mut self, caller: TenantId, id: K) -> bool {
         self.change(caller, |state| state.items.remove(&id))
     }
@@ -172,7 +172,7 @@ mod tests {
     const ALICE: TenantId = TenantId::new(1);
     const BOB: TenantId = TenantId::new(2);
 
-    /// Serves so many calls, each for this long, and says whose they were.
+    /// Serves `count` calls, each for so long. Returns their callers.
     fn serve(line: &mut FairLine<CallId>, count: usize, used_ns: impl Fn(TenantId) -> u64) -> Vec<TenantId> {
         let mut served = Vec::new();
         for _ in 0..count {

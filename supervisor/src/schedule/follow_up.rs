@@ -22,12 +22,11 @@ impl<C: Call> Scheduler<C> {
         match entry.state {
             CallState::Queued => {
                 let caller = entry.domain.caller;
-                let Some((entry, held_up)) = self.unqueue(now_ns, id) else { return };
+                let Some((entry, _)) = self.unqueue(now_ns, id) else { return };
                 self.judge(now_ns, &entry, Verdict::Neither, actions);
                 let held = self.holds(now_ns, caller);
                 let budget_ns = held.then(|| self.penalties.waits_ns(now_ns, caller));
                 actions.push(Action::Expired { call: entry.call, budget_ns });
-                self.waits_no_more(now_ns, held_up, actions);
             }
             // First the worker may answer by itself; the second time patience is over.
             CallState::Running { worker, lane, overdue: false } => {
@@ -56,7 +55,7 @@ impl<C: Call> Scheduler<C> {
         View::new(&self.workers, &self.exclusive)
     }
 
-    /// Whether nothing of a caller may start now.
+    /// True if nothing of a caller may start now.
     pub(super) fn holds(&self, now_ns: u64, caller: TenantId) -> bool {
         self.penalties.holds(now_ns, caller, || self.workers.runs(caller))
     }
@@ -165,7 +164,7 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
-    /// The process in a slot is gone: another one is wanted there, unless the slot is to be empty; whether it is now.
+    /// The process in a slot is gone. True if the slot stays empty; else another process is wanted there.
     pub(super) fn refill(&mut self, worker: WorkerId, actions: &mut Vec<Action<C>>) -> bool {
         let slot = &mut self.workers[worker];
         if slot.state == State::Empty {

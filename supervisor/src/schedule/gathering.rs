@@ -100,7 +100,7 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
-    /// A process needs so much for itself; whether it may take it. Else it asks again, when others gave some back. A
+    /// A process needs so much for itself. True if the process may take it; else it asks again, when others gave some back. A
     /// worker's process is `urgent`; others wait until no call does.
     pub(super) fn context_wanted(
         &mut self,
@@ -141,7 +141,7 @@ impl<C: Call> Scheduler<C> {
         least.map(|(worker, _)| worker)
     }
 
-    /// The resident that is worth least leaves, so that what its process takes is free.
+    /// The resident that is worth least leaves, which frees the memory of its process.
     pub(super) fn dismiss_one(&mut self, now_ns: u64, but: Option<WorkerId>, actions: &mut Vec<Action<C>>) {
         if self.workers.iter().any(|(_, worker)| worker.dismissed) {
             return;

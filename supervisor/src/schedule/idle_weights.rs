@@ -7,7 +7,7 @@ use crate::ids::FunctionId;
 /// A priority, and when it was used last: floats that are not negative are ordered like their bits. No two are equal.
 pub(super) type Rank = (u64, u64);
 
-/// Those that no call uses, and that are not on their way.
+/// Weights that no call uses and no worker loads.
 #[derive(Debug, Default)]
 pub(super) struct IdleWeights {
     functions: BTreeMap<Rank, FunctionId>,
@@ -38,7 +38,7 @@ impl IdleWeights {
         self.functions.iter().map(|(rank, function)| (*rank, *function))
     }
 
-    /// The one that goes first of those that need not `stay`; of those that are expected only where there is no other.
+    /// The weights of lowest priority that need not `stay`. Weights that calls are expected to need come last.
     pub(super) fn lowest(
         &self,
         stay: &[FunctionId],

@@ -13,8 +13,8 @@
 //!
 //! Domains whose first call waits for memory stand in one line, in the order in which they came to wait. Only the first
 //! of them takes free memory. While what is idle suffices for it, calls that need no memory start beside; otherwise no
-//! call starts that is not of the first domain, until enough lanes are empty. So none waits longer than the calls that
-//! run, and those of the domains before it.
+//! call starts that is not of the first domain, until enough lanes are empty. So a domain waits for the calls that run and for
+//! those of domains before it, and for nothing else.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -247,7 +247,7 @@ impl Lending {
         self.limits.keys().copied().collect()
     }
 
-    /// Whether a caller has a limit.
+    /// True if a caller has a limit.
     pub(super) fn is_limited(&self, caller: TenantId) -> bool {
         !self.limits.is_empty() && self.limits.contains_key(&caller)
     }
@@ -354,7 +354,7 @@ impl Lending {
         }
     }
 
-    /// Whether a domain's first call waits for memory.
+    /// True if a domain's first call waits for memory.
     pub(super) fn has_in_line(&self, domain: Domain) -> bool {
         self.line.contains(&domain)
     }
@@ -447,7 +447,8 @@ impl Lending {
     ) -> bool {
         let mut comes = false;
         for (id, own) in workers.iter().filter(|(_, own)| own.serves(caller)) {
-            let lanes = self.idle_lanes(id, own, keep.and_then(|(worker, lane)| (worker == id).then_some(lane)));
+            let lanes =
+                self.idle_lanes(id, own, keep.and_then(|(worker, lane)| (worker == id).then_some(lane)));
             self.tell(now_ns, id, lanes, taken);
             comes |= !self.workers[id.get()].returning.is_empty();
         }
@@ -499,7 +500,7 @@ impl Lending {
         lanes.fold(0, |lanes, (lane, _)| lanes | 1 << lane)
     }
 
-    /// Whether anything is on its way back.
+    /// True if anything is on its way back.
     pub(super) fn awaits(&self) -> bool {
         !self.dying.is_empty() || self.outstanding > 0 || self.leaving_bytes > 0
     }
@@ -511,7 +512,7 @@ impl Lending {
         lent.lanes.resize(lanes as usize, 0);
     }
 
-    /// It serves no more, and holds what it has until it is reaped.
+    /// A worker's process is gone. Its memory counts until the process is reaped.
     pub(super) fn gone(&mut self, worker: WorkerId) {
         let lent = &mut self.workers[worker.get()];
         let bytes = lent.bytes();

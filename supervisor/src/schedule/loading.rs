@@ -27,7 +27,7 @@ struct Wanted {
     bytes: u64,
     worker: WorkerId,
     when: When,
-    /// Device memory that they may take, beside what gives way for them.
+    /// Free device memory for the weights, beside what gives way.
     room_bytes: u64,
     /// What the owner of the function is lent for the call.
     lent_bytes: u64,

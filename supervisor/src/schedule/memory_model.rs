@@ -15,7 +15,7 @@ pub(super) struct Memory {
     pub(super) returning: VecDeque<(u64, u64)>,
 }
 
-/// Whether the function of a call has weights.
+/// True if the function of a call has weights.
 pub(super) fn has_weights(call: u64) -> bool {
     call % 5 == 2
 }

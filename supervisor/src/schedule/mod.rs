@@ -7,7 +7,7 @@
 //! - `calls`, `workers`: the state that policies look at.
 //!
 //! Policies, each with its own state:
-//! - `placing`: which call gets which worker (`view`: what it looks at).
+//! - `placing`: which call gets which worker (`view`: its arguments).
 //! - [`turns`]: who may submit to the device (`turn_holder`: who does; `slowed_clock`: what each of several had); `turn_cost`: what a change costs; `turn_fines`: who
 //!   has to stand behind others; `share_line`: who is next, by classes and weights (`fair_line`: start-time fair queueing).
 //! - `lane_shares`: how many lanes a tenant may use where several have the device at once.

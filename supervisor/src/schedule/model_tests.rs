@@ -102,7 +102,7 @@ struct World {
     /// What may be had of the device's memory at most: more than there is after it became less.
     at_most: u64,
     holders: BTreeMap<WorkerId, Holder>,
-    /// The processes that are there: which, how many commands they were given, their memory.
+    /// Processes in slots: generation, number of commands, memory.
     processes: HashMap<WorkerId, (u64, u64, Memory)>,
     dying: Vec<Dying>,
     trouble: Trouble,

@@ -76,13 +76,13 @@ impl Penalties {
         None
     }
 
-    /// Whether calls of a caller run alone, since it stayed open whether one of them was why the device failed.
+    /// True if calls of a caller run alone, since it stayed open whether one of them was why the device failed.
     pub(super) fn must_prove(&self, now_ns: u64, caller: TenantId) -> bool {
         !self.unproven.is_empty() && self.unproven.includes(now_ns, caller)
     }
 
-    /// Where faults hit the calls of all: a call that was lost does not run again, for its deadline or its client. Whether it
-    /// must have been why; `in_it` says that a failure was in its process.
+    /// Where faults hit the calls of all: a lost call does not run again, for its deadline or its client. True if the call must have
+    /// been the cause; `in_it`: the failure was in its process.
     pub(super) fn left_open(&mut self, now_ns: u64, used: Use, started_ns: u64, in_it: bool) -> bool {
         self.unproven.left_open(now_ns, used, started_ns, in_it)
     }
@@ -99,13 +99,13 @@ impl Penalties {
         self.budgets.give_back(now_ns, draw.caller, draw.was_careful);
     }
 
-    /// Whether nothing of a caller may start now; `runs` says whether it has a call in a worker.
+    /// True if nothing of a caller may start now; `runs` says whether it has a call in a worker.
     pub(super) fn holds(&self, now_ns: u64, caller: TenantId, runs: impl FnOnce() -> bool) -> bool {
         !self.budgets.is_empty()
             && (self.budgets.waits_ns(now_ns, caller).is_some() || self.is_careful(now_ns, caller) && runs())
     }
 
-    /// Whether any caller may be held up.
+    /// True if any caller may be held up.
     pub(super) fn may_hold(&self) -> bool {
         !self.budgets.is_empty()
     }
@@ -115,7 +115,7 @@ impl Penalties {
         self.budgets.waits_ns(now_ns, caller).unwrap_or(0)
     }
 
-    /// Whether a caller's calls start one at a time.
+    /// True if a caller's calls start one at a time.
     pub(super) fn is_careful(&self, now_ns: u64, caller: TenantId) -> bool {
         !self.budgets.is_empty() && self.budgets.is_careful(now_ns, caller)
     }

@@ -125,7 +125,7 @@ impl Placing {
         self.stand(domain);
     }
 
-    /// Whether calls of a domain wait.
+    /// True if calls of a domain wait.
     pub(super) fn has_queued(&self, domain: Domain) -> bool {
         self.domains.get(&domain).is_some_and(|d| !d.queue.is_empty())
     }
@@ -294,12 +294,12 @@ impl Placing {
             && self.may_use_lane(domain, view)
     }
 
-    /// Whether what callers are given decides how many lanes each may use.
+    /// True if what callers are given decides how many lanes each may use.
     pub(super) fn limits_lanes(&self) -> bool {
         self.shares_lanes && !self.asks.is_even()
     }
 
-    /// Whether one more lane may be a domain's. Its first one always may, since the domains of a caller do not wait for each
+    /// True if one more lane may be a domain's. Its first one always may, since the domains of a caller do not wait for each
     /// other.
     fn may_use_lane(&self, domain: Domain, view: View<'_>) -> bool {
         let busy = || view.workers.busy().map(|(_, worker)| worker);
@@ -386,7 +386,7 @@ impl Placing {
         !self.asks.is_empty()
     }
 
-    /// Whether calls wait whose domains have workers, and may have more.
+    /// True if calls wait whose domains have workers, and may have more.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }

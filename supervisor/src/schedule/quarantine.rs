@@ -87,7 +87,7 @@ impl Quarantine {
         self.after = after;
     }
 
-    /// Whether nothing failed lately, which is nearly always so.
+    /// True if nothing failed lately, which is nearly always so.
     pub fn is_empty(&self) -> bool {
         self.cases.is_empty()
     }
@@ -129,8 +129,7 @@ impl Quarantine {
         self.cases.remove(&used);
     }
 
-    /// A call failed by itself. Returns what calls that wait are told, if this is what
-    /// makes them be refused.
+    /// A call failed by itself. Returns the refusal for waiting calls, if this failure begins a quarantine.
     pub fn failed(&mut self, now_ns: u64, used: Use, is_probe: bool) -> Option<Refusal> {
         if self.after == 0 {
             return None;

@@ -41,7 +41,7 @@ impl<C: Call> Scheduler<C> {
         self.calls.largest_bytes(self.shape.weights_take_memory)
     }
 
-    /// The call that `worker` says it answers; `None` means that it lies.
+    /// The call that `worker` answers; `None` if the worker has no such call.
     pub fn running_call(&self, worker: WorkerId, id: CallId) -> Option<(&C, u32)> {
         let entry = self.calls.get(id)?;
         match entry.state {
@@ -79,12 +79,12 @@ impl<C: Call> Scheduler<C> {
         is_there.then(|| (worker.generation, worker.busy_lanes()))
     }
 
-    /// Whether a worker has calls.
+    /// True if a worker has calls.
     pub fn has_calls(&self, worker: WorkerId) -> bool {
         !self.workers[worker].is_idle()
     }
 
-    /// Whether calls wait for a lane of a worker.
+    /// True if calls wait for a lane of a worker.
     pub fn has_queued_for(&self, worker: WorkerId) -> bool {
         self.workers[worker].served().is_some_and(|domain| self.placing.has_queued(domain))
     }

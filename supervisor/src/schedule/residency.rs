@@ -100,7 +100,7 @@ impl Residency {
             now_ns.saturating_add(self.price.scrub_share * worker.past.scrub_ns(self.price));
     }
 
-    /// Whether another process may come into an empty slot, while so many are `coming`: those that take a standby need not be made.
+    /// True if another process may come into an empty slot, while so many are `coming`: those that take a standby need not be made.
     pub(super) fn may_start(&self, coming: usize) -> bool {
         coming < self.starting + self.ready
     }
@@ -168,7 +168,7 @@ impl Residency {
     }
 }
 
-/// Whether of two residents without calls the first is worth less. Only the ratio of their prices counts, which is much the same on
+/// True if of two residents without calls the first is worth less. Only the ratio of their prices counts, which is much the same on
 /// any device.
 pub(super) fn is_worth_less(now_ns: u64, one: &Worker, other: &Worker) -> bool {
     let idle_ns = |worker: &Worker| u128::from(now_ns.saturating_sub(worker.idle_since_ns).saturating_add(1));

@@ -32,7 +32,7 @@ pub struct Size {
     pub standbys: usize,
     /// Device memory for everything.
     pub memory_bytes: u64,
-    /// Processes that are there have to make way for others, whatever their lanes.
+    /// True if all processes are replaced, whatever their lanes.
     pub remakes: bool,
 }
 

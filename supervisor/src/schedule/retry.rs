@@ -41,7 +41,7 @@ impl Attempts {
         Self { runs: 0, suspect: true }
     }
 
-    /// A process ended while this call was in it: it runs alone from now on.
+    /// True if the call runs alone from now on, since a process ended under it.
     pub(super) fn is_suspect(&self) -> bool {
         self.suspect
     }
@@ -51,8 +51,8 @@ impl Attempts {
         self.runs += 1;
     }
 
-    /// Its process is gone. Why it does not run again, if so: `late` says that its deadline passed, `detached` that
-    /// its client gave it up.
+    /// Its process is gone. Why the call does not run again, if it does not. `late`: the deadline passed; `detached`: the
+    /// client gave the call up.
     pub(super) fn lost(&mut self, loss: Loss, late: bool, detached: bool) -> Option<Ended> {
         if late {
             return Some(Ended::Deadline);

@@ -496,6 +496,7 @@ impl<C: Call> Scheduler<C> {
     }
 
     pub(super) fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        let held_up = self.exclusive.waits();
         while let Some(id) = self.calls.pop_due(now_ns) {
             self.due(now_ns, id, actions);
         }
@@ -518,6 +519,8 @@ impl<C: Call> Scheduler<C> {
         if self.placing.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
             self.make_room(now_ns, actions);
         }
+        // Now that no call is overdue which could start.
+        self.waits_no_more(now_ns, held_up, actions);
     }
 }
 

@@ -13,7 +13,7 @@ use super::fair_line::FairLine;
 use super::types::{Class, TenantShare};
 use crate::ids::{IdMap, TenantId};
 
-/// A waiting class is owed this part of what higher ones use: one over so much.
+/// A waiting class is owed one part in so many of the time that higher classes use.
 const OWED_SHARE: i64 = 20;
 /// What counts as a quantum at most.
 const LONGEST_QUANTUM_NS: i64 = 10_000_000_000;
@@ -77,12 +77,12 @@ impl<K: Ord + Copy> ShareLine<K> {
         self.len
     }
 
-    /// Whether nothing is in line.
+    /// True if nothing is in line.
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether all tenants are given the same.
+    /// True if all tenants are given the same.
     pub(super) fn is_even(&self) -> bool {
         self.shares.is_empty()
     }

@@ -4,7 +4,7 @@
 /// The clock.
 #[derive(Debug)]
 pub(super) struct SlowedClock {
-    /// What it showed at a moment of the clock that it follows.
+    /// The time shown when the followed clock showed `at_ns`.
     shown_ns: u64,
     at_ns: u64,
     sharers: u64,

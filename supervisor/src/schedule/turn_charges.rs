@@ -1,4 +1,4 @@
-//! What a turn costs the tenant that has it: its part of the time for which others waited, and what it used beside that.
+//! The price of a turn for its tenant: a part of the time for which others waited, and what was used beside that time.
 
 use super::Turns;
 use crate::ids::{TenantId, WorkerId};
@@ -80,7 +80,7 @@ impl Turns {
     }
 
     /// Takes a holder's grant, and charges its tenant: for what it says it used, and at least its part of the time that
-    /// others waited for. None says that it cannot say any more how much it used.
+    /// others waited for. `None`: the worker is gone and cannot say how much it used.
     pub(super) fn take(&mut self, now_ns: u64, at: usize, used_ns: Option<u64>) -> Charge {
         if self.holders.len() > 1 && (self.holders[at].overran || !self.is_shared()) {
             // From now on others have more of the chip.

@@ -39,7 +39,7 @@ impl ChangeCost {
         self.cost_ns
     }
 
-    /// One worker gave the device back, and this one, which has calls, got it.
+    /// The device went from one worker to worker `to`, which has calls.
     pub(super) fn changed(&mut self, now_ns: u64, to: WorkerId) {
         self.late = self.open.replace((now_ns, to)).map(|(since_ns, worker)| (since_ns, worker, now_ns));
     }
@@ -49,7 +49,7 @@ impl ChangeCost {
         (self.open, self.late) = (None, None);
     }
 
-    /// A worker's call ended that takes so long by itself; none where it ran beside others.
+    /// A worker's call ended, which takes `own_ns` by itself; `None` if it ran beside others.
     pub(super) fn finished(&mut self, now_ns: u64, worker: WorkerId, own_ns: Option<u64>) {
         let late =
             self.late.take_if(|(_, to, _)| *to == worker).map(|(since_ns, _, until_ns)| (since_ns, until_ns));

@@ -23,7 +23,7 @@ impl Fines {
         }
     }
 
-    /// Whether a tenant was fined.
+    /// True if a tenant was fined.
     pub(super) fn has(&self, tenant: TenantId) -> bool {
         self.fined.contains(&tenant)
     }

@@ -218,7 +218,7 @@ impl Turns {
         self.in_the_way.set_sharers(self.contended_ns(now_ns), workers);
     }
 
-    /// Whether at least two parties want the device.
+    /// True if at least two parties want the device.
     pub fn is_contended(&self) -> bool {
         self.contended_since_ns.is_some()
     }
@@ -471,8 +471,8 @@ impl Turns {
         }
     }
 
-    /// Whether the worker could answer for its calls: it has the device, and had it for `patience_ns`. A call that waits
-    /// for a turn cannot even fail before. One that gave its turn back and said that it answered all its calls has no
+    /// True if the worker could answer for its calls: it has the device, and had it for `patience_ns`. A call that waits
+    /// for a turn cannot even fail before. A worker that yielded and reported no calls has no
     /// excuse either.
     pub fn could_act(&self, now_ns: u64, worker: WorkerId, patience_ns: u64) -> bool {
         match self.position(worker) {

@@ -21,7 +21,7 @@ fn grant(worker: WorkerId, turn: u64) -> Order {
 }
 
 impl Turns {
-    /// Whether nobody has the device since the first in line was fined.
+    /// True if nobody has the device since the first in line was fined.
     pub(in crate::schedule) fn keeps_waiting(&self) -> bool {
         self.line.first().is_some_and(|(tenant, _)| self.waits_until_ns(tenant).is_some())
     }

@@ -67,7 +67,7 @@ pub struct Shape {
     pub weights_take_memory: bool,
 }
 
-/// What it takes until a domain that lost its process has all of it again.
+/// The price of a process: time until a domain that lost its process is served as before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResidentPrice {
     /// To make a process.
@@ -324,7 +324,7 @@ pub enum Command<C: Call> {
     },
     /// Its turn is next.
     Soon,
-    /// To end: it is idle, and others need its slot or its memory.
+    /// To end: the process is idle, and others need its slot or its memory.
     Leave,
     /// To forget the domain that it served: it is idle. [`Scrubbed`](super::events::Scrubbed) follows.
     Scrub,

@@ -41,18 +41,18 @@ impl Open {
 }
 
 impl Unproven {
-    /// Whether nobody is, which is nearly always so.
+    /// True if nobody is, which is nearly always so.
     pub(super) fn is_empty(&self) -> bool {
         self.callers.is_empty()
     }
 
-    /// Whether calls of a caller run alone.
+    /// True if calls of a caller run alone.
     pub(super) fn includes(&self, now_ns: u64, caller: TenantId) -> bool {
         self.callers.get(&caller).is_some_and(|open| !open.is_over(now_ns))
     }
 
-    /// A call that started at a moment was lost and does not run again. Whether it must have been why: it ran alone since its
-    /// caller is unproven, and the failure was in it.
+    /// A call was lost and does not run again. True if the call must have been the cause: it started alone, as an unproven caller's
+    /// calls do, and the failure was in its process.
     pub(super) fn left_open(&mut self, now_ns: u64, used: Use, started_ns: u64, in_it: bool) -> bool {
         self.callers.retain(|_, open| !open.is_over(now_ns));
         let open = self.callers.entry(used.caller);

@@ -15,7 +15,7 @@ pub(super) enum Who {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Holder {
     pub(super) who: Who,
-    /// It loaded them for itself, because they were not shared yet.
+    /// True if the worker loaded a copy of its own, before the weights were shared.
     pub(super) own: bool,
     /// True if it was told to let them go, and did not say that it did.
     pub(super) told: bool,
@@ -33,13 +33,13 @@ impl Holder {
     }
 }
 
-/// Weights that were given up, until all workers confirmed that they forgot them.
+/// Weights that were given up, until the last worker confirms that.
 #[derive(Debug)]
 pub(super) struct Leaving<T> {
     pub(super) function: FunctionId,
     pub(super) bytes: u64,
     pub(super) holders: Vec<Holder>,
-    /// What names their memory, if it was shared, and no process but the one that made it ever had it.
+    /// The name of the memory, if it was shared and no process but its maker ever mapped it.
     pub(super) device: Option<T>,
 }
 

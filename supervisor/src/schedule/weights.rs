@@ -52,7 +52,7 @@ struct Entry<T> {
     /// Whose function it is, once it is known.
     owner: Option<TenantId>,
     state: State<T>,
-    /// Workers that have them, once for each time that they were sent.
+    /// Workers that have the weights, one entry for each time of sending.
     holders: Vec<Holder>,
     /// Calls of the function that are in workers.
     calls: u32,
@@ -62,7 +62,7 @@ struct Entry<T> {
     passed_on: bool,
     /// Of equal priority, who was used longest ago goes first.
     priority: (f64, u64),
-    /// What it takes, while it stands among those that may go.
+    /// Bytes that count among the idle weights.
     listed_bytes: Option<u64>,
 }
 
@@ -89,7 +89,7 @@ pub enum When {
 pub struct Supply<T> {
     /// How it gets them.
     pub source: Source<T>,
-    /// The function whose weights they replace in the memory that it has.
+    /// The function whose memory in the worker is used for these weights.
     pub instead_of: Option<FunctionId>,
 }
 
@@ -104,7 +104,7 @@ pub enum Source<T> {
     Device(T, u64),
 }
 
-/// Whether memory of one size suits weights that need another: little of it is wasted.
+/// True if memory of one size suits weights that need another: little of it is wasted.
 fn suits(has: u64, needed: u64) -> bool {
     has >= needed && has - needed <= needed / 8
 }
@@ -119,7 +119,7 @@ pub enum NoRoom {
 }
 
 impl<T> Entry<T> {
-    /// Whether they may go: no call uses them, and they are not on their way.
+    /// True if they may go: no call uses them, and they are not on their way.
     fn is_idle(&self) -> bool {
         self.calls == 0 && !matches!(self.state, State::Loading(..))
     }
@@ -325,7 +325,7 @@ impl<T: Clone> Weights<T> {
         self.least_with(bytes, &[function]).map_or(0, |least| least.saturating_sub(self.used_bytes))
     }
 
-    /// Evicts the one of lowest priority of those that may go and need not `stay`; whether there was one.
+    /// Evicts the idle weights of lowest priority, but those that `stay`. True if there were some.
     fn evict_lowest(&mut self, stay: &[FunctionId], evicted: &mut Vec<FunctionId>) -> bool {
         let is_expected = |function| self.ahead.values().any(|ahead| ahead.contains(&function));
         let Some(function) = self.idle.lowest(stay, is_expected) else { return false };
@@ -418,7 +418,7 @@ impl<T: Clone> Weights<T> {
         self.change(function, |entry| entry.priority = priority);
     }
 
-    /// Whether a worker was asked to load weights for all.
+    /// True if a worker was asked to load weights for all.
     pub fn is_loader(&self, function: FunctionId, worker: WorkerId) -> bool {
         let state = self.entries.get(&function).map(|entry| &entry.state);
         matches!(state, Some(State::Loading(loader, _)) if *loader == worker)

@@ -30,7 +30,7 @@ pub(super) struct Worker {
     pub(super) tainted: bool,
     /// Commands that its process was given.
     commands: u64,
-    /// What ran in its process for the domain that it serves.
+    /// What ran in the process for its present domain.
     pub(super) past: Past,
     /// Its slot is to be empty once its process is gone.
     pub(super) dismissed: bool,
@@ -60,7 +60,7 @@ const FUNCTIONS: usize = 64;
 const WEIGHTS_PER_US: u64 = 50_000;
 
 impl Past {
-    /// A call runs in a lane; whether its function did not run before.
+    /// A call runs in a lane. True if its function did not run there before.
     pub(super) fn ran(&mut self, lane: u32, function: FunctionId, weight_bytes: u64) -> bool {
         self.lanes |= 1 << lane;
         if self.functions.last() == Some(&function) {
@@ -127,12 +127,12 @@ pub(super) enum State {
 }
 
 impl Worker {
-    /// No process is ready, but one will be soon.
+    /// True if no process is ready, but one will be soon.
     pub(super) fn is_coming(&self) -> bool {
         matches!(self.state, State::Absent | State::Scrubbing { .. })
     }
 
-    /// Whether it has no calls.
+    /// True if it has no calls.
     pub(super) fn is_idle(&self) -> bool {
         self.busy == 0
     }
@@ -142,12 +142,12 @@ impl Worker {
         self.busy.count_ones()
     }
 
-    /// Whether a lane has a call.
+    /// True if a lane has a call.
     pub(super) fn has_call_in(&self, lane: u32) -> bool {
         self.busy >> lane & 1 == 1
     }
 
-    /// Whether one more call fits, or one that wants all lanes.
+    /// True if one more call fits, or one that wants all lanes.
     pub(super) fn has_room(&self, all: bool) -> bool {
         !self.retires
             && match all {
@@ -169,7 +169,7 @@ impl Worker {
         }
     }
 
-    /// Whether it serves this caller.
+    /// True if it serves this caller.
     pub(super) fn serves(&self, caller: TenantId) -> bool {
         self.served().is_some_and(|domain| domain.caller == caller)
     }
@@ -202,7 +202,7 @@ impl Worker {
     }
 }
 
-/// All workers of a device. Which are in which state is kept as sets, so that none is searched for.
+/// All workers of a device. A set for each state spares searches.
 #[derive(Debug)]
 pub(super) struct Workers {
     slots: Vec<Worker>,
@@ -234,7 +234,7 @@ impl WorkerSet {
         self.0.count_ones() as usize
     }
 
-    /// Whether none is.
+    /// True if none is.
     pub(super) fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -366,7 +366,7 @@ impl Workers {
         self.absent.len()
     }
 
-    /// In how many of them it forgets the domain that it served.
+    /// Slots whose process is being scrubbed.
     pub(super) fn scrubbing(&self) -> usize {
         self.scrubbing.len()
     }
@@ -397,7 +397,7 @@ impl Workers {
         self.of(WorkerSet(all & !self.busy.0))
     }
 
-    /// Whether the sets are what the states are; for invariants.
+    /// True if the sets are what the states are; for invariants.
     #[cfg(test)]
     pub(super) fn sets_are_right(&self) -> bool {
         self.iter().all(|(id, worker)| {
@@ -435,7 +435,7 @@ impl Workers {
         Address { worker, generation: slot.generation, nth }
     }
 
-    /// Whether a caller has a call in a worker.
+    /// True if a caller has a call in a worker.
     pub(super) fn runs(&self, caller: TenantId) -> bool {
         self.busy().any(|(_, worker)| worker.serves(caller))
     }

@@ -200,7 +200,7 @@ impl Placing {
         self.has_unplaced() && self.room_ns.is_some_and(|at_ns| at_ns > now_ns)
     }
 
-    /// The same, but for a worker that just has no call any more, which does not give way yet, either.
+    /// True if that is so and a worker that just became idle does not give way yet, either.
     pub(in super::super) fn is_searched_but_for(
         &mut self,
         now_ns: u64,
