@@ -1,5 +1,7 @@
-//! The line of asks: domains ask for a worker, callers for the whole device. Callers are served by their shares
-//! (`share_line`), and what one caller asks for in the order in which it came.
+//! The line of asks: domains ask for a worker, or for memory where they have one; callers ask for the whole device. Callers are
+//! served by their shares (`share_line`), and the asks of one caller in the order in which they came.
+//!
+//! Free memory is reserved for the first domain that asks for some (`lending`).
 //!
 //! While a caller asks for the whole device, only callers that had less of it start calls ([`Asks::goes_before_device`]):
 //! the others' lanes run empty, and the device is this caller's next. So a call of either kind waits for the time that its
@@ -16,6 +18,8 @@ use crate::ids::{IdMap, TenantId};
 enum What {
     /// A worker for functions of this owner.
     Worker(TenantId),
+    /// Device memory for the first call of functions of this owner.
+    Memory(TenantId),
     /// The whole device.
     Device,
 }
@@ -27,16 +31,17 @@ pub(super) struct Asks {
     line: ShareLine<(u64, What)>,
     places: IdMap<(TenantId, What), u64>,
     next_place: u64,
-    /// Domains that ask for a worker, and callers that ask for the device.
-    domains: usize,
-    callers: usize,
+    /// Domains that ask for a worker and for memory, and callers that ask for the device.
+    for_workers: usize,
+    for_memory: usize,
+    for_device: usize,
 }
 
 impl Asks {
     /// No asks. A domain has a worker for about so long.
     pub(super) fn new(turn_ns: u64) -> Self {
         let (line, places) = (ShareLine::new(turn_ns, 0), IdMap::default());
-        Self { line, places, next_place: 0, domains: 0, callers: 0 }
+        Self { line, places, next_place: 0, for_workers: 0, for_memory: 0, for_device: 0 }
     }
 
     /// A domain has a worker for about so long from now on.
@@ -44,27 +49,38 @@ impl Asks {
         self.line.set_quantum(turn_ns, 0);
     }
 
-    /// True if nobody asks for anything.
-    pub(super) fn is_empty(&self) -> bool {
-        self.places.is_empty()
-    }
-
     /// True if a caller asks for the whole device.
     pub(super) fn has_device(&self) -> bool {
-        self.callers > 0
+        self.for_device > 0
     }
 
     /// How many domains ask for a worker.
     pub(super) fn domains(&self) -> usize {
-        self.domains
+        self.for_workers
     }
 
     /// Domains that ask for a worker, the next one first.
     pub(super) fn iter(&self) -> impl Iterator<Item = Domain> {
         self.line.iter().filter_map(|(caller, (_, what))| match what {
             What::Worker(owner) => Some(Domain { owner, caller }),
-            What::Device => None,
+            What::Memory(_) | What::Device => None,
         })
+    }
+
+    /// The first domain that asks for memory.
+    pub(super) fn memory(&self) -> Option<Domain> {
+        if self.for_memory == 0 {
+            return None;
+        }
+        self.line.iter().find_map(|(caller, (_, what))| match what {
+            What::Memory(owner) => Some(Domain { owner, caller }),
+            What::Worker(_) | What::Device => None,
+        })
+    }
+
+    /// True if a domain asks for memory.
+    pub(super) fn has_memory(&self, domain: Domain) -> bool {
+        self.for_memory > 0 && self.places.contains_key(&(domain.caller, What::Memory(domain.owner)))
     }
 
     /// The caller to which the whole device goes next.
@@ -77,14 +93,26 @@ impl Asks {
 
     /// A domain asks for a worker, behind other asks of its caller.
     pub(super) fn push(&mut self, domain: Domain) {
-        self.domains += usize::from(self.add(domain.caller, What::Worker(domain.owner)));
+        self.for_workers += usize::from(self.add(domain.caller, What::Worker(domain.owner)));
     }
 
     /// A caller asks for the whole device. True if it did not before.
     pub(super) fn push_device(&mut self, caller: TenantId) -> bool {
         let is_new = self.add(caller, What::Device);
-        self.callers += usize::from(is_new);
+        self.for_device += usize::from(is_new);
         is_new
+    }
+
+    /// A domain asks for memory.
+    pub(super) fn push_memory(&mut self, domain: Domain) {
+        self.for_memory += usize::from(self.add(domain.caller, What::Memory(domain.owner)));
+    }
+
+    /// A domain does not ask for memory any more.
+    pub(super) fn remove_memory(&mut self, domain: Domain) {
+        if self.for_memory > 0 {
+            self.for_memory -= usize::from(self.take(domain.caller, What::Memory(domain.owner)));
+        }
     }
 
     fn add(&mut self, caller: TenantId, what: What) -> bool {
@@ -97,13 +125,13 @@ impl Asks {
 
     /// A domain asks no more.
     pub(super) fn remove(&mut self, domain: Domain) {
-        self.domains -= usize::from(self.take(domain.caller, What::Worker(domain.owner)));
+        self.for_workers -= usize::from(self.take(domain.caller, What::Worker(domain.owner)));
     }
 
     /// A caller does not ask for the whole device any more. True if it did.
     pub(super) fn remove_device(&mut self, caller: TenantId) -> bool {
         let asked = self.take(caller, What::Device);
-        self.callers -= usize::from(asked);
+        self.for_device -= usize::from(asked);
         asked
     }
 
@@ -120,7 +148,7 @@ impl Asks {
 
     /// A caller used the device for so long. Where nobody asks, it may.
     pub(super) fn charge(&mut self, caller: TenantId, used_ns: u64) {
-        if !self.is_empty() {
+        if !self.places.is_empty() {
             self.line.charge(caller, used_ns);
         }
     }
@@ -132,9 +160,9 @@ impl Asks {
 
     /// Where the line of domains that ask for a worker begins, if its first had so much more.
     pub(super) fn front(&self, more_ns: u64) -> Front {
-        let front = match self.has_device() {
-            false => self.line.front(),
-            true => self.line.front_of(|(_, what)| what != What::Device),
+        let front = match self.for_device + self.for_memory {
+            0 => self.line.front(),
+            _ => self.line.front_of(|(_, what)| matches!(what, What::Worker(_))),
         };
         front.later(more_ns)
     }
@@ -223,5 +251,18 @@ mod tests {
         assert!(asks.goes_before(asks.front(0), bob), "none asks for one");
         assert!(asks.remove_device(carol) && !asks.remove_device(carol));
         assert_eq!(asks.device(), Some(alice));
+    }
+
+    #[test]
+    fn memory_is_for_who_had_less() {
+        let mut asks = Asks::new(10);
+        let [alice, bob] = [domain(1, 1), domain(2, 2)];
+        [alice, bob, alice].into_iter().for_each(|domain| asks.push_memory(domain));
+        assert_eq!((asks.memory(), asks.has_memory(bob), asks.domains()), (Some(alice), true, 0));
+        asks.charge(alice.caller, 5);
+        assert_eq!(asks.memory(), Some(bob));
+        assert!(asks.goes_before(asks.front(0), bob.caller), "they stand in no line for workers");
+        [bob, bob].into_iter().for_each(|domain| asks.remove_memory(domain));
+        assert_eq!((asks.memory(), asks.has_memory(bob)), (Some(alice), false));
     }
 }

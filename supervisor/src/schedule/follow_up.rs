@@ -189,7 +189,7 @@ impl<C: Call> Scheduler<C> {
             self.bind(now_ns, worker, domain, actions);
         } else if self.placing.may_go(now_ns, &self.workers[worker], &self.residency) {
             let slot = &self.workers[worker];
-            let waits = slot.served().is_some_and(|domain| self.lending.has_in_line(domain));
+            let waits = slot.served().is_some_and(|domain| self.placing.waits_for_memory(domain));
             match !waits && self.placing.overstays(slot, self.view(), &self.residency) {
                 true => self.hand_on(now_ns, worker, actions),
                 false => self.make_room(now_ns, actions),
@@ -248,8 +248,7 @@ impl<C: Call> Scheduler<C> {
         }
         loop {
             let view = View::new(&self.workers, &self.exclusive);
-            let waits = |domain| self.lending.has_in_line(domain);
-            let found = self.placing.next_to_go(now_ns, &mut search, view, &self.residency, waits);
+            let found = self.placing.next_to_go(now_ns, &mut search, view, &self.residency);
             let Some(worker) = found else { return };
             self.hand_on(now_ns, worker, actions);
         }

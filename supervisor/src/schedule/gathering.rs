@@ -3,7 +3,7 @@
 use super::lending::Short;
 use super::residency::is_worth_less;
 use super::scheduler::Scheduler;
-use super::types::{Action, Call, CallId, Command, WhyGone};
+use super::types::{Action, Call, CallId, Command, Domain, WhyGone};
 use super::workers::{State, Worker};
 use crate::ids::{TenantId, WorkerId};
 
@@ -39,8 +39,8 @@ impl<C: Call> Scheduler<C> {
         let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return };
         match short {
             Short::Line | Short::Crowded => {
-                self.lending.stand(domain);
-                if self.lending.first() == Some(domain) && !self.exclusive.is_closed() {
+                self.placing.ask_for_memory(domain);
+                if self.placing.next_for_memory() == Some(domain) && !self.exclusive.is_closed() {
                     if short == Short::Crowded {
                         self.lending.crowded(now_ns);
                     }
@@ -190,24 +190,24 @@ impl<C: Call> Scheduler<C> {
 
     /// Serves the line of domains that wait for memory, as far as there is some.
     pub(super) fn serve_line(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        while let Some(domain) = self.lending.first().filter(|_| !self.exclusive.is_closed()) {
+        while let Some(domain) = self.placing.next_for_memory().filter(|_| !self.exclusive.is_closed()) {
             let serves = |worker: &WorkerId| self.workers[*worker].state == State::Bound(domain);
             let mut workers = WorkerId::first(self.workers.len()).filter(serves);
             let found = workers.find_map(|worker| Some((worker, self.next_of(now_ns, worker)?)));
             let Some((worker, id)) = found else {
-                self.lending.next();
+                self.memory_served(domain);
                 continue;
             };
             match self.fit(now_ns, worker, domain, id, actions) {
                 Ok(fit) => {
-                    self.lending.next();
+                    self.memory_served(domain);
                     self.take_from_queue(domain, id);
                     self.start(now_ns, worker, fit, id, actions);
                     // Its next call stands behind those of others.
                     self.feed(now_ns, worker, actions);
                 }
                 Err(short @ (Short::OwnLimit | Short::OwnerLimit(_))) => {
-                    self.lending.next();
+                    self.memory_served(domain);
                     self.wait_for_memory(now_ns, worker, id, short, actions);
                     if self.calls.get(id).is_none() {
                         // It was refused: the next one of its domain may have what it needs.
@@ -219,6 +219,12 @@ impl<C: Call> Scheduler<C> {
                 }
             }
         }
+    }
+
+    /// A domain's first call does not wait for memory any more.
+    fn memory_served(&mut self, domain: Domain) {
+        self.placing.has_memory(domain);
+        self.lending.reopen();
     }
 
     /// Goes on with the call that the device is prepared for, if the memory that it waited for is there.

@@ -1,5 +1,4 @@
-//! Who has what of a device's memory: bytes that lanes were lent for calls, what processes keep, and the line of domains
-//! whose calls wait for memory.
+//! Who has what of a device's memory: bytes that lanes were lent for calls, and what processes keep.
 //!
 //! ```text
 //!            a call needs it             idle, and others need it          the worker says so
@@ -11,14 +10,13 @@
 //! calls need it, from the lanes idle longest, and never from a lane that has a call. Memory counts as free only once
 //! the worker confirmed that it gave it back, or its process is reaped.
 //!
-//! Domains whose first call waits for memory stand in one line, in the order in which they came to wait. Only the first
-//! of them takes free memory. While what is idle suffices for it, calls that need no memory start beside; otherwise no
-//! call starts that is not of the first domain, until enough lanes are empty. So a domain waits for the calls that run and for
-//! those of domains before it, and for nothing else.
+//! Of the domains whose first call waits for memory (`asks`) only the first takes free memory. While what is idle suffices for
+//! it, calls that need no memory start beside; otherwise no call starts that is not of the first domain, until enough lanes
+//! are empty. So a domain waits for the calls that run and for those of domains before it, and for nothing else.
 
 use std::collections::{HashMap, VecDeque};
 
-use super::types::{Domain, Shape};
+use super::types::Shape;
 use super::workers::{Worker, Workers};
 use crate::ids::{Generation, TenantId, WorkerId};
 use crate::limits::SETTLE_NS;
@@ -125,7 +123,6 @@ pub(super) struct Lending {
     lent_bytes: u64,
     workers: Vec<Lent>,
     dying: Vec<(WorkerId, Generation, u64)>,
-    line: VecDeque<Domain>,
     /// How often workers were told to give memory back and did not confirm.
     outstanding: usize,
     /// What is idle does not suffice for the first in line.
@@ -161,7 +158,6 @@ impl Lending {
             lent_bytes: 0,
             workers: (0..shape.workers).map(|_| Lent::default()).collect(),
             dying: Vec::new(),
-            line: VecDeque::new(),
             outstanding: 0,
             closed: false,
             crowded_ns: None,
@@ -273,20 +269,23 @@ impl Lending {
         Some((Place { lane, lane_bytes: size }, missing(size)))
     }
 
-    /// Where a call of a domain can start in a worker at once, which has an empty lane.
+    /// Where a call can start at once in a worker of its domain, which has an empty lane; `is_first`: no other domain waits for memory
+    /// before its own.
     pub(super) fn place(
         &self,
         now_ns: u64,
         workers: &Workers,
         worker: WorkerId,
-        domain: Domain,
+        is_first: bool,
         need: Need,
     ) -> Result<Placed, Short> {
         let free = self.free_bytes();
-        let left = self.left_bytes(workers, domain.caller, need);
+        let left = match workers[worker].served() {
+            Some(domain) => self.left_bytes(workers, domain.caller, need),
+            None => u64::MAX,
+        };
         let (place, missing) =
             self.lane_for(worker, &workers[worker], need, free.min(left)).ok_or(Short::Line)?;
-        let is_first = self.line.front().is_none_or(|first| *first == domain);
         let wanted = missing.saturating_add(need.beside_bytes);
         let goes_before = || wanted == 0 && !self.closed && !(need.has_weights && self.is_crowded(now_ns));
         if wanted > free || !is_first && !goes_before() {
@@ -345,29 +344,6 @@ impl Lending {
         }
         lent.stack_bytes = lent.stack_bytes.max(need.stack_bytes);
         self.lent_bytes += lent.bytes() - before;
-    }
-
-    /// A domain's first call waits for memory.
-    pub(super) fn stand(&mut self, domain: Domain) {
-        if !self.line.contains(&domain) {
-            self.line.push_back(domain);
-        }
-    }
-
-    /// True if a domain's first call waits for memory.
-    pub(super) fn has_in_line(&self, domain: Domain) -> bool {
-        self.line.contains(&domain)
-    }
-
-    /// The first in line.
-    pub(super) fn first(&self) -> Option<Domain> {
-        self.line.front().copied()
-    }
-
-    /// The first in line is served, or does not wait any more.
-    pub(super) fn next(&mut self) {
-        self.line.pop_front();
-        self.reopen();
     }
 
     /// Another call needs memory: calls that need none start beside it, until more is known.

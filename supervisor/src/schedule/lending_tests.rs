@@ -5,7 +5,6 @@ use crate::schedule::types::CallId;
 
 const W0: WorkerId = WorkerId::new(0);
 const W1: WorkerId = WorkerId::new(1);
-const ALICE: Domain = Domain { owner: TenantId::new(1), caller: TenantId::new(1) };
 
 fn need(lane_bytes: u64) -> Need {
     Need { lane_bytes, stack_bytes: 0, beside_bytes: 0, has_weights: false, own_weights_bytes: 0 }
@@ -23,7 +22,7 @@ fn lending() -> (Lending, Workers) {
 }
 
 fn lend(lending: &mut Lending, workers: &Workers, worker: WorkerId, bytes: u64) -> Place {
-    let place = lending.place(0, workers, worker, ALICE, need(bytes)).unwrap().place;
+    let place = lending.place(0, workers, worker, true, need(bytes)).unwrap().place;
     lending.lend(worker, place, need(bytes));
     place
 }
@@ -37,19 +36,19 @@ fn lanes_get_few_sizes_in_whole_pages() {
     assert_eq!(lend(&mut lending, &workers, W0, 270).lane_bytes, 300);
     lending.set_contexts(200);
     assert_eq!(lend(&mut lending, &workers, W1, 131).lane_bytes, 140);
-    assert_eq!(lending.place(0, &workers, W1, ALICE, need(300)), Err(Short::Line));
+    assert_eq!(lending.place(0, &workers, W1, true, need(300)), Err(Short::Line));
 }
 
 #[test]
 fn what_is_taken_elsewhere_is_not_lent() {
     let (mut lending, workers) = lending();
     lending.set_contexts(600);
-    assert_eq!(lending.place(0, &workers, W0, ALICE, need(41)), Err(Short::Line));
-    assert_eq!(lending.place(0, &workers, W0, ALICE, need(40)).map(|placed| placed.place.lane_bytes), Ok(40));
+    assert_eq!(lending.place(0, &workers, W0, true, need(41)), Err(Short::Line));
+    assert_eq!(lending.place(0, &workers, W0, true, need(40)).map(|placed| placed.place.lane_bytes), Ok(40));
     // More than there is may be taken for a moment.
     lending.set_contexts(700);
     assert_eq!(lending.free_bytes(), 0);
-    assert!(lending.place(0, &workers, W0, ALICE, need(0)).is_ok());
+    assert!(lending.place(0, &workers, W0, true, need(0)).is_ok());
 }
 
 #[test]
@@ -120,18 +119,16 @@ fn who_does_not_give_back_is_named_again_and_again() {
 #[test]
 fn who_waits_for_weights_that_calls_use_is_not_overtaken_for_ever() {
     let (mut lending, workers) = lending();
-    let other = Domain { owner: TenantId::new(2), caller: TenantId::new(2) };
     let weighted = Need { has_weights: true, ..need(0) };
-    lending.stand(other);
     lending.crowded(5);
     let late = 5 + WEIGHTS_PATIENCE_NS + 1;
     // What is free is for the first in line; others may use what they have, at first.
-    assert_eq!(lending.place(late - 1, &workers, W0, ALICE, weighted).map(|placed| placed.room_bytes), Ok(0));
-    assert_eq!(lending.place(late, &workers, W0, ALICE, weighted), Err(Short::Line));
-    assert!(lending.place(late, &workers, W0, ALICE, need(0)).is_ok(), "it needs no weights");
-    assert_eq!(lending.place(late, &workers, W0, other, weighted).map(|placed| placed.room_bytes), Ok(640));
-    lending.next();
-    assert!(lending.place(late, &workers, W0, ALICE, weighted).is_ok());
+    assert_eq!(lending.place(late - 1, &workers, W0, false, weighted).map(|placed| placed.room_bytes), Ok(0));
+    assert_eq!(lending.place(late, &workers, W0, false, weighted), Err(Short::Line));
+    assert!(lending.place(late, &workers, W0, false, need(0)).is_ok(), "it needs no weights");
+    assert_eq!(lending.place(late, &workers, W0, true, weighted).map(|placed| placed.room_bytes), Ok(640));
+    lending.reopen();
+    assert!(lending.place(late, &workers, W0, true, weighted).is_ok());
 }
 
 #[test]

@@ -62,7 +62,10 @@ impl<C: Call> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) -> Result<Fit<C::Memory>, Short> {
         let need = self.need_of(worker, id).ok_or(Short::Line)?;
-        let placed = self.lending.place(now_ns, &self.workers, worker, domain, need)?;
+        let placed = {
+            let first = self.placing.next_for_memory();
+            self.lending.place(now_ns, &self.workers, worker, first.is_none_or(|first| first == domain), need)
+        }?;
         let load = self.supply_for(worker, id, placed, actions)?;
         Ok(Fit { place: placed.place, load })
     }

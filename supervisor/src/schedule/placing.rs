@@ -168,6 +168,26 @@ impl Placing {
         self.asks.serve(caller);
     }
 
+    /// A domain's first call waits for memory.
+    pub(super) fn ask_for_memory(&mut self, domain: Domain) {
+        self.asks.push_memory(domain);
+    }
+
+    /// A domain's first call has the memory that it waited for, or does not wait for memory.
+    pub(super) fn has_memory(&mut self, domain: Domain) {
+        self.asks.remove_memory(domain);
+    }
+
+    /// The first domain whose first call waits for memory.
+    pub(super) fn next_for_memory(&self) -> Option<Domain> {
+        self.asks.memory()
+    }
+
+    /// True if a domain's first call waits for memory.
+    pub(super) fn waits_for_memory(&self, domain: Domain) -> bool {
+        self.asks.has_memory(domain)
+    }
+
     /// True if a caller's call may start as far as calls for the whole device are concerned: its caller had less than the one that
     /// has such a call, or it waited and came before those of its own caller.
     fn goes_before_device(&self, caller: TenantId, waited: Option<CallId>, view: View<'_>) -> bool {
@@ -242,6 +262,7 @@ impl Placing {
             return;
         }
         let Some(d) = self.domains.remove(&domain) else { return };
+        self.asks.remove_memory(domain);
         if d.waits {
             self.waiting.retain(|waiting| *waiting != domain);
         }
@@ -260,6 +281,7 @@ impl Placing {
     pub(super) fn hold(&mut self, caller: TenantId) {
         let mut waited = false;
         for domain in self.of_caller.get(&caller).into_iter().flatten() {
+            self.asks.remove_memory(*domain);
             if let Some(d) = self.domains.get_mut(domain) {
                 d.held = true;
                 if std::mem::take(&mut d.is_unplaced) {
@@ -383,7 +405,7 @@ impl Placing {
 
     /// True if anybody asks for a worker or for the whole device.
     pub(super) fn has_asks(&self) -> bool {
-        !self.asks.is_empty()
+        self.has_unplaced() || self.asks.has_device()
     }
 
     /// True if calls wait whose domains have workers, and may have more.

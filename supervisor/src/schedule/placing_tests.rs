@@ -85,13 +85,7 @@ fn the_worker_idle_longest_makes_room_after_its_residency() {
     placing.enqueue(BOB, CallId(1), (0, 0), || false);
     let go = |placing: &mut Placing, now_ns| {
         let mut search = placing.search();
-        placing.next_to_go(
-            now_ns,
-            &mut search,
-            View::new(&workers, &Exclusive::default()),
-            &residency,
-            |_| false,
-        )
+        placing.next_to_go(now_ns, &mut search, View::new(&workers, &Exclusive::default()), &residency)
     };
     assert_eq!((go(&mut placing, 99), placing.next_ns()), (None, Some(100)));
     assert_eq!(go(&mut placing, 100), Some(W1));

@@ -137,7 +137,7 @@ impl<C: Call> Scheduler<C> {
 
     /// True if a call waits for device memory: what comes free is for it.
     pub fn is_memory_awaited(&self) -> bool {
-        self.lending.first().is_some() || self.exclusive.prepared().is_some()
+        self.placing.next_for_memory().is_some() || self.exclusive.prepared().is_some()
     }
 
     /// Device memory that nothing has.

@@ -440,6 +440,10 @@ impl<C: Call> Scheduler<C> {
             .turn(actions, |turns, orders| turns.yielded(now_ns, worker, turn, used_ns, has_calls, orders));
         let charge = charge.flatten();
         self.charge(charge);
+        if self.placing.next_for_memory().is_some() {
+            // Another one may be first now.
+            self.serve_line(now_ns, actions);
+        }
         charge.is_some()
     }
 

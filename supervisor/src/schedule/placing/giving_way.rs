@@ -143,14 +143,13 @@ impl Placing {
     /// The next worker that makes room: it is taken from its domain before the search goes on. As many are found as
     /// are needed and not coming already, at the pace of `residency`; of those that are idle the one that is worth
     /// least goes first, none before its domain had it for its residency. A domain that has workers gets another only
-    /// from one idle for as long. One whose domain `waits` for memory stays.
+    /// from one idle for as long. One whose domain waits for memory stays.
     pub(in super::super) fn next_to_go(
         &mut self,
         now_ns: u64,
         search: &mut Search,
         view: View<'_>,
         residency: &Residency,
-        waits: impl Fn(Domain) -> bool,
     ) -> Option<WorkerId> {
         let come_soon = residency.come_soon(view.workers);
         let (unplaced, others) = search.to_go.get_or_insert_with(|| self.missing(view, come_soon));
@@ -170,7 +169,7 @@ impl Placing {
         *(if for_unplaced { unplaced } else { others }) -= 1;
         let front = self.front(residency);
         let ends_ns = |worker: &Worker| self.gives_way_ns(front, worker, for_unplaced, residency);
-        let may_go = |worker: &Worker| worker.served().is_some_and(|domain| !waits(domain));
+        let may_go = |worker: &Worker| worker.served().is_some_and(|domain| !self.waits_for_memory(domain));
         let found = worth_least(now_ns, ends_ns, view.idle(may_go));
         if let Err(next_ns) = found {
             search.to_go = Some((0, 0));
