@@ -77,7 +77,7 @@ pub mod rank {
     /// Where one call is, of several devices.
     pub const ROUTED: u8 = 58;
     /// Homes of domains. A call that ends says so here, also where a channel is held.
-    pub const PLACEMENT: u8 = 59;
+    pub const HOMES: u8 = 59;
     /// Decisions of one device.
     pub const SCHEDULER: u8 = 60;
     /// When the last epoch of a device ended.

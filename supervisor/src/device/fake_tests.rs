@@ -43,6 +43,7 @@ use crate::function::{CodeTarget, Loaded, LoadedCache, PackedWeights};
 use crate::ids::{Epoch, FunctionId, Generation, TenantId, WorkerId};
 use crate::processes::confinement::Reached;
 use crate::processes::process::Killer;
+use crate::routing::Destination;
 use crate::schedule::events::Reaped;
 use crate::schedule::{CallId, Domain};
 use crate::server::connection_slots::ConnectionSlots;

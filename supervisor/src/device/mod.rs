@@ -1,6 +1,7 @@
 //! One device: its workers and what runs on them.
 //!
 //! - [`runtime`]: the device as the rest sees it: submit, cancel; puts together what follows here.
+//! - `destination`: the device as the router sees it.
 //! - [`setup`]: settings and threads; `changing`: changing settings while the device serves.
 //! - `decisions`: the scheduler behind a lock.
 //! - `commands`: decisions carried out; `command_order`: in the order in which they were decided.
@@ -25,6 +26,7 @@ mod command_order;
 mod command_order_tests;
 mod commands;
 mod decisions;
+mod destination;
 #[cfg(test)]
 mod fake_tests;
 pub mod held;

@@ -309,11 +309,6 @@ impl Device {
         self.decisions.tell_stranded(notify);
     }
 
-    /// The most device memory that a call can have: all but what processes take.
-    pub fn largest_call_bytes(&self) -> u64 {
-        self.ledger.largest_call_bytes()
-    }
-
     /// Takes a waiting call back; returns it unless it runs or is over.
     pub fn cancel(&self, id: CallId) -> Option<Arc<Call>> {
         self.commands.handle(Cancel { id })
@@ -456,13 +451,8 @@ impl Device {
         self.decisions.ask().device_time_of(tenant)
     }
 
-    /// True if the device has no process, and the last one that was started did not get ready.
-    pub fn is_lost(&self) -> bool {
-        self.decisions.is_lost()
-    }
-
     pub(super) fn set_lost(&self, lost: bool) {
-        if self.is_lost() != lost && self.decisions.set_lost(lost) {
+        if self.decisions.is_lost() != lost && self.decisions.set_lost(lost) {
             match lost {
                 true => tracing::error!(
                     device = self.config.name,
