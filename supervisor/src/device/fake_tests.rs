@@ -31,10 +31,10 @@ use tokio::sync::watch;
 
 use super::Device;
 use super::commands::ProcessEnd;
-use super::held::Held;
+use super::ending::{Answer, Batch};
 use super::unusable::Unusable;
+use super::unwritten::Unwritten;
 use super::worker_channel::{Arrival, staging};
-use super::write_coalescing::{Answer, Batch};
 use crate::call::Call;
 use crate::client_io::ClientIo;
 use crate::config::{DeviceConfig, Settings};

@@ -13,6 +13,7 @@ use pappus_protocol::{Fault, FromWorker};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::bring_up;
+use super::ending::{Answer, Batch};
 use super::panics::contained;
 use super::reaper::Dying;
 use super::runtime::Device;
@@ -20,7 +21,6 @@ use super::standby::Ready;
 use super::turns_heard::TurnsHeard;
 use super::unusable::{NotReady, Unusable};
 use super::worker_channel::{Arrival, Forget};
-use super::write_coalescing::{Answer, Batch};
 use crate::ids::{Epoch, Generation, WorkerId};
 use crate::processes::launcher::{Launcher, Started};
 use crate::schedule::CallId;

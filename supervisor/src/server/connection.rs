@@ -31,7 +31,7 @@ use super::violation::{GatewayError, Violation};
 use super::{half_close, invoke, refusals, requests, responses};
 use crate::call::{Arena, Completion};
 use crate::client_fd::{ClientFd, ClientSocket};
-use crate::device::write_coalescing::Burst;
+use crate::device::burst::Burst;
 use crate::function::Loaded;
 use crate::limits::{CONNECTION_BYTES, MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
 use crate::quota::{Limit, QuotaError};
