@@ -102,7 +102,7 @@ fn config(turns: bool) -> DeviceConfig {
         scrub_calls: false,
         min_residency: std::time::Duration::from_millis(100),
         scrub_switch: false,
-        shared: false,
+        under_mps: false,
     }
 }
 

@@ -166,7 +166,7 @@ impl Device {
         Ok(Self {
             standbys: Standbys::new(config.standbys)?,
             reaper: Reaper::new()?,
-            mps: config.shared.then(|| MpsTerminator::start(Control::new()?)).transpose()?,
+            mps: config.under_mps.then(|| MpsTerminator::start(Control::new()?)).transpose()?,
             setup: OrderedMutex::new(Setup::new(&config)),
             lanes: config.lanes.into(),
             workers: config.workers.into(),

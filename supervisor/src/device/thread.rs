@@ -19,7 +19,7 @@ use super::reaper::Dying;
 use super::runtime::Device;
 use super::standby::Ready;
 use super::turns_heard::TurnsHeard;
-use super::unusable::{NotReady, Unusable};
+use super::unusable::{BringUpError, Unusable};
 use super::worker_channel::{Arrival, Forget};
 use crate::ids::{Epoch, Generation, WorkerId};
 use crate::processes::launcher::{Launcher, Started};
@@ -87,7 +87,7 @@ fn run(device: &Arc<Device>, worker: WorkerId, launcher: &Launcher) {
                 Some(ready) => Ok(ready),
                 None => {
                     let made = contained(|| bring_up::bring_up(device, launcher, true));
-                    made.map_err(NotReady::from).flatten()
+                    made.map_err(BringUpError::from).flatten()
                 }
             };
             let served_well = match ready {

@@ -76,7 +76,7 @@ pub(super) struct Visit {
 /// The homes of all domains.
 #[derive(Debug)]
 pub(super) struct Homes {
-    domains: IdMap<Domain, DomainState>,
+    domains: IdMap<Domain, DomainHome>,
     devices: Vec<DeviceState>,
     /// How long calls of functions take, of functions that calls were routed of and that are not gone: a call that ends
     /// later adds nothing.
@@ -92,7 +92,7 @@ struct DeviceState {
 }
 
 #[derive(Debug)]
-struct DomainState {
+struct DomainHome {
     home: usize,
     home_since_ns: u64,
     /// What staying has cost, as much of it as still counted at `lost_at_ns`.
@@ -156,7 +156,7 @@ impl Homes {
         let homes = &mut self.devices;
         let state = self.domains.entry(domain).or_insert_with(|| {
             homes[device].homes += 1;
-            DomainState {
+            DomainHome {
                 home: device,
                 home_since_ns: now_ns,
                 lost_ns: 0.0,
@@ -239,7 +239,7 @@ impl Homes {
         now_ns: u64,
         caller: TenantId,
         function: FunctionId,
-        state: &DomainState,
+        state: &DomainHome,
         to: &Candidate,
     ) -> f64 {
         let (device, there) = (&self.devices[to.device], &state.there[to.device]);
@@ -319,7 +319,7 @@ impl Homes {
     /// Moves it once that has paid for the move, with its weights.
     fn consider_moving(&mut self, call: Visit, now_ns: u64, busy: u32, turnaround_ns: f64) {
         let slower = |to: usize| self.slower(now_ns, call.domain.caller, call.function, to, call.device);
-        // How busy another device would be with it, as its home would be by calls that take as long there.
+        // Load of another device after the move, in units of the home's call time.
         let there = |to: usize| f64::from(self.devices[to].busy.now + 1) * slower(to);
         let homes = |to: usize| f64::from(self.devices[to].homes + 1) * slower(to);
         let others = (0..self.devices.len()).filter(|device| *device != call.device);
