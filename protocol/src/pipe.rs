@@ -44,7 +44,7 @@ pub enum Got {
 /// What the other side changes without writing to the pipe, which a waiting thread looks at as well.
 pub trait Beside {
     /// True if there is something to look at.
-    fn came(&self) -> bool;
+    fn has_news(&self) -> bool;
     /// The thread is about to block: from here on, the other side writes to the pipe, too. False if there is something
     /// to look at first.
     fn may_sleep(&self) -> bool;
@@ -54,7 +54,7 @@ pub trait Beside {
 
 /// Nothing.
 impl Beside for () {
-    fn came(&self) -> bool {
+    fn has_news(&self) -> bool {
         false
     }
 
@@ -66,8 +66,8 @@ impl Beside for () {
 }
 
 impl<W: Words> Beside for Yields<W> {
-    fn came(&self) -> bool {
-        self.came()
+    fn has_news(&self) -> bool {
+        self.has_news()
     }
 
     fn may_sleep(&self) -> bool {
@@ -80,8 +80,8 @@ impl<W: Words> Beside for Yields<W> {
 }
 
 impl<W: Words> Beside for WorkerEnd<W> {
-    fn came(&self) -> bool {
-        self.came()
+    fn has_news(&self) -> bool {
+        self.has_news()
     }
 
     fn may_sleep(&self) -> bool {
@@ -168,7 +168,7 @@ impl Inbox {
         if !spin.is_zero() {
             let until = Instant::now() + spin;
             loop {
-                if beside.came() {
+                if beside.has_news() {
                     return Ok(Got::Beside);
                 }
                 match self.fill()? {

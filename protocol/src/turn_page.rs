@@ -63,7 +63,7 @@ fn post(word: &AtomicU64, state: u64) -> bool {
 struct Seen(u64);
 
 impl Seen {
-    fn came(&self, word: &AtomicU64) -> bool {
+    fn has_news(&self, word: &AtomicU64) -> bool {
         word.load(Ordering::Acquire) & !READER_SLEEPS != self.0
     }
 
@@ -184,8 +184,8 @@ impl<W: Words> Yields<W> {
     }
 
     /// True if [`Yields::look`] would show something.
-    pub fn came(&self) -> bool {
-        self.seen.came(self.words.word(YIELD))
+    pub fn has_news(&self) -> bool {
+        self.seen.has_news(self.words.word(YIELD))
     }
 
     /// The reader is about to sleep; false if there is something to look at first.
@@ -248,8 +248,8 @@ impl<W: Words> WorkerEnd<W> {
     }
 
     /// True if [`WorkerEnd::look`] would show something.
-    pub fn came(&self) -> bool {
-        self.seen.came(self.words.word(ORDER))
+    pub fn has_news(&self) -> bool {
+        self.seen.has_news(self.words.word(ORDER))
     }
 
     /// The worker is about to sleep; false if there is something to look at first.

@@ -34,7 +34,7 @@ fn a_turn_goes_and_comes_back() {
     assert_eq!((worker.look(), yields.look()), (None, None));
     let turn = TurnId::new(7);
     assert!(!orders.grant(turn, PRICES), "none sleeps");
-    assert!(worker.came());
+    assert!(worker.has_news());
     assert_eq!((worker.look(), worker.look()), (Some(granted(7, false)), None));
     assert!(!orders.revoke(turn));
     assert_eq!((worker.look(), worker.look()), (Some(Order { granted: false, ..granted(7, true) }), None));
@@ -74,7 +74,7 @@ fn who_sleeps_is_to_be_woken_once_and_who_missed_something_does_not_sleep() {
     assert!(!orders.grant(TurnId::new(2), PRICES), "it woke by itself");
     assert!(yields.may_sleep());
     assert!(worker.give_back(turn, 0));
-    assert!(!yields.may_sleep() && yields.came());
+    assert!(!yields.may_sleep() && yields.has_news());
     assert!(yields.look().is_some() && yields.may_sleep());
 }
 

@@ -17,8 +17,8 @@ use zerocopy::little_endian::U64;
 
 use crate::client_memfd::ClientMemfd;
 use crate::function::Loaded;
-use crate::placement::Routed;
 use crate::refusal::Refusal;
+use crate::routing::Routed;
 use crate::schedule::{Domain, Ended, quarantine};
 use crate::tenants::{Account, CountedPlan, Limit, QuotaError, Taken};
 

@@ -33,12 +33,12 @@ pub struct ClientIo(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    state: OrderedMutex<State, { rank::CLIENT_IO }>,
+    state: OrderedMutex<WorkState, { rank::CLIENT_IO }>,
     work: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct WorkState {
     /// Of tenants that have work.
     tenants: HashMap<TenantId, TenantWork>,
     /// Work that no thread has taken yet, of tenants that have a thread free.
@@ -54,10 +54,10 @@ struct TenantWork {
     waiting: VecDeque<Job>,
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for WorkState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { threads, idle, .. } = self;
-        f.debug_struct("State").field("threads", threads).field("idle", idle).finish_non_exhaustive()
+        f.debug_struct("WorkState").field("threads", threads).field("idle", idle).finish_non_exhaustive()
     }
 }
 
@@ -127,7 +127,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl WorkState {
     /// A piece of a tenant's work is done: its next one is ready.
     fn done(&mut self, tenant: TenantId) {
         let Some(work) = self.tenants.get_mut(&tenant) else { return };

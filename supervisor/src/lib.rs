@@ -10,7 +10,6 @@
 //! - [`quota`]: what a tenant may have at most.
 //! - [`defences`]: what tests can switch off.
 //! - [`schedule`]: which call runs where: a pure state machine.
-//! - [`placement`]: which of several devices a domain's calls go to, likewise.
 //! - [`config`]: flags and file.
 //! - [`refusal`]: why a request is refused.
 //! - [`blocking`]: threads for work that waits.
@@ -19,9 +18,9 @@
 //! - [`store`]: the state directory.
 //! - [`processes`]: worker processes, and the memory of their device.
 //! - [`function`]: functions in memory.
+//! - [`routing`]: which device a call goes to.
 //! - [`call`]: an accepted invocation, and how it ends.
 //! - [`device`]: workers of a device, their threads, effects of decisions. [`registry`]: modules and functions.
-//! - [`router`]: which device a call goes to.
 //! - [`server`]: sockets, connections, requests, answers.
 //! - [`endpoint`]: metrics and health over HTTP.
 //! - [`list_devices`]: what `--device` could name here.
@@ -45,12 +44,11 @@ pub mod limits;
 pub mod list_devices;
 pub mod log;
 pub mod metrics;
-pub mod placement;
 pub mod processes;
 pub mod quota;
 pub mod refusal;
 pub mod registry;
-pub mod router;
+pub mod routing;
 pub mod run;
 pub mod schedule;
 pub mod server;

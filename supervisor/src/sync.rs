@@ -77,7 +77,7 @@ pub mod rank {
     /// Where one call is, of several devices.
     pub const ROUTED: u8 = 58;
     /// Homes of domains. A call that ends says so here, also where a channel is held.
-    pub const PLACEMENT: u8 = 59;
+    pub const HOMES: u8 = 59;
     /// Decisions of one device.
     pub const SCHEDULER: u8 = 60;
     /// When the last epoch of a device ended.
@@ -136,7 +136,7 @@ impl<T, const RANK: u8> OrderedMutex<T, RANK> {
     ///
     /// In debug builds, if this thread holds a lock of the same or of a higher rank.
     pub fn lock(&self) -> OrderedGuard<'_, T, RANK> {
-        let held = Held::<RANK>::new();
+        let held = RankHeld::<RANK>::new();
         OrderedGuard { guard: self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()), held }
     }
 }
@@ -157,7 +157,7 @@ impl<T, const RANK: u8> OrderedRwLock<T, RANK> {
     ///
     /// In debug builds, if this thread holds a lock of the same or of a higher rank.
     pub fn read(&self) -> OrderedReadGuard<'_, T, RANK> {
-        let held = Held::<RANK>::new();
+        let held = RankHeld::<RANK>::new();
         Ordered { guard: self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner()), held }
     }
 
@@ -167,7 +167,7 @@ impl<T, const RANK: u8> OrderedRwLock<T, RANK> {
     ///
     /// In debug builds, if this thread holds a lock of the same or of a higher rank.
     pub fn write(&self) -> OrderedWriteGuard<'_, T, RANK> {
-        let held = Held::<RANK>::new();
+        let held = RankHeld::<RANK>::new();
         Ordered { guard: self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()), held }
     }
 }
@@ -176,7 +176,7 @@ impl<T, const RANK: u8> OrderedRwLock<T, RANK> {
 #[derive(Debug)]
 pub struct Ordered<G, const RANK: u8> {
     guard: G,
-    held: Held<RANK>,
+    held: RankHeld<RANK>,
 }
 
 /// Access to what an [`OrderedMutex`] protects.
@@ -224,7 +224,7 @@ impl<G: DerefMut, const RANK: u8> DerefMut for Ordered<G, RANK> {
 
 /// That this thread holds a lock of a rank, or is about to.
 #[derive(Debug)]
-struct Held<const RANK: u8>;
+struct RankHeld<const RANK: u8>;
 
 #[cfg(debug_assertions)]
 std::thread_local! {
@@ -232,7 +232,7 @@ std::thread_local! {
     static RANKS: std::cell::Cell<u128> = const { std::cell::Cell::new(0) };
 }
 
-impl<const RANK: u8> Held<RANK> {
+impl<const RANK: u8> RankHeld<RANK> {
     #[cfg(debug_assertions)]
     fn new() -> Self {
         let held = RANKS.get();
@@ -248,7 +248,7 @@ impl<const RANK: u8> Held<RANK> {
 }
 
 #[cfg(debug_assertions)]
-impl<const RANK: u8> Drop for Held<RANK> {
+impl<const RANK: u8> Drop for RankHeld<RANK> {
     fn drop(&mut self) {
         RANKS.set(RANKS.get() & !(1 << RANK));
     }

@@ -21,16 +21,16 @@ const ORDER: [(&str, &[Level]); 4] = [
             &["quota"],
             &["defences", "metrics"],
             &["client_io", "log", "schedule"],
-            &["config", "placement", "refusal"],
+            &["config", "refusal"],
             &["blocking", "tenants"],
             &["client_memfd", "store"],
             &["client_fd"],
             &["processes"],
             &["function"],
+            &["routing"],
             &["call"],
             // A device knows no registry and no client; the registry knows no device.
             &["device", "registry"],
-            &["router"],
             &["server"],
             &["endpoint"],
             &["list_devices", "run"],
@@ -67,8 +67,21 @@ const ORDER: [(&str, &[Level]); 4] = [
     ),
 ];
 
-/// Folders of the supervisor whose files do not import each other in circles.
-const COMPONENTS: [&str; 5] = ["device", "processes", "registry", "server", "store"];
+/// Folders of crates whose files do not import each other in circles.
+const COMPONENTS: [(&str, &str); 8] = [
+    ("blueprint", "hsaco"),
+    ("supervisor", "device"),
+    ("supervisor", "processes"),
+    ("supervisor", "registry"),
+    ("supervisor", "routing"),
+    ("supervisor", "schedule"),
+    ("supervisor", "server"),
+    ("supervisor", "store"),
+];
+
+/// Imports that close a circle still: a file of a folder, and the file that it is not to use. None is to be added.
+const LEFT: [(&str, &str, &str); 2] =
+    [("schedule", "events", "resizing"), ("schedule", "scheduler", "events")];
 
 /// A crate's sources without their tests: paths below `src`, and what is in them.
 fn sources(name: &str) -> Vec<(String, String)> {
@@ -180,8 +193,8 @@ fn circles(folder: &str, sources: &[(String, String)]) -> Vec<String> {
         let name = file.strip_prefix(folder)?.strip_prefix('/')?.strip_suffix(".rs")?;
         let is_file = name != "mod" && !name.contains('/');
         let file_of = |name: String| exports.get(&name).cloned().unwrap_or(name);
-        let used =
-            || names_behind(&roots, text).into_iter().map(file_of).filter(|used| used != name).collect();
+        let counts = |used: &String| used != name && !LEFT.contains(&(folder, name, used.as_str()));
+        let used = || names_behind(&roots, text).into_iter().map(file_of).filter(counts).collect();
         is_file.then(|| (name.to_owned(), used()))
     });
     let mut files: BTreeMap<String, BTreeSet<String>> = files.collect();
@@ -203,8 +216,8 @@ fn exports(text: &str) -> BTreeMap<String, String> {
 
 #[test]
 fn files_of_components_do_not_import_each_other_in_circles() {
-    let sources = sources("supervisor");
-    for folder in COMPONENTS {
+    for (name, folder) in COMPONENTS {
+        let sources = sources(name);
         assert!(sources.iter().any(|(file, _)| file.starts_with(folder)), "there is no folder {folder}");
         let circles = circles(folder, &sources);
         assert!(circles.is_empty(), "{folder}: files that import each other, or such: {circles:?}");

@@ -17,7 +17,7 @@ use pappus_supervisor::config::SandboxSettings;
 use pappus_supervisor::processes::confinement::Confinement;
 use pappus_supervisor::processes::launcher::{Launcher, Role, Started};
 use pappus_supervisor::processes::process::describe_exit;
-use pappus_supervisor::processes::target::Target;
+use pappus_supervisor::processes::target::DeviceTarget;
 use rustix::process::Signal;
 use rustix::thread::CapabilitySet;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
@@ -125,7 +125,8 @@ fn started(kind: Kind, off: Off) -> (Started, Layers) {
         static LAUNCHER: &'static Launcher =
             Box::leak(Box::new(Launcher::new(prisoner(), Confinement::decide(SandboxSettings::default())).unwrap()));
     }
-    let target = Target { kind, uuid: String::new(), lanes: off as u32, numa_node: None, memory_bytes: 0 };
+    let target =
+        DeviceTarget { kind, uuid: String::new(), lanes: off as u32, numa_node: None, memory_bytes: 0 };
     let mut started = LAUNCHER.with(|launcher| launcher.start(Role::Compile, &target, None)).unwrap();
     let layers = heard(&mut started, |message| match message {
         FromWorker::Hello(hello) => hello.layers,

@@ -70,7 +70,7 @@ fn no_order_is_missed_by_a_worker_that_goes_to_sleep() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn control_a_worker_that_sleeps_without_saying_so_is_not_woken() {
-    a_sleeping_worker_is_granted(|worker| !worker.came());
+    a_sleeping_worker_is_granted(|worker| !worker.has_news());
 }
 
 /// A worker gives its turn back and says that it answered a call, whose frame follows; the supervisor's thread waits for

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use pappus_protocol::now_ns;
 use pappus_supervisor::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
-use pappus_supervisor::placement::{Candidate, Placement, Routed};
+use pappus_supervisor::routing::{Candidate, Routed, SharedHomes};
 use pappus_supervisor::schedule::events::{Finished, Gone, Ready, StandbysReady, Submit, Tick, Yielded};
 use pappus_supervisor::schedule::weights::{Weights, When};
 use pappus_supervisor::schedule::{self, Action, CallId, Command, Domain, Limits, Scheduler, Terms, Verdict};
@@ -110,7 +110,7 @@ impl schedule::Call for Call {
 
 /// Devices and the router.
 struct Host {
-    placement: Arc<Placement>,
+    homes: Arc<SharedHomes>,
     devices: Vec<Device>,
     now_ns: u64,
     random: u64,
@@ -149,10 +149,10 @@ impl Host {
             let ready = StandbysReady { count: shape.workers };
             device.scheduler.handle(0, ready, &mut device.actions);
         }
-        let placement = Placement::new(DEVICES);
+        let homes = SharedHomes::new(DEVICES);
         let (next_device, spent) = (0, [Spent::default(); KINDS]);
         let (lanes, workers) = (shape.lanes, shape.workers);
-        Ok(Self { placement, devices, now_ns: 1, random: 1, lanes, workers, next_device, spent })
+        Ok(Self { homes, devices, now_ns: 1, random: 1, lanes, workers, next_device, spent })
     }
 
     fn queued(&self) -> u64 {
@@ -208,7 +208,7 @@ impl Host {
         let (domain, function) = (Domain { owner, caller: owner }, FunctionId::new(1));
         let (lanes, workers) = (self.lanes, self.workers);
         let able = |device| Some(Candidate { device, lanes, workers, weights_ns: 0 });
-        let routed = self.placement.route(now_ns, domain, function, &able).ok_or("no device for a call")?;
+        let routed = self.homes.route(now_ns, domain, function, &able).ok_or("no device for a call")?;
         let at = routed.device();
         let terms = Terms {
             domain,

@@ -14,7 +14,7 @@ use pappus_protocol::{FromWorker, Kind, Layers};
 use pappus_supervisor::config::SandboxSettings;
 use pappus_supervisor::processes::confinement::Confinement;
 use pappus_supervisor::processes::launcher::{Launcher, Role, Started};
-use pappus_supervisor::processes::target::Target;
+use pappus_supervisor::processes::target::DeviceTarget;
 use pappus_worker::Channels;
 use pappus_worker::launch;
 
@@ -41,8 +41,13 @@ impl Lives {
     }
 
     fn one_more(&mut self, launcher: &Launcher, how: u32) -> Result<()> {
-        let target =
-            Target { kind: Kind::Cpu, uuid: String::new(), lanes: how, numa_node: None, memory_bytes: 0 };
+        let target = DeviceTarget {
+            kind: Kind::Cpu,
+            uuid: String::new(),
+            lanes: how,
+            numa_node: None,
+            memory_bytes: 0,
+        };
         let mut started = None;
         self.greeted.round(1, || {
             let process = started.insert(launcher.start(Role::Survey, &target, None)?);

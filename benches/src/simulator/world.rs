@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use pappus_supervisor::config::Settings;
 use pappus_supervisor::ids::{FunctionId, TenantId};
-use pappus_supervisor::placement::{Candidate, Placement, Routed};
+use pappus_supervisor::routing::{Candidate, Routed, SharedHomes};
 use pappus_supervisor::schedule::{Domain, NotNow, Shape, TenantShare, Terms};
 
 use super::costs::{Costs, Work};
@@ -127,7 +127,7 @@ pub struct World {
     setup: Setup,
     events: Events,
     devices: Vec<Device>,
-    placement: Option<Arc<Placement>>,
+    homes: Option<Arc<SharedHomes>>,
     tenants: Vec<Tenant>,
     /// The first tenant of each group.
     first: Vec<usize>,
@@ -180,13 +180,13 @@ impl World {
             devices.iter_mut().for_each(|device| device.set_share(id(at), share, &mut events));
         }
         let recorder = Recorder::new(&setup)?;
-        let placement = (setup.devices > 1).then(|| Placement::new(setup.devices));
+        let homes = (setup.devices > 1).then(|| SharedHomes::new(setup.devices));
         let (next_arrival, calls) = (0, slab::Slab::new());
         Ok(Self {
             setup,
             events,
             devices,
-            placement,
+            homes,
             tenants,
             first,
             callers,
@@ -267,8 +267,8 @@ impl World {
         let domain = Domain { owner: tenant, caller: tenant };
         let (lanes, workers) = (self.setup.shape.lanes, self.setup.shape.workers);
         let able = |device| Some(Candidate { device, lanes, workers, weights_ns: 0 });
-        let route = |placement: &Arc<Placement>| placement.route(virtual_now_ns, domain, function, &able);
-        call.routed = self.placement.as_ref().and_then(route);
+        let route = |homes: &Arc<SharedHomes>| homes.route(virtual_now_ns, domain, function, &able);
+        call.routed = self.homes.as_ref().and_then(route);
         call.device = call.routed.as_ref().map_or(0, Routed::device);
         let deadline_ns = self.setup.groups[self.tenants[call.tenant].group].deadline_ns;
         let terms = Terms {

@@ -5,6 +5,9 @@ use std::collections::HashMap;
 
 use super::{Refused, Section as Writable, Variable};
 
+/// How the symbol of a kernel's descriptor ends.
+pub(super) const DESCRIPTOR: &str = ".kd";
+
 /// `EM_AMDGPU`.
 pub(super) const MACHINE: u16 = 224;
 /// `ELFOSABI_AMDGPU_HSA`.
@@ -304,8 +307,7 @@ impl<'a> Elf<'a> {
                 let symbol = self.symbol(entry, names)?;
                 if !is_dynamic {
                     // Of an object's own, several may have one name.
-                    let is_local =
-                        entry[4] >> 4 == STB_LOCAL && !symbol.name.ends_with(super::kernel::DESCRIPTOR);
+                    let is_local = entry[4] >> 4 == STB_LOCAL && !symbol.name.ends_with(DESCRIPTOR);
                     others.extend(Some(symbol).filter(|_| !is_local));
                 } else if !symbol.name.is_empty() && symbols.insert(symbol.name, symbol).is_some() {
                     return Err(Refused(format!("malformed: two symbols are called {:?}", symbol.name)));

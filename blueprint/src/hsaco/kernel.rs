@@ -3,13 +3,12 @@
 
 use std::collections::HashSet;
 
-use super::elf::{Elf, u32_at, u64_at};
+use super::elf::{DESCRIPTOR, Elf, u32_at, u64_at};
 use super::metadata::{ToldArgument, ToldKernel};
 use super::{MAX_ARGUMENTS, MAX_KERNELS, MAX_NAME_BYTES, Refused, Target};
 
-/// Bytes of a kernel descriptor, and what its symbol has behind the kernel's name.
+/// Bytes of a kernel descriptor.
 const DESCRIPTOR_BYTES: usize = 64;
-pub(super) const DESCRIPTOR: &str = ".kd";
 /// Code begins at multiples of this.
 const CODE_ALIGN: u64 = 256;
 /// Bytes of all arguments of a kernel.

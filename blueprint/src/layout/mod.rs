@@ -2,18 +2,18 @@
 //! and what must be cleared in between. Smaller plans lie one buffer behind the other, and this module is not asked.
 //!
 //! - `lifetimes`: from which step to which each buffer is live
-//! - `placing`: an offset for each, so that what is live together does not overlap
+//! - `packing`: an offset for each, so that what is live together does not overlap
 //!
 //! The result of a call is the one it has without sharing: every buffer is zero bytes when a step uses it for the first
 //! time. Memory of an earlier buffer is cleared directly before that step, unless the step overwrites all of it.
 
 mod lifetimes;
-mod placing;
+mod packing;
 
 use std::cmp::Reverse;
 
 use self::lifetimes::Lifetime;
-use self::placing::Block;
+use self::packing::Block;
 use crate::blueprint::{Blueprint, BufferId, Bump, Role};
 use crate::limits;
 use crate::size::SizeId;
@@ -94,7 +94,7 @@ pub(crate) fn share(
     blocks.truncate(limits::SHARING_BUFFERS);
 
     let apart = own_bytes - blocks.iter().map(|block| block.bytes).sum::<u64>();
-    let bytes = apart + placing::place(&mut blocks);
+    let bytes = apart + packing::place(&mut blocks);
     if own_bytes - bytes < own_bytes.div_ceil(rule.min_saving) {
         return Ok(None);
     }

@@ -56,7 +56,7 @@ pub struct DeviceConfig {
     /// An idle worker is scrubbed for another domain; without this, another process takes its place.
     pub scrub_switch: bool,
     /// Processes use the device at the same time through an MPS daemon, which also spreads faults.
-    pub shared: bool,
+    pub under_mps: bool,
 }
 
 /// What a process takes of a GPU's memory before any lease, until workers say what it really is.
@@ -134,7 +134,7 @@ impl DeviceConfig {
             scrub_calls: false,
             min_residency: request.min_residency(),
             scrub_switch: request.scrub_switch.unwrap_or(false),
-            shared: false,
+            under_mps: false,
         };
         device.with(device.settings()).check(request)
     }
@@ -215,7 +215,7 @@ impl DeviceConfig {
             scrub_calls,
             min_residency: request.min_residency(),
             scrub_switch,
-            shared: survey.shared,
+            under_mps: survey.shared,
             name,
         };
         device.with(device.settings()).check(request)
@@ -224,9 +224,9 @@ impl DeviceConfig {
     /// Checks that all processes that the device may have fit.
     fn check_contexts(self, request: &DeviceRequest) -> Result<Self, ConfigError> {
         let processes = self.workers + self.standbys + COMPILERS;
-        let most = max_contexts(self.kind, self.shared);
+        let most = max_contexts(self.kind, self.under_mps);
         if processes > most {
-            let with = if self.shared { " under MPS" } else { "" };
+            let with = if self.under_mps { " under MPS" } else { "" };
             return Err(request.bad(format!(
                 "the driver makes the contexts of {most} processes on one GPU{with}; {} workers, {} standbys and a compiler are \
                  {processes}: fewer workers or standbys",

@@ -52,7 +52,7 @@ fn turns_are_for_several_workers_that_cannot_overlap() {
     assert!(!take(&["cuda:0"], &mps).unwrap()[0].turns);
     assert!(take(&["cuda:0:scrub=call"], &mps).unwrap_err().contains("MPS"));
     assert!(take(&["cuda:0:tenant-switch=scrub"], &mps).unwrap_err().contains("MPS"));
-    assert!(take(&["cuda:0"], &mps).unwrap()[0].shared && !one("cuda:0").shared);
+    assert!(take(&["cuda:0"], &mps).unwrap()[0].under_mps && !one("cuda:0").under_mps);
     assert!(one("cuda:0:scrub=call").scrub_calls);
 }
 

@@ -120,7 +120,7 @@ impl DeviceConfig {
             min_residency: request.min_residency.unwrap_or(now.min_residency),
         };
         let is_single =
-            self.workers == 1 && (self.turns || self.kind.traits().has_own_memory && !self.shared);
+            self.workers == 1 && (self.turns || self.kind.traits().has_own_memory && !self.under_mps);
         if is_single && wanted.workers > 1 {
             return Err(request.bad(
                 "workers: it was started with one, and so without turns, which several workers need: start the \

@@ -12,13 +12,13 @@ use super::panics::contained;
 use super::runtime::Device;
 use super::setup::MadeFor;
 use super::standby::Ready;
-use super::unusable::NotReady;
+use super::unusable::BringUpError;
 use super::worker_channel::staging;
 use crate::function::CodeTarget;
 use crate::limits::WORKER_START_S;
 use crate::processes::launcher::{Launcher, Role, SharedMemory, Started};
 use crate::processes::memory_ledger::ProcessReservation;
-use crate::processes::target::Target;
+use crate::processes::target::DeviceTarget;
 
 /// How long a standby that was taken has the processors before the next one starts: to start a process takes more of
 /// them than to answer the call that it was taken for.
@@ -32,29 +32,29 @@ const LEAVE: Duration = Duration::from_millis(300);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Starts a process and waits for its greeting. It is `urgent` if a slot waits for it.
-pub(super) fn bring_up(device: &Device, launcher: &Launcher, urgent: bool) -> Result<Ready, NotReady> {
-    let mut reservation = device.ledger.reserve_process(urgent).ok_or(NotReady::Closing)?;
+pub(super) fn bring_up(device: &Device, launcher: &Launcher, urgent: bool) -> Result<Ready, BringUpError> {
+    let mut reservation = device.ledger.reserve_process(urgent).ok_or(BringUpError::Closing)?;
     let epoch = reservation.epoch();
     let _first = device.ledger.until_measured();
     let MadeFor { edition, lanes, memory_bytes } = device.made_for();
-    let target = Target::with(&device.config, lanes, memory_bytes);
-    let (mut started, staging, turns) = start(launcher, &target, lanes).map_err(NotReady::Start)?;
+    let target = DeviceTarget::with(&device.config, lanes, memory_bytes);
+    let (mut started, staging, turns) = start(launcher, &target, lanes).map_err(BringUpError::Start)?;
     if let Some(mps_terminator) = &device.mps {
         started.process.end_through(mps_terminator);
     }
     let greeted = await_hello(&reservation, &mut started.inbox);
     if reservation.is_over() {
-        return Err(NotReady::EpochOver);
+        return Err(BringUpError::EpochOver);
     }
     let hello = greeted?;
     // What greeted then is a successor that was never handed over: it could not be killed.
     if started.process.has_ended() {
-        return Err(NotReady::EndedGreeting);
+        return Err(BringUpError::EndedGreeting);
     }
     let target = CodeTarget::greeted(&hello)?;
     let config = &device.config;
     if (target.kind, &target.arch) != (config.kind, &config.arch) {
-        return Err(NotReady::WrongDevice { kind: target.kind, arch: target.arch });
+        return Err(BringUpError::WrongDevice { kind: target.kind, arch: target.arch });
     }
     let reached = started.process.reached(hello.layers);
     launcher.confinement().check(&reached)?;
@@ -65,7 +65,7 @@ pub(super) fn bring_up(device: &Device, launcher: &Launcher, urgent: bool) -> Re
 /// Starts a process for so many lanes, with memory of its own to share.
 fn start(
     launcher: &Launcher,
-    target: &Target,
+    target: &DeviceTarget,
     lanes: u32,
 ) -> std::io::Result<(Started, ValidatedMemfd, Arc<SharedWords>)> {
     let staging = staging(lanes)?;
@@ -75,7 +75,7 @@ fn start(
     Ok((started, staging, Arc::new(turns)))
 }
 
-fn await_hello(reservation: &ProcessReservation, inbox: &mut Inbox) -> Result<Hello, NotReady> {
+fn await_hello(reservation: &ProcessReservation, inbox: &mut Inbox) -> Result<Hello, BringUpError> {
     let mut until = Instant::now() + Duration::from_secs(WORKER_START_S);
     let mut over = false;
     loop {
@@ -85,14 +85,14 @@ fn await_hello(reservation: &ProcessReservation, inbox: &mut Inbox) -> Result<He
         if let Some(frame) = inbox.frame()? {
             return match FromWorker::decode(frame)? {
                 FromWorker::Hello(hello) => Ok(hello),
-                other => Err(NotReady::Unexpected(format!("{other:?}"))),
+                other => Err(BringUpError::Unexpected(format!("{other:?}"))),
             };
         }
         let left = until.saturating_duration_since(Instant::now());
         let look = reservation.looks_every().map_or(left, |every| left.min(every));
         match inbox.wait(Duration::ZERO, Some(look), None)? {
-            Got::Closed => return Err(NotReady::Ended),
-            Got::Nothing if left.is_zero() => return Err(NotReady::Late),
+            Got::Closed => return Err(BringUpError::Ended),
+            Got::Nothing if left.is_zero() => return Err(BringUpError::Late),
             _ => {}
         }
     }
@@ -115,7 +115,7 @@ pub(super) fn keep(device: &Arc<Device>, slot: usize, launcher: &Launcher) {
         let brought_up = {
             // One at a time: to make a process costs all who use the device.
             let _making = standbys.making();
-            contained(|| bring_up(device, launcher, false)).map_err(NotReady::from).flatten()
+            contained(|| bring_up(device, launcher, false)).map_err(BringUpError::from).flatten()
         };
         let took = begun.elapsed();
         let watched = brought_up.and_then(|ready| standbys.offer(slot, ready, || device.epochs.current()));

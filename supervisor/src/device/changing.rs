@@ -57,12 +57,12 @@ impl Device {
     }
 
     /// Concurrent calls of a worker that is made now.
-    pub fn lanes(&self) -> u32 {
+    pub(super) fn lanes(&self) -> u32 {
         self.lanes.load(Ordering::Relaxed)
     }
 
     /// How many domains can have a worker at the same time.
-    pub fn workers(&self) -> usize {
+    pub(super) fn workers(&self) -> usize {
         self.workers.load(Ordering::Relaxed)
     }
 

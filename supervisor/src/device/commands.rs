@@ -12,10 +12,10 @@ use pappus_protocol::{Fault, now_ns};
 use tokio::sync::watch;
 
 use super::decisions::{Actions, Decisions};
-use super::held::Held;
 use super::panics::{Panicked, contained};
 use super::quota::exceeds;
 use super::standby::Standbys;
+use super::unwritten::Unwritten;
 use super::weights::Memory;
 use super::worker_channel::{Start, StartError, WorkerChannel};
 use super::worker_slots::WorkerSlots;
@@ -71,13 +71,13 @@ impl CommandRunner {
         reply
     }
 
-    /// Carries out decisions and their consequences. With `held`, workers hear of their calls by
+    /// Carries out decisions and their consequences. With `unwritten`, workers hear of their calls by
     /// [`WorkerSlots::release`] at the latest.
-    pub(super) fn carry_out(&self, work: &mut Actions, mut held: Option<&mut Held>) {
+    pub(super) fn carry_out(&self, work: &mut Actions, mut unwritten: Option<&mut Unwritten>) {
         let mut next = Actions::default();
         while !work.is_empty() {
             for action in work.drain() {
-                if let Err(why) = contained(|| self.act(action, &mut next, held.as_deref_mut())) {
+                if let Err(why) = contained(|| self.act(action, &mut next, unwritten.as_deref_mut())) {
                     tracing::error!("not all that follows from a decision is done: {why}");
                 }
             }
@@ -85,9 +85,9 @@ impl CommandRunner {
         }
     }
 
-    fn act(&self, action: Action<Arc<Call>>, next: &mut Actions, held: Option<&mut Held>) {
+    fn act(&self, action: Action<Arc<Call>>, next: &mut Actions, unwritten: Option<&mut Unwritten>) {
         match action {
-            Action::Tell { to, command } => self.tell(to, command, next, held),
+            Action::Tell { to, command } => self.tell(to, command, next, unwritten),
             Action::Expired { call, budget_ns } => {
                 self.metrics.failed.increment(1);
                 let per_minute = self.settings.borrow().fault_budget;
@@ -161,14 +161,14 @@ impl CommandRunner {
         to: Address,
         command: Command<Arc<Call>>,
         next: &mut Actions,
-        mut held: Option<&mut Held>,
+        mut unwritten: Option<&mut Unwritten>,
     ) {
         let mut leftover = Leftover::default();
         let mut channel = self.slots.channel(to.worker);
         let mut command = channel.admit(to, command);
         while let Some(now) = command {
             let told = contained(|| {
-                self.command(&mut channel, to.worker, &now, &mut leftover, held.as_deref_mut());
+                self.command(&mut channel, to.worker, &now, &mut leftover, unwritten.as_deref_mut());
             });
             if let Err(why) = told {
                 kill_untold(&channel, to, &now, &why);
@@ -176,8 +176,8 @@ impl CommandRunner {
             command = channel.next_command();
         }
         drop(channel);
-        if let Some(held) = held.filter(|_| leftover.write) {
-            self.slots.release(held);
+        if let Some(unwritten) = unwritten.filter(|_| leftover.write) {
+            self.slots.release(unwritten);
         }
         for function in leftover.not_sent {
             let not_sent = NotSent { worker: to.worker, function };
@@ -206,11 +206,11 @@ impl CommandRunner {
         worker: WorkerId,
         command: &Command<Arc<Call>>,
         leftover: &mut Leftover,
-        held: Option<&mut Held>,
+        unwritten: Option<&mut Unwritten>,
     ) {
         match *command {
             Command::Start { lane, alone, memory_bytes, id, ref call, ref load } => {
-                let now = held.map(|held| held.add(worker, call));
+                let now = unwritten.map(|unwritten| unwritten.add(worker, call));
                 let start = Start { worker, lane, alone, memory_bytes, id };
                 self.start(channel, start, call, load.as_ref(), leftover);
                 match now {

@@ -134,7 +134,7 @@ pub fn shape(config: &DeviceConfig) -> Shape {
         residency_ns: size.residency_ns,
         scrubs: config.scrub_switch,
         resident_price,
-        shared_faults: config.shared,
+        shared_faults: config.under_mps,
         standbys: size.standbys,
         starting: most_starting(config.kind),
         memory_bytes: size.memory_bytes,

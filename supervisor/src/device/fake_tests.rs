@@ -31,10 +31,10 @@ use tokio::sync::watch;
 
 use super::Device;
 use super::commands::ProcessEnd;
-use super::held::Held;
+use super::ending::{Answer, Batch};
 use super::unusable::Unusable;
+use super::unwritten::Unwritten;
 use super::worker_channel::{Arrival, staging};
-use super::write_coalescing::{Answer, Batch};
 use crate::call::Call;
 use crate::client_io::ClientIo;
 use crate::config::{DeviceConfig, Settings};
@@ -43,6 +43,7 @@ use crate::function::{CodeTarget, Loaded, LoadedCache, PackedWeights};
 use crate::ids::{Epoch, FunctionId, Generation, TenantId, WorkerId};
 use crate::processes::confinement::Reached;
 use crate::processes::process::Killer;
+use crate::routing::Destination;
 use crate::schedule::events::Reaped;
 use crate::schedule::{CallId, Domain};
 use crate::server::connection_slots::ConnectionSlots;
@@ -101,7 +102,7 @@ fn config(turns: bool) -> DeviceConfig {
         scrub_calls: false,
         min_residency: std::time::Duration::from_millis(100),
         scrub_switch: false,
-        shared: false,
+        under_mps: false,
     }
 }
 

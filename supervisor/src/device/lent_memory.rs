@@ -33,7 +33,7 @@ impl MemorySource for LentMemory {
         there
     }
 
-    fn came(&self) {
+    fn freed(&self) {
         if let Some(commands) = self.commands.upgrade() {
             commands.handle(MemoryCame {});
         }

@@ -1,12 +1,14 @@
 //! One device: its workers and what runs on them.
 //!
 //! - [`runtime`]: the device as the rest sees it: submit, cancel; puts together what follows here.
+//! - `destination`: the device as the router sees it.
 //! - [`setup`]: settings and threads; `changing`: changing settings while the device serves.
 //! - `decisions`: the scheduler behind a lock.
 //! - `commands`: decisions carried out; `command_order`: in the order in which they were decided.
 //! - [`worker_slots`]: the slots of its workers. `worker_channel`: the channel to the process in one slot; what that
 //!   process has installed and mapped.
-//! - [`write_coalescing`]: calls that end; what is written together: frames to workers ([`held`]), answers to clients.
+//! - [`unwritten`]: frames to workers that are written together; [`burst`]: those of one read of a client.
+//! - `ending`: calls that end, and their answers to clients.
 //! - `worker_events`: workers come and go. `unusable`: why the process of one is not used.
 //! - [`thread`]: the OS thread of one worker: puts a process in its slot, reads its answers, replaces it. `turns_heard`:
 //!   what it hears of turns.
@@ -19,15 +21,17 @@
 //!   shown of it.
 
 mod bring_up;
+pub mod burst;
 mod changing;
 mod command_order;
 #[cfg(test)]
 mod command_order_tests;
 mod commands;
 mod decisions;
+mod destination;
+mod ending;
 #[cfg(test)]
 mod fake_tests;
-pub mod held;
 mod lent_memory;
 mod panics;
 mod quota;
@@ -40,11 +44,11 @@ pub mod status;
 pub mod thread;
 mod turns_heard;
 mod unusable;
+pub mod unwritten;
 mod weights;
 mod worker_channel;
 mod worker_events;
 pub mod worker_slots;
-pub mod write_coalescing;
 
 pub use decisions::shape;
 pub use runtime::Device;

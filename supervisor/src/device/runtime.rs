@@ -11,7 +11,7 @@ use tokio::sync::{Notify, watch};
 
 use super::commands::CommandRunner;
 use super::decisions::{Actions, Deciding, Decisions};
-use super::held::Held;
+use super::ending::Completer;
 use super::lent_memory::LentMemory;
 use super::quota;
 use super::reaper::{Dying, Home, Reaper, Remains};
@@ -19,10 +19,10 @@ use super::setup::{MadeFor, Setup};
 use super::shared_fault::EpochGuard;
 use super::standby::{Ready, Standbys};
 use super::status::{DeviceStatus, StatusView};
+use super::unwritten::Unwritten;
 use super::weights::taken_by;
 use super::worker_events::WorkerEvents;
 use super::worker_slots::WorkerSlots;
-use super::write_coalescing::Completer;
 use crate::call::Call;
 use crate::config::{DeviceConfig, Settings};
 use crate::function::CodeTarget;
@@ -166,7 +166,7 @@ impl Device {
         Ok(Self {
             standbys: Standbys::new(config.standbys)?,
             reaper: Reaper::new()?,
-            mps: config.shared.then(|| MpsTerminator::start(Control::new()?)).transpose()?,
+            mps: config.under_mps.then(|| MpsTerminator::start(Control::new()?)).transpose()?,
             setup: OrderedMutex::new(Setup::new(&config)),
             lanes: config.lanes.into(),
             workers: config.workers.into(),
@@ -202,13 +202,13 @@ impl Device {
         self.decisions.load()
     }
 
-    /// Accepts a call, or says why not. An accepted call is answered exactly once. With `held`,
-    /// its worker is told when the [`Burst`](super::write_coalescing::Burst) that it belongs to is released.
+    /// Accepts a call, or says why not. An accepted call is answered exactly once. With `unwritten`,
+    /// its worker is told when the [`Burst`](super::burst::Burst) that it belongs to is released.
     pub fn submit(
         &self,
         call: Arc<Call>,
         inline_bytes: u64,
-        held: Option<&mut Held>,
+        unwritten: Option<&mut Unwritten>,
     ) -> Result<CallId, SubmitError> {
         let settings = *self.settings.borrow();
         let account = call.reply.account().clone();
@@ -218,7 +218,7 @@ impl Device {
             own_calls: account.most(Limit::QueuedCalls),
             own_bytes: account.most(Limit::QueuedBytes),
         };
-        let accepted = self.take_in(call, inline_bytes, held, |deciding, call, terms| {
+        let accepted = self.take_in(call, inline_bytes, unwritten, |deciding, call, terms| {
             deciding.handle(Submit { call, terms, limits })
         });
         accepted.map_err(|why| match why {
@@ -244,7 +244,7 @@ impl Device {
         &self,
         call: Arc<Call>,
         bytes: u64,
-        held: Option<&mut Held>,
+        unwritten: Option<&mut Unwritten>,
         event: impl FnOnce(&mut Deciding<'_>, Arc<Call>, Terms) -> Result<CallId, NotNow>,
     ) -> Result<CallId, SubmitError> {
         let mut actions = Actions::default();
@@ -277,7 +277,7 @@ impl Device {
             Ok(event(deciding, call, terms))
         });
         // Other calls may start by the tenant's rules, also where this one is refused.
-        self.commands.carry_out(&mut actions, held);
+        self.commands.carry_out(&mut actions, unwritten);
         let id = outcome?.map_err(|why| {
             self.metrics.rejected.increment(1);
             if matches!(why, NotNow::Quarantined(_)) {
@@ -307,11 +307,6 @@ impl Device {
     /// Who is told when calls wait here though the device is lost, and when it is no longer lost.
     pub fn tell_stranded(&self, notify: Arc<Notify>) {
         self.decisions.tell_stranded(notify);
-    }
-
-    /// The most device memory that a call can have: all but what processes take.
-    pub fn largest_call_bytes(&self) -> u64 {
-        self.ledger.largest_call_bytes()
     }
 
     /// Takes a waiting call back; returns it unless it runs or is over.
@@ -456,13 +451,8 @@ impl Device {
         self.decisions.ask().device_time_of(tenant)
     }
 
-    /// True if the device has no process, and the last one that was started did not get ready.
-    pub fn is_lost(&self) -> bool {
-        self.decisions.is_lost()
-    }
-
     pub(super) fn set_lost(&self, lost: bool) {
-        if self.is_lost() != lost && self.decisions.set_lost(lost) {
+        if self.decisions.is_lost() != lost && self.decisions.set_lost(lost) {
             match lost {
                 true => tracing::error!(
                     device = self.config.name,

@@ -58,7 +58,7 @@ impl EpochGuard {
 
     /// True if the end of a worker's process can have hit others: it said that its context is lost, or had calls.
     pub(super) fn may_spread(&self, worker: WorkerId, broken: bool) -> bool {
-        self.config.shared && (broken || self.decisions.ask().has_calls(worker))
+        self.config.under_mps && (broken || self.decisions.ask().has_calls(worker))
     }
 
     /// A process of an epoch failed, and all with it: those in workers' slots are ended. The calls in them run again,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use pappus_shmem::{SharedWords, ValidatedMemfd};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::unusable::NotReady;
+use super::unusable::BringUpError;
 use crate::function::CodeTarget;
 use crate::ids::Epoch;
 use crate::processes::confinement::Reached;
@@ -131,7 +131,7 @@ impl Standbys {
         slot: usize,
         ready: Ready,
         epoch: impl FnOnce() -> Epoch,
-    ) -> Result<OwnedFd, NotReady> {
+    ) -> Result<OwnedFd, BringUpError> {
         let slot = self.slot(slot);
         let pidfd = ready.started.process.pidfd()?;
         let own_epoch = ready.epoch;
@@ -145,7 +145,7 @@ impl Standbys {
             None => Ok(pidfd),
             Some(_) => {
                 self.ready.fetch_sub(1, Ordering::Relaxed);
-                Err(NotReady::EpochOver)
+                Err(BringUpError::EpochOver)
             }
         }
     }

@@ -13,14 +13,14 @@ use pappus_protocol::{Fault, FromWorker};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::bring_up;
+use super::ending::{Answer, Batch};
 use super::panics::contained;
 use super::reaper::Dying;
 use super::runtime::Device;
 use super::standby::Ready;
 use super::turns_heard::TurnsHeard;
-use super::unusable::{NotReady, Unusable};
+use super::unusable::{BringUpError, Unusable};
 use super::worker_channel::{Arrival, Forget};
-use super::write_coalescing::{Answer, Batch};
 use crate::ids::{Epoch, Generation, WorkerId};
 use crate::processes::launcher::{Launcher, Started};
 use crate::schedule::CallId;
@@ -87,7 +87,7 @@ fn run(device: &Arc<Device>, worker: WorkerId, launcher: &Launcher) {
                 Some(ready) => Ok(ready),
                 None => {
                     let made = contained(|| bring_up::bring_up(device, launcher, true));
-                    made.map_err(NotReady::from).flatten()
+                    made.map_err(BringUpError::from).flatten()
                 }
             };
             let served_well = match ready {

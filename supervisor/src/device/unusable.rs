@@ -8,7 +8,7 @@ use crate::processes::confinement::LayerMissing;
 
 /// Why a process did not get ready to serve.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NotReady {
+pub(super) enum BringUpError {
     /// No process starts any more.
     #[error("the device closes")]
     Closing,

@@ -211,7 +211,7 @@ impl WorkerEvents {
     /// True if a process may have failed for another's sake. Under MPS, that of a process which was killed in the middle of a kernel
     /// hits others up to 0.2 s later.
     fn is_unexplained(&self, end: &ProcessEnd) -> bool {
-        self.commands.config.shared
+        self.commands.config.under_mps
             && end.broken.as_ref().is_some_and(|fault| fault.code == FaultCode::Device)
     }
 

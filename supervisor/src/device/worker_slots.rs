@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use super::held::Held;
+use super::unwritten::Unwritten;
 use super::worker_channel::WorkerChannel;
 use crate::ids::WorkerId;
 use crate::limits::MAX_WORKERS;
@@ -134,8 +134,8 @@ impl WorkerSlots {
     }
 
     /// Writes what workers wait for. After a panic, the next release writes to those that are left.
-    pub(super) fn release(&self, held: &mut Held) {
-        while let Some(worker) = held.pop() {
+    pub(super) fn release(&self, unwritten: &mut Unwritten) {
+        while let Some(worker) = unwritten.pop() {
             self.channel(worker).write();
         }
     }

@@ -127,14 +127,14 @@ struct Group {
 pub struct Membership {
     groups: Arc<Groups>,
     limits: Limits,
-    state: OrderedMutex<State, { rank::MEMBERSHIP }>,
+    state: OrderedMutex<MembershipState, { rank::MEMBERSHIP }>,
     tried: Condvar,
     /// The process was killed since its group's memory was used up.
     starved: AtomicBool,
 }
 
 #[derive(Debug)]
-enum State {
+enum MembershipState {
     /// The process has its number.
     Outside(u32),
     /// The thread is about to move the process, whose number must stay its own.
@@ -196,7 +196,7 @@ impl Groups {
         let membership = Arc::new(Membership {
             groups: self.clone(),
             limits,
-            state: OrderedMutex::new(State::Outside(pid)),
+            state: OrderedMutex::new(MembershipState::Outside(pid)),
             tried: Condvar::new(),
             starved: AtomicBool::new(false),
         });
@@ -209,10 +209,12 @@ impl Groups {
         for membership in joining {
             let group = self.group(membership.limits);
             let pid = match (&mut *membership.state.lock(), &group) {
-                (state @ State::Outside(_), Ok(_)) => match std::mem::replace(state, State::Joining) {
-                    State::Outside(pid) => Some(pid),
-                    _ => None,
-                },
+                (state @ MembershipState::Outside(_), Ok(_)) => {
+                    match std::mem::replace(state, MembershipState::Joining) {
+                        MembershipState::Outside(pid) => Some(pid),
+                        _ => None,
+                    }
+                }
                 _ => None,
             };
             let joined = match (pid, group) {
@@ -221,21 +223,21 @@ impl Groups {
             };
             let mut state = membership.state.lock();
             match (&*state, joined, pid) {
-                (State::Joining, Ok(group), _) => *state = State::Inside(group),
-                (State::Left, joined, Some(pid)) => {
+                (MembershipState::Joining, Ok(group), _) => *state = MembershipState::Inside(group),
+                (MembershipState::Left, joined, Some(pid)) => {
                     let number = pid;
                     let pid = Pid::from_raw(number as i32).map(WaitId::Pid);
                     let _ = pid.map(|pid| rustix::process::waitid(pid, WaitIdOptions::EXITED));
                     subreaper::forget(number);
-                    *state = State::Over;
+                    *state = MembershipState::Over;
                     self.keep(joined.ok());
                 }
-                (State::Over, joined, _) => self.keep(joined.ok()),
+                (MembershipState::Over, joined, _) => self.keep(joined.ok()),
                 (_, joined, _) => {
                     if let Err(e) = joined {
                         tracing::warn!("a worker has no control group: {e}");
                     }
-                    *state = State::Refused;
+                    *state = MembershipState::Refused;
                 }
             }
             drop(state);
@@ -291,12 +293,12 @@ impl Membership {
     /// number is still in use. Then its groups are free.
     pub fn over<T>(&self, reap: impl FnOnce(WaitIdOptions) -> T) -> T {
         let mut state = self.state.lock();
-        match std::mem::replace(&mut *state, State::Over) {
-            State::Joining => {
-                *state = State::Left;
+        match std::mem::replace(&mut *state, MembershipState::Over) {
+            MembershipState::Joining => {
+                *state = MembershipState::Left;
                 reap(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
             }
-            State::Inside(mut group) => {
+            MembershipState::Inside(mut group) => {
                 let reaped = reap(WaitIdOptions::EXITED);
                 let starved = starved_in(&group.dirs);
                 self.starved.store(starved > group.starved, Ordering::Release);
@@ -310,7 +312,7 @@ impl Membership {
 
     /// True if the limits are in force.
     pub fn joined(&self) -> bool {
-        matches!(*self.state.lock(), State::Inside(_))
+        matches!(*self.state.lock(), MembershipState::Inside(_))
     }
 
     /// True if the process was killed for lack of memory of its group; known once it is reaped.
@@ -319,10 +321,11 @@ impl Membership {
     }
 
     /// True if the limits are in force; waits until that was tried.
-    pub fn decided(&self) -> bool {
-        let untried = |state: &State| matches!(state, State::Outside(_) | State::Joining);
+    pub fn joined_once_tried(&self) -> bool {
+        let untried =
+            |state: &MembershipState| matches!(state, MembershipState::Outside(_) | MembershipState::Joining);
         let waited = self.state.lock().wait_timeout_while(&self.tried, PATIENCE, untried);
-        matches!(*waited, State::Inside(_))
+        matches!(*waited, MembershipState::Inside(_))
     }
 }
 

@@ -8,7 +8,7 @@ use pappus_protocol::launch::{Arguments, Role};
 use pappus_protocol::{Layer, Layers};
 
 use super::cgroup::{Groups, GroupsError, Limits, Membership};
-use super::target::Target;
+use super::target::DeviceTarget;
 use crate::config::SandboxSettings;
 
 /// Threads of a worker of the CPU device, and of a driver.
@@ -96,7 +96,7 @@ impl Confinement {
     }
 
     /// The command line of a worker process.
-    pub(super) fn arguments(&self, role: Role, target: &Target) -> Arguments {
+    pub(super) fn arguments(&self, role: Role, target: &DeviceTarget) -> Arguments {
         let without_pidns = target.kind.traits().has_driver && self.without_pidns.load(Ordering::Relaxed);
         Arguments {
             lanes: target.lanes,
@@ -109,12 +109,12 @@ impl Confinement {
     }
 
     /// Lets a process join control groups, where there can be any.
-    pub(super) fn admit(&self, pid: u32, role: Role, target: &Target) -> Option<Arc<Membership>> {
+    pub(super) fn admit(&self, pid: u32, role: Role, target: &DeviceTarget) -> Option<Arc<Membership>> {
         Some(self.groups.as_ref()?.admit(pid, self.limits(role, target)))
     }
 
     /// What a process may take.
-    fn limits(&self, role: Role, target: &Target) -> Limits {
+    fn limits(&self, role: Role, target: &DeviceTarget) -> Limits {
         let gpu = usize::from(target.kind.traits().has_driver);
         let memory_bytes = match role {
             Role::Serve => self.settings.worker_memory.saturating_add(target.memory_bytes),
@@ -154,7 +154,7 @@ impl Confinement {
     /// Checks that a process reached the layers it must have.
     pub fn check(&self, reached: &Reached) -> Result<(), LayerMissing> {
         let has = match self.settings.require.has(Layer::Cgroup) {
-            true => reached.with(Membership::decided),
+            true => reached.with(Membership::joined_once_tried),
             false => reached.layers(),
         };
         let satisfied = |layer: Layer| match layer {
@@ -206,8 +206,13 @@ mod tests {
     #[test]
     fn who_compiles_gets_a_tenth_of_busy_processors_and_no_devices_memory() {
         let confinement = Confinement::new(SandboxSettings::default(), None);
-        let target =
-            Target { kind: Kind::Cpu, uuid: String::new(), lanes: 1, numa_node: None, memory_bytes: 1 << 30 };
+        let target = DeviceTarget {
+            kind: Kind::Cpu,
+            uuid: String::new(),
+            lanes: 1,
+            numa_node: None,
+            memory_bytes: 1 << 30,
+        };
         let [serves, compiles] = [Role::Serve, Role::Compile].map(|role| confinement.limits(role, &target));
         assert_eq!((serves.cpu_weight, compiles.cpu_weight), (100, 10));
         assert_eq!(serves.memory_bytes - compiles.memory_bytes, 1 << 30);

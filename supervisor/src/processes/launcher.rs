@@ -23,7 +23,7 @@ use super::confinement::Confinement;
 use super::process::Process;
 use super::spawner::{Program, Spawner};
 use super::subreaper;
-use super::target::Target;
+use super::target::DeviceTarget;
 use crate::limits::WORKER_START_S;
 
 /// Starts worker processes from one program, all confined by one decision.
@@ -98,7 +98,7 @@ impl Launcher {
     pub fn start(
         &self,
         role: Role,
-        target: &Target,
+        target: &DeviceTarget,
         memory: Option<SharedMemory<'_>>,
     ) -> std::io::Result<Started> {
         if let Some(started) = self.launch(role, target, memory)? {
@@ -114,7 +114,7 @@ impl Launcher {
     fn launch(
         &self,
         role: Role,
-        target: &Target,
+        target: &DeviceTarget,
         memory: Option<SharedMemory<'_>>,
     ) -> std::io::Result<Option<Started>> {
         let (commands_read, commands_write) = pipe::pipe()?;

@@ -54,12 +54,12 @@ pub struct MemoryLedger {
     first: OrderedMutex<(), { rank::FIRST_PROCESS }>,
     /// Changes with the state locked.
     epoch: AtomicU64,
-    state: OrderedMutex<State, { rank::DEVICE_MEMORY }>,
+    state: OrderedMutex<LedgerState, { rank::DEVICE_MEMORY }>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LedgerState {
     /// Processes that were started and are not reaped.
     processes: usize,
     /// Started processes that have not greeted yet.
@@ -81,7 +81,7 @@ pub trait MemorySource: Send + Sync + std::fmt::Debug {
     fn take(&self, bytes: u64, urgent: bool, take: &dyn Fn()) -> bool;
 
     /// Memory of a process that ended may be lent.
-    fn came(&self);
+    fn freed(&self);
 }
 
 /// A device's memory at one moment, in bytes.
@@ -157,7 +157,7 @@ impl MemoryLedger {
     }
 
     /// Changes the state and tells those who wait.
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut LedgerState)) {
         {
             let mut state = self.state.lock();
             change(&mut state);
@@ -167,9 +167,9 @@ impl MemoryLedger {
     }
 
     /// The same, where memory may be free then.
-    fn free(&self, change: impl FnOnce(&mut State)) {
+    fn free(&self, change: impl FnOnce(&mut LedgerState)) {
         self.change(change);
-        self.source.get().iter().for_each(|source| source.came());
+        self.source.get().iter().for_each(|source| source.freed());
     }
 
     /// What contexts take.
@@ -233,7 +233,11 @@ impl MemoryLedger {
     }
 
     /// Waits until `has_room`, then takes it: the epoch of who took it. None once the device closes.
-    fn wait(&self, has_room: impl Fn(&State) -> bool, take: impl FnOnce(&mut State)) -> Option<Epoch> {
+    fn wait(
+        &self,
+        has_room: impl Fn(&LedgerState) -> bool,
+        take: impl FnOnce(&mut LedgerState),
+    ) -> Option<Epoch> {
         let mut state = self.state.lock();
         while !state.closing && !has_room(&state) {
             state = state.wait(&self.changed);
@@ -249,10 +253,10 @@ impl MemoryLedger {
     /// device closes. Its context counts from here on, before it is there.
     pub fn reserve_process(self: &Arc<Self>, urgent: bool) -> Option<ProcessReservation> {
         let most = || self.workers.load(Ordering::Relaxed) + self.standbys.load(Ordering::Relaxed);
-        let has_room = |state: &State| {
+        let has_room = |state: &LedgerState| {
             state.processes < most() && state.starting < self.most_starting && state.leaving == 0
         };
-        let take = |state: &mut State| {
+        let take = |state: &mut LedgerState| {
             state.processes += 1;
             state.starting += 1;
         };
@@ -275,7 +279,7 @@ impl MemoryLedger {
     /// counts from here on, before it is there.
     pub fn reserve_compiler(self: &Arc<Self>) -> Option<ProcessReservation> {
         let has_own_memory = self.config.kind.traits().has_own_memory;
-        let is_free = |state: &State| !has_own_memory || state.compiling == 0 && state.leaving == 0;
+        let is_free = |state: &LedgerState| !has_own_memory || state.compiling == 0 && state.leaving == 0;
         let epoch = self.wait(is_free, |state| state.compiling += 1)?;
         let mut reservation = ProcessReservation {
             ledger: self.clone(),
@@ -337,7 +341,7 @@ impl ProcessReservation {
 
     /// How often to look whether the epoch is over, if epochs end.
     pub fn looks_every(&self) -> Option<Duration> {
-        self.ledger.config.shared.then_some(LOOK)
+        self.ledger.config.under_mps.then_some(LOOK)
     }
 
     /// The process greeted, and reported the bytes of its context.
@@ -400,7 +404,7 @@ mod tests {
             scrub_calls: false,
             min_residency: std::time::Duration::from_millis(100),
             scrub_switch: false,
-            shared: false,
+            under_mps: false,
         })
     }
 
@@ -502,7 +506,7 @@ mod tests {
     #[derive(Debug, Default)]
     struct Scarce {
         refusals: AtomicU64,
-        came: AtomicU64,
+        freed: AtomicU64,
     }
 
     impl MemorySource for Arc<Scarce> {
@@ -515,14 +519,14 @@ mod tests {
             left == 0
         }
 
-        fn came(&self) {
-            self.came.fetch_add(1, Ordering::Relaxed);
+        fn freed(&self) {
+            self.freed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     #[test]
     fn memory_of_processes_is_asked_for_and_comes_back() {
-        let (ledger, scarce) = (gpu(2, 0), Arc::new(Scarce { refusals: 2.into(), came: 0.into() }));
+        let (ledger, scarce) = (gpu(2, 0), Arc::new(Scarce { refusals: 2.into(), freed: 0.into() }));
         // The first one need not ask.
         let mut first = ledger.reserve_process(true).unwrap();
         first.measured(GIB);
@@ -531,7 +535,7 @@ mod tests {
         assert_eq!(scarce.refusals.load(Ordering::Relaxed), 0, "asked until it was there");
         assert_eq!(ledger.contexts_bytes(), 2 * GIB);
         drop(reservation);
-        assert_eq!((ledger.contexts_bytes(), scarce.came.load(Ordering::Relaxed)), (GIB, 1));
+        assert_eq!((ledger.contexts_bytes(), scarce.freed.load(Ordering::Relaxed)), (GIB, 1));
     }
 
     /// Has memory for what is urgent only.
@@ -546,7 +550,7 @@ mod tests {
             urgent
         }
 
-        fn came(&self) {}
+        fn freed(&self) {}
     }
 
     #[test]

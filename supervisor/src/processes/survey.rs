@@ -11,7 +11,7 @@ use pappus_protocol::{FromWorker, Kind, ProtocolError};
 use super::confinement::LayerMissing;
 use super::launcher::{Launcher, Role};
 use super::process;
-use super::target::Target;
+use super::target::DeviceTarget;
 use crate::config::device::Surveys;
 use crate::config::request::Selector;
 use crate::config::{ConfigError, DeviceConfig, DeviceRequest, device};
@@ -83,7 +83,7 @@ pub fn try_sandbox(launcher: &Launcher, kinds: &[Kind]) -> Result<(), SurveyErro
 /// Asks a fresh process which devices of a kind it sees: all of them, or the slice with the UUID `only`.
 pub fn look(launcher: &Launcher, kind: Kind, only: &str) -> Result<Survey, SurveyError> {
     let what = kind.traits().devices;
-    let target = Target { kind, uuid: only.to_owned(), lanes: 1, numa_node: None, memory_bytes: 0 };
+    let target = DeviceTarget { kind, uuid: only.to_owned(), lanes: 1, numa_node: None, memory_bytes: 0 };
     let started = launcher.start(Role::Survey, &target, None);
     let mut worker = started.map_err(|source| SurveyError::Start { what, source })?;
     match answer(&mut worker.inbox) {

@@ -9,7 +9,7 @@ use crate::config::DeviceConfig;
 
 /// Which device a process is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct DeviceTarget {
     /// What runs it.
     pub kind: Kind,
     /// The UUID of a GPU; empty for the CPU, and for a survey of all.
@@ -22,7 +22,7 @@ pub struct Target {
     pub memory_bytes: u64,
 }
 
-impl Target {
+impl DeviceTarget {
     /// The device of a configuration.
     pub fn of(config: &DeviceConfig) -> Self {
         Self::with(config, config.lanes, config.memory_bytes)

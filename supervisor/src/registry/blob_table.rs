@@ -59,7 +59,7 @@ impl BlobTable {
     }
 
     /// A needed blob that is not among `there`.
-    pub(super) fn first_that_is_not_in(&self, there: &HashSet<Hash>) -> Option<Hash> {
+    pub(super) fn first_missing_from(&self, there: &HashSet<Hash>) -> Option<Hash> {
         self.blobs.keys().find(|hash| !there.contains(hash)).copied()
     }
 

@@ -25,7 +25,7 @@ pub(super) type Compiles = Option<TenantId>;
 
 /// A place, free again when dropped.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct CompileTurn {
     queue: Compilations,
     whose: Compiles,
     since: Instant,
@@ -47,7 +47,7 @@ struct Places {
 #[derive(Debug, Default)]
 struct Sharer {
     running: usize,
-    waiting: VecDeque<oneshot::Sender<Turn>>,
+    waiting: VecDeque<oneshot::Sender<CompileTurn>>,
     /// Seconds that it compiled, as much as still counted at `at`.
     used: f64,
     at: Option<Instant>,
@@ -70,7 +70,7 @@ impl Compilations {
     }
 
     /// Waits for a place.
-    pub(super) async fn turn(&self, whose: Compiles) -> Option<Turn> {
+    pub(super) async fn turn(&self, whose: Compiles) -> Option<CompileTurn> {
         let granted = {
             let mut queue = self.0.lock();
             let (sender, granted) = oneshot::channel();
@@ -87,14 +87,14 @@ impl Compilations {
         loop {
             let Some((whose, sender)) = self.0.lock().next(now) else { return };
             // If it is not waited for any more, it comes back here, and its place is free again.
-            drop(sender.send(Turn { queue: self.clone(), whose, since: now }));
+            drop(sender.send(CompileTurn { queue: self.clone(), whose, since: now }));
         }
     }
 }
 
 impl Queue {
     /// Takes a place for the one that waits and used least lately.
-    fn next(&mut self, now: Instant) -> Option<(Compiles, oneshot::Sender<Turn>)> {
+    fn next(&mut self, now: Instant) -> Option<(Compiles, oneshot::Sender<CompileTurn>)> {
         // Requests that ended meanwhile.
         self.all.values_mut().for_each(|sharer| sharer.waiting.retain(|sender| !sender.is_closed()));
         let (mut tenants, mut operator) = (0, 0);
@@ -128,7 +128,7 @@ impl Queue {
     }
 }
 
-impl Drop for Turn {
+impl Drop for CompileTurn {
     fn drop(&mut self) {
         let now = Instant::now();
         self.queue.0.lock().end(self.whose, self.since, now);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     /// A place that must be free.
-    fn now(queue: &Compilations, whose: Compiles) -> Turn {
+    fn now(queue: &Compilations, whose: Compiles) -> CompileTurn {
         match poll(pin!(queue.turn(whose))) {
             Poll::Ready(turn) => turn.unwrap(),
             Poll::Pending => panic!("no place is free"),

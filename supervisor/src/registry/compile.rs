@@ -18,7 +18,7 @@ use crate::limits::COMPILE_S;
 use crate::processes::launcher::{Launcher, Role, Started};
 use crate::processes::memory_ledger::{MemoryLedger, ProcessReservation};
 use crate::processes::process;
-use crate::processes::target::Target;
+use crate::processes::target::DeviceTarget;
 use crate::refusal::{Failure, Reason, Refusable, failed, is_lack};
 use crate::store::records::CodeInfo;
 
@@ -152,14 +152,14 @@ pub struct Compiler {
     /// Starts its workers.
     pub launcher: Arc<Launcher>,
     /// Which device it compiles for.
-    pub target: Target,
+    pub target: DeviceTarget,
     /// The device's memory, once it is known.
     ledger: Arc<OnceLock<Arc<MemoryLedger>>>,
 }
 
 impl Compiler {
     /// Of a device kind, with nothing to ledger for.
-    pub fn new(launcher: Arc<Launcher>, target: Target) -> Self {
+    pub fn new(launcher: Arc<Launcher>, target: DeviceTarget) -> Self {
         Self { launcher, target, ledger: Arc::default() }
     }
 
@@ -171,7 +171,7 @@ impl Compiler {
     /// For modules of devices that are not here: what it starts only reads them.
     pub fn of_no_device(launcher: Arc<Launcher>) -> Self {
         let target =
-            Target { kind: Kind::Cpu, uuid: String::new(), lanes: 1, numa_node: None, memory_bytes: 0 };
+            DeviceTarget { kind: Kind::Cpu, uuid: String::new(), lanes: 1, numa_node: None, memory_bytes: 0 };
         Self::new(launcher, target)
     }
 

@@ -10,7 +10,7 @@ use crate::config::DeviceConfig;
 use crate::function::variants::choose;
 use crate::limits::MAX_WEIGHT_BYTES;
 use crate::processes::launcher::Launcher;
-use crate::processes::target::Target;
+use crate::processes::target::DeviceTarget;
 use crate::store::records::Variant;
 
 /// Configured devices that run the same machine code.
@@ -52,7 +52,10 @@ impl DeviceClass {
                     devices: vec![device.name.clone()],
                     stack_bytes,
                     weights_bytes,
-                    compiler: Compiler::new(launcher.clone(), Target { lanes: 1, ..Target::of(device) }),
+                    compiler: Compiler::new(
+                        launcher.clone(),
+                        DeviceTarget { lanes: 1, ..DeviceTarget::of(device) },
+                    ),
                 }),
             }
         }

@@ -1,16 +1,20 @@
-//! Who may call whose functions: granting and revoking. Blocking: callers run it off the socket's threads.
+//! Functions of other tenants: which one a caller means and whether it may, granting and revoking, and owners whose functions a
+//! tenant does not want in its list. Changes are blocking: callers run them off the socket's threads.
+//!
+//! A tenant that was granted a function may call it, and see its name, its inputs and outputs; nothing else of it. It names it
+//! OWNER/NAME. Others grant without asking; what declined owners granted can still be called by its full name.
 
 use std::sync::Arc;
 
 use super::error::RegistryError;
-use super::snapshot::FunctionEntry;
+use super::snapshot::{FunctionEntry, Snapshot};
 use super::state::Registry;
 use super::tenant::Change;
 use crate::function::loaded::Callers;
 use crate::ids::{FunctionId, TenantId};
-use crate::limits::{MAX_GRANTS, MAX_GRANTS_TO_ONE};
+use crate::limits::{MAX_DECLINED, MAX_GRANTS, MAX_GRANTS_TO_ONE};
 use crate::refusal::failed;
-use crate::store::records::GrantRecord;
+use crate::store::records::{DeclinedRecord, GrantRecord};
 use crate::store::staged::disk_bytes;
 use crate::store::state_dir::Kind;
 use crate::tenant_name::is_tenant;
@@ -28,6 +32,30 @@ pub struct Revoked {
 }
 
 impl Registry {
+    /// The owner and the name in it that a caller means: NAME is its own, OWNER/NAME another's.
+    pub(super) fn resolve<'n>(&self, caller: &Account, reference: &'n str) -> Option<(TenantId, &'n str)> {
+        match reference.split_once('/') {
+            None => Some((caller.tenant, reference)),
+            Some((owner, name)) => Some((self.tenants.names().find(owner)?, name)),
+        }
+    }
+
+    /// True if a tenant may call a function besides its owner.
+    pub(super) fn is_granted(&self, caller: &Account, owner: TenantId, name: &str) -> bool {
+        self.look(owner, |theirs| theirs.is_granted(name, &caller.name)).unwrap_or(false)
+    }
+
+    /// The name of a tenant's own function, which OWN/NAME is another spelling of.
+    pub(super) fn own<'n>(&self, account: &Account, reference: &'n str) -> Result<&'n str, RegistryError> {
+        match self.resolve(account, reference) {
+            Some((owner, name)) if owner == account.tenant => Ok(name),
+            Some((owner, name)) if self.is_granted(account, owner, name) => {
+                Err(RegistryError::NotOwner(reference.to_owned()))
+            }
+            _ => Err(RegistryError::unknown_function(reference)),
+        }
+    }
+
     /// Lets another tenant call a function. Whether there is a tenant of that name is not said: it would tell who is
     /// here.
     pub fn grant(&self, account: &Arc<Account>, function: &str, tenant: &str) -> Result<(), RegistryError> {
@@ -110,6 +138,57 @@ impl Registry {
             true => Ok(()),
             false => self.change_callers(change, &entry, Vec::new()),
         }
+    }
+
+    /// From now on the tenant's lists are without this owner's functions. Whether there is such an owner is not said.
+    pub fn decline(&self, account: &Arc<Account>, owner: &str) -> Result<(), RegistryError> {
+        if !is_tenant(owner) {
+            return Err(RegistryError::BadTenant(owner.to_owned()));
+        }
+        if *owner == *account.name {
+            return Err(RegistryError::DeclinedOwn);
+        }
+        let mine = self.registry_of(account.tenant);
+        let mut change = mine.change(account.clone());
+        let declined = change.published().declined;
+        if declined.contains_key(owner) {
+            return Ok(());
+        }
+        if declined.size() >= MAX_DECLINED {
+            return Err(RegistryError::TooManyDeclined);
+        }
+        change.check_disk(disk_bytes(0), 1)?;
+        change.check_memory(Snapshot::declined_bytes(owner))?;
+        let stored = self.state.put_declined(account.tenant, &DeclinedRecord { name: owner.to_owned() });
+        let disk_bytes = stored.map_err(|e| failed("cannot store that the owner is declined", &e))?;
+        change.declined_written(owner, None, Some(disk_bytes));
+        change.publish(|next| {
+            next.declined.insert_mut(owner.to_owned(), disk_bytes);
+        });
+        Ok(())
+    }
+
+    /// What this owner granted is listed again.
+    pub fn accept(&self, account: &Arc<Account>, owner: &str) -> Result<(), RegistryError> {
+        let mine = self.registry_of(account.tenant);
+        let mut change = mine.change(account.clone());
+        let declined = change.published().declined;
+        let Some(&disk_bytes) = declined.get(owner) else {
+            return Err(RegistryError::NotDeclined(owner.to_owned()));
+        };
+        self.state
+            .remove_record(account.tenant, Kind::Declined, owner)
+            .map_err(|e| failed("cannot remove that the owner is declined", &e))?;
+        change.publish(|next| {
+            next.declined.remove_mut(owner);
+        });
+        change.declined_written(owner, Some(disk_bytes), None);
+        Ok(())
+    }
+
+    /// The owners that a tenant declined, sorted.
+    pub fn declined(&self, tenant: TenantId) -> Vec<String> {
+        self.look(tenant, |mine| mine.declined.keys().cloned().collect()).unwrap_or_default()
     }
 }
 

@@ -1,21 +1,19 @@
 //! What is registered: modules, functions, their bytes on disk and their machine code.
 //!
-//! - `snapshot`: one tenant's records as other threads see them; `blob_table`: its blobs and their counts of
-//!   users; `granted`: grants by tenant.
+//! - `snapshot`: one tenant's records as other threads see them, and grants by tenant; `blob_table`: its blobs and their
+//!   counts of users.
 //! - `tenant`: one tenant's part of the registry, and the queue of its changes.
 //! - [`compile`]: one-shot compiling workers.
 //! - [`device_class`]: devices that run the same machine code, and their compiler.
 //! - `compilations`: who may compile now; `failures`: compilations that failed.
 //! - [`state`]: all of it as one object, read from the state directory.
-//! - [`requests`]: what the registry is asked to add; [`views`]: its answers; [`error`]: its refusals.
+//! - [`views`]: what the registry answers; [`error`]: why it refuses.
 //! - [`layout`]: kernels and parameters against what a blueprint does with them.
-//! - [`code`]: machine code for the devices here; [`admission`]: what a registration must fulfil.
-//! - Lookups: `access`: which function a tenant means; `lookups`: what is shown; `loading`: functions ready to invoke.
-//! - `checked`: checked versions of functions.
-//! - `tries`: requests that may need machine code, tried until it is there.
-//! - Changes: `blobs`, `modules`, `functions` (`signature`: what is kept of inputs and outputs), `grants`, `declined`; `release`: what nothing needs any more.
+//! - [`code`]: machine code for the devices here; [`admission`]: what is registered, and what it must fulfil.
+//! - Lookups: `lookups`: what is shown; `loading`: functions ready to invoke, until they go; `checked`: checked versions of them.
+//! - Changes: `blobs`, `registration` (`signature`: what is kept of inputs and outputs), `grants`.
+//! - `compile_retry`: requests that may need machine code, tried again until it is there.
 
-mod access;
 pub mod admission;
 mod blob_table;
 mod blobs;
@@ -23,28 +21,23 @@ mod checked;
 pub mod code;
 mod compilations;
 pub mod compile;
+mod compile_retry;
 #[cfg(test)]
 mod damage_tests;
-mod declined;
 pub mod device_class;
 pub mod error;
 mod failures;
-mod functions;
-mod granted;
 mod grants;
 pub mod layout;
 mod loading;
 mod lookups;
-mod modules;
-mod release;
-pub mod requests;
+mod registration;
 mod signature;
 mod snapshot;
 pub mod state;
 mod tenant;
 #[cfg(test)]
 mod tests;
-mod tries;
 pub mod views;
 
 pub use blobs::Handed;

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use super::compilations::Compilations;
 use super::device_class::DeviceClass;
 use super::failures::Failures;
-use super::granted::Granted;
-use super::snapshot::{FunctionEntry, ModuleEntry, Snapshot};
+use super::snapshot::{FunctionEntry, Granted, ModuleEntry, Snapshot};
 use super::tenant::{Counts, TenantRegistry};
 use crate::blocking::BlockingThreads;
 use crate::client_io::ClientIo;
@@ -123,7 +122,7 @@ impl Registry {
         let mut stored = self.state.stored(tenant)?;
         let there = stored.iter().filter(|stored| stored.code.is_none()).map(|stored| stored.hash).collect();
         let corrupt = functions.corrupt.or(modules.corrupt).or(grants.corrupt);
-        let lacks = change.blobs.first_that_is_not_in(&there).map(|hash| self.state.blob_path(tenant, hash));
+        let lacks = change.blobs.first_missing_from(&there).map(|hash| self.state.blob_path(tenant, hash));
         if let Some(path) = corrupt.as_ref().or(lacks.as_ref()) {
             let why = match corrupt {
                 Some(_) => "does not fit, and may need them",

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use pappus_protocol::Kind;
 
+use super::admission::{NewFunction, NewFunctionModule, NewModule, NewVariant, NewWeight};
 use super::code::{Codes, Wish};
 use super::failures::Job;
-use super::requests::{NewFunction, NewFunctionModule, NewModule, NewVariant, NewWeight};
 use super::*;
 use crate::blocking::{BlockingThreads, Whose};
 use crate::config::SandboxSettings;

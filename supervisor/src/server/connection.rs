@@ -17,7 +17,7 @@ use pappus_protocol::now_ns;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::handshake::{Arrival, Entered, enter};
+use super::handshake::{ConnectedPeer, Entered, enter};
 use super::intake::{Holder, Incoming, Intake, Passed, Received};
 use super::invoke::{Arrived, Prepared, Thread};
 use super::invoke_error::InvokeError;
@@ -31,7 +31,7 @@ use super::violation::{GatewayError, Violation};
 use super::{half_close, invoke, refusals, requests, responses};
 use crate::call::{Arena, Completion};
 use crate::client_fd::{ClientFd, ClientSocket};
-use crate::device::write_coalescing::Burst;
+use crate::device::burst::Burst;
 use crate::function::Loaded;
 use crate::limits::{CONNECTION_BYTES, MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
 use crate::quota::{Limit, QuotaError};
@@ -78,7 +78,7 @@ pub struct Connection {
 }
 
 /// Serves one client until it leaves or breaks the protocol.
-pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> std::io::Result<()> {
+pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: ConnectedPeer) -> std::io::Result<()> {
     let holder = Holder { account: arrival.account.clone(), operator: arrival.admin };
     let (slot, io) = (arrival.slot.clone(), server.client_io.clone());
     let for_replies = match socket.try_clone() {
@@ -121,8 +121,8 @@ pub async fn serve(server: Arc<Server>, socket: OwnedFd, arrival: Arrival) -> st
                 return Ok(());
             }
         };
-    let looks_on = arrival.standing.looks_on;
-    let itself = arrival.standing.tenant.as_ref().is_some_and(|own| own.tenant == account.tenant);
+    let looks_on = arrival.rights.looks_on;
+    let itself = arrival.rights.tenant.as_ref().is_some_and(|own| own.tenant == account.tenant);
     let ctx = Arc::new(RequestCtx {
         server: server.clone(),
         account,

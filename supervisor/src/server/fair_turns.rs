@@ -7,8 +7,8 @@
 //! connections are one more tenant.
 //!
 //! ```text
-//! begin ──free turn, none waits──► Turn ──dropped──► free
-//!   └──────► its tenant's queue ──its tenant has time left──► Grant ──► Turn ──dropped──► charged, the next one
+//! begin ──free turn, none waits──► FairTurn ──dropped──► free
+//!   └──────► its tenant's queue ──its tenant has time left──► Grant ──► FairTurn ──dropped──► charged, the next one
 //! ```
 //!
 //! Source: Shreedhar and Varghese, "Efficient Fair Queuing using Deficit Round-Robin", SIGCOMM 1995; the cost of a
@@ -61,7 +61,7 @@ struct SharerState {
 
 /// The right to use a socket thread; it ends when dropped.
 #[derive(Debug)]
-pub struct Turn<'a> {
+pub struct FairTurn<'a> {
     /// None where this defence is off.
     turns: Option<&'a Arc<FairTurns>>,
     sharer: Sharer,
@@ -88,9 +88,9 @@ impl FairTurns {
     }
 
     /// A turn for a connection of this tenant, or of the operator.
-    pub async fn begin(self: &Arc<Self>, sharer: Sharer) -> Turn<'_> {
+    pub async fn begin(self: &Arc<Self>, sharer: Sharer) -> FairTurn<'_> {
         if Defence::FairTurns.is_off() {
-            return Turn { turns: None, sharer, since: Instant::now() };
+            return FairTurn { turns: None, sharer, since: Instant::now() };
         }
         if !(self.waiting.load(Ordering::Acquire) == 0 && self.take_free())
             && let Some(granted) = self.enqueue(sharer)
@@ -99,7 +99,7 @@ impl FairTurns {
         {
             grant.turns = None;
         }
-        Turn { turns: Some(self), sharer, since: Instant::now() }
+        FairTurn { turns: Some(self), sharer, since: Instant::now() }
     }
 
     fn take_free(&self) -> bool {
@@ -179,14 +179,14 @@ impl Ring {
     }
 }
 
-impl Turn<'_> {
+impl FairTurn<'_> {
     /// True if the turn lasts longer than `most`; never if this defence is off.
     pub fn exceeds(&self, most: Duration) -> bool {
         self.turns.is_some() && self.since.elapsed() > most
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for FairTurn<'_> {
     fn drop(&mut self) {
         if let Some(turns) = self.turns.take() {
             let used_ns = i64::try_from(self.since.elapsed().as_nanos()).unwrap_or(i64::MAX);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     /// A turn that must be free.
-    fn now(turns: &Arc<FairTurns>, sharer: Sharer) -> Turn<'_> {
+    fn now(turns: &Arc<FairTurns>, sharer: Sharer) -> FairTurn<'_> {
         match poll(pin!(turns.begin(sharer))) {
             Poll::Ready(turn) => turn,
             Poll::Pending => panic!("no turn is free"),

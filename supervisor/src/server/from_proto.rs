@@ -2,7 +2,7 @@
 
 use pappus_proto::v1;
 
-use crate::registry::requests::{NewFunction, NewFunctionModule, NewModule, NewVariant, NewWeight};
+use crate::registry::admission::{NewFunction, NewFunctionModule, NewModule, NewVariant, NewWeight};
 
 /// A module to be added.
 pub(super) fn module(message: v1::AddModule) -> NewModule {

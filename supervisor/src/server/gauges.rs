@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::state::Server;
 use crate::device::Device;
 use crate::metrics;
+use crate::routing::Destination;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(1);

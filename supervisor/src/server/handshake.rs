@@ -26,15 +26,15 @@ use super::state::Server;
 use super::violation::{GatewayError, Violation};
 use crate::limits::HANDSHAKE_MS;
 use crate::refusal::Refusable;
-use crate::tenants::{Account, Standing};
+use crate::tenants::{Account, PeerRights};
 
 /// A peer that connected.
 #[derive(Debug)]
-pub struct Arrival {
+pub struct ConnectedPeer {
     /// The peer's uid.
     pub uid: u32,
     /// What it is.
-    pub standing: Standing,
+    pub rights: PeerRights,
     /// Its tenant's account, or its own as a gateway.
     pub account: Arc<Account>,
     /// True if the client came through the admin socket.
@@ -43,7 +43,7 @@ pub struct Arrival {
     pub slot: Arc<ConnectionSlot>,
 }
 
-impl Arrival {
+impl ConnectedPeer {
     /// True if the client would still be admitted.
     pub(super) fn is_welcome(&self, server: &Server) -> bool {
         self.slot.entry().is_some_and(|entry| server.is_welcome(&entry))
@@ -71,7 +71,7 @@ pub(super) async fn enter(
     server: &Server,
     reader: &mut Reader,
     replies: &Arc<Replies>,
-    arrival: &Arrival,
+    arrival: &ConnectedPeer,
     incoming: &mut Incoming,
 ) -> Result<Option<Entered>, Violation> {
     let in_time = Duration::from_millis(HANDSHAKE_MS);
@@ -79,11 +79,11 @@ pub(super) async fn enter(
     if !greeted.map_err(|_| Violation::NoGreeting)?? {
         return Ok(None);
     }
-    let own = match arrival.standing.looks_on {
+    let own = match arrival.rights.looks_on {
         true => Some(arrival.account.clone()),
-        false => arrival.standing.tenant.clone(),
+        false => arrival.rights.tenant.clone(),
     };
-    if !arrival.standing.gateway {
+    if !arrival.rights.gateway {
         return Ok(own.map(|account| Entered { account, first: None }));
     }
     let first = tokio::time::timeout(in_time, first(reader, incoming));
@@ -121,7 +121,7 @@ pub(super) async fn enter(
 }
 
 /// Says in the log which gateway acts for nobody, and why.
-fn refused(arrival: &Arrival, replies: &Replies, why: &str) {
+fn refused(arrival: &ConnectedPeer, replies: &Replies, why: &str) {
     let peer = replies.peer().map(|process| process.to_string());
     tracing::warn!(uid = arrival.uid, peer, "refusing a gateway: {why}");
 }

@@ -7,7 +7,7 @@ use pappus_proto::limits::{MAX_INLINE_BYTES, MAX_ITEMS};
 use pappus_shmem::MemfdError;
 
 use crate::refusal::{Reason, Refusable};
-use crate::router::RouteError;
+use crate::routing::RouteError;
 use crate::tenants::{Limit, QuotaError};
 
 /// Why an invocation cannot become a call.

@@ -14,7 +14,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 use super::connection;
 use super::connection_pace::ConnectionPace;
 use super::connection_slots::SlotOwner;
-use super::handshake::{self, Arrival};
+use super::handshake::{self, ConnectedPeer};
 use super::socket_file::SocketFile;
 use super::state::Server;
 use crate::client_fd::ClientSocket;
@@ -141,22 +141,24 @@ async fn admit(server: &Arc<Server>, stream: UnixStream, pace: &mut ConnectionPa
     if let Err(why) = pace.opened(uid, Instant::now()) {
         refused(uid, peer.pid(), admin, &why.to_string());
         handshake::turn_away(&stream, &why);
-        return close(server, uid, None, stream).await;
+        close(server, uid, None, stream).await;
+        return false;
     }
-    let standing = match server.registry.tenants.judge(uid, admin) {
-        Ok(standing) => standing,
+    let rights = match server.registry.tenants.judge(uid, admin) {
+        Ok(rights) => rights,
         Err(why) => {
             refused(uid, peer.pid(), admin, &why.to_string());
             handshake::turn_away(&stream, &why);
-            return close(server, uid, None, stream).await;
+            close(server, uid, None, stream).await;
+            return false;
         }
     };
-    let owner = match &standing.tenant {
+    let owner = match &rights.tenant {
         _ if admin => None,
         Some(account) => Some(SlotOwner::Tenant(account.tenant)),
         None => Some(SlotOwner::Gateway(uid)),
     };
-    let account = match &standing.tenant {
+    let account = match &rights.tenant {
         Some(account) => account.clone(),
         None => server.registry.tenants.gateway_account(uid),
     };
@@ -165,19 +167,21 @@ async fn admit(server: &Arc<Server>, stream: UnixStream, pace: &mut ConnectionPa
         Err(why) => {
             refused(uid, peer.pid(), admin, &why.to_string());
             handshake::turn_away(&stream, &why);
-            return close(server, uid, Some(&account), stream).await;
+            close(server, uid, Some(&account), stream).await;
+            return false;
         }
     };
     if let Err(error) = keep_urgent_bytes(&stream) {
         refused(uid, peer.pid(), admin, &format!("its urgent bytes cannot be kept: {error}"));
-        return close(server, uid, Some(&account), stream).await;
+        close(server, uid, Some(&account), stream).await;
+        return false;
     }
     fds::take_descriptors(stream.as_fd(), true);
     let Ok(socket) = stream.into_std() else { return false };
     server.metrics.connections.increment(1);
     let server = server.clone();
     tokio::spawn(async move {
-        let arrival = Arrival { uid, standing, account, admin, slot };
+        let arrival = ConnectedPeer { uid, rights, account, admin, slot };
         if let Err(e) = connection::serve(server, socket.into(), arrival).await {
             tracing::warn!(uid, "cannot serve a connection: {e}");
         }
@@ -200,19 +204,17 @@ fn keep_urgent_bytes(stream: &UnixStream) -> rustix::io::Result<()> {
     }
 }
 
-/// Closes the socket of a connection that is not served; always false, as the answer to whether it is served. Descriptors
-/// that were sent to the socket are closed with it, on threads of the peer's uid. Until then the socket counts as a
-/// descriptor of the tenant, even beyond its quota. When the most sockets wait to be closed, the next connection is
-/// accepted once one of them is.
-async fn close(server: &Server, uid: u32, account: Option<&Arc<Account>>, stream: UnixStream) -> bool {
-    let Ok(socket) = stream.into_std() else { return false };
+/// Closes the socket of a connection that is not served. Descriptors that were sent to the socket are closed with it, on threads
+/// of the peer's uid. Until then the socket counts as a descriptor of the tenant, even beyond its quota. When the most sockets
+/// wait to be closed, the next connection is accepted once one of them is.
+async fn close(server: &Server, uid: u32, account: Option<&Arc<Account>>, stream: UnixStream) {
+    let Ok(socket) = stream.into_std() else { return };
     // Nothing more is sent to it from here on.
     let _ = rustix::net::shutdown(&socket, Shutdown::Both);
     if rustix::io::ioctl_fionread(&socket).is_ok_and(|bytes| bytes == 0) {
-        return false;
+        return;
     }
     let counted = account.map(|account| account.charge(Limit::Descriptors, 1));
     let place = (server.refused.clone().acquire_owned().await, counted);
     drop(ClientSocket::new(socket.into(), place, TenantId::new(uid), server.client_io.clone()));
-    false
 }

@@ -9,7 +9,7 @@ use super::state::Server;
 use crate::call::{Call, Outcome};
 use crate::device::Device;
 use crate::refusal::internal;
-use crate::router::Router;
+use crate::routing::{Destination, Router};
 use crate::schedule::CallId;
 
 /// A call on its way from one device to another. The call is answered whatever happens there.
@@ -43,7 +43,7 @@ impl Server {
 }
 
 /// Moves what waits on devices that are lost.
-pub(crate) fn move_stranded(router: &Router, devices: &[Arc<Device>]) {
+pub(crate) fn move_stranded(router: &Router<Device>, devices: &[Arc<Device>]) {
     for (at, device) in devices.iter().enumerate().filter(|(_, device)| device.is_lost()) {
         let waiting = device.waiting();
         let moved = waiting.iter().filter(|(id, call)| move_call(router, (at, device), *id, call)).count();
@@ -55,15 +55,26 @@ pub(crate) fn move_stranded(router: &Router, devices: &[Arc<Device>]) {
 }
 
 /// Moves a call that waits on a device; true if it went.
-fn move_call(router: &Router, (at, device): (usize, &Arc<Device>), id: CallId, call: &Arc<Call>) -> bool {
-    if !router.has_other(at, call) {
+fn move_call(
+    router: &Router<Device>,
+    (at, device): (usize, &Arc<Device>),
+    id: CallId,
+    call: &Arc<Call>,
+) -> bool {
+    let (function, needs) = (&call.function, call.plan.pool_bytes);
+    if !router.has_other(at, function, needs) {
         return false;
     }
     // It may have started, ended, or been cancelled meanwhile.
     let Some(withdrawn) = device.withdraw(id) else { return false };
     let mut way = OnTheWay { call: call.clone(), device: device.clone(), arrived: false };
+    let elsewhere = router.elsewhere(at, call.domain, function, needs).map(|(to, routed)| {
+        // It counts there from now on; what is left of it counts where the call was.
+        call.routed.iter().for_each(|own| own.swap(&routed));
+        to
+    });
     // Where the last one that could is lost as well by now, it goes on waiting.
-    let to = router.elsewhere(at, call).unwrap_or(device).clone();
+    let to = elsewhere.unwrap_or(device).clone();
     let adopted = to.adopt(withdrawn);
     way.arrived = true;
     let Some(handle) = ReplyHandle::of(call) else { return true };

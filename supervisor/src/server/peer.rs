@@ -7,14 +7,14 @@ use nix::sys::socket::{getsockopt, sockopt};
 
 /// A process that lives.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Process {
+pub struct PeerProcess {
     /// Its id.
     pub pid: u32,
     /// The process's name in the system, chosen by itself: for people, not for decisions.
     pub name: String,
 }
 
-impl fmt::Display for Process {
+impl fmt::Display for PeerProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.pid, self.name)
     }
@@ -22,13 +22,13 @@ impl fmt::Display for Process {
 
 /// The process that connected this socket, if it lives and the kernel can tell it from a later process with
 /// the same id (Linux 6.5).
-pub fn process(socket: BorrowedFd<'_>) -> Option<Process> {
+pub fn process(socket: BorrowedFd<'_>) -> Option<PeerProcess> {
     let pidfd = getsockopt(&socket, sockopt::PeerPidfd).ok()?;
     let name_of = |pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();
     let pid = pid_of(&pidfd)?;
     let name = name_of(pid)?;
     // Only if it lived until after the look, its name is its own.
-    (pid_of(&pidfd)? == pid).then(|| Process { pid, name: printable(&name) })
+    (pid_of(&pidfd)? == pid).then(|| PeerProcess { pid, name: printable(&name) })
 }
 
 /// The id of a process that is not reaped yet.

@@ -31,7 +31,7 @@ const FOUND_BEFORE_BARE: u32 = 8;
 const MIN_CORES: usize = 4;
 
 /// Bytes taken into the buffer, and the descriptors that came with them.
-pub type Received = (usize, Vec<OwnedFd>);
+pub type ReadBytes = (usize, Vec<OwnedFd>);
 
 /// A connection's socket, to be read from.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ enum Socket {
 
 /// One look at the socket.
 enum Look {
-    Found(Received),
+    Found(ReadBytes),
     Nothing,
     /// The client closed it.
     Closed,
@@ -81,7 +81,7 @@ impl Reader {
         &mut self,
         buffer: &mut [u8],
         patience: Duration,
-    ) -> std::io::Result<Option<Received>> {
+    ) -> std::io::Result<Option<ReadBytes>> {
         if !patience.is_zero() {
             match self.poll(buffer, patience).await? {
                 Look::Found(received) => {
@@ -129,7 +129,7 @@ impl Reader {
     }
 
     /// What the socket has, as soon as it has something.
-    async fn sleep(&mut self, buffer: &mut [u8]) -> std::io::Result<Option<Received>> {
+    async fn sleep(&mut self, buffer: &mut [u8]) -> std::io::Result<Option<ReadBytes>> {
         let watched = self.watched()?;
         loop {
             let mut ready = watched.readable().await?;

@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 
 use super::async_fd::watch;
 use super::intake::Holder;
-use super::peer::{self, Process};
+use super::peer::{self, PeerProcess};
 use super::refusals;
 use crate::client_fd::ClientSocket;
 use crate::client_io::ClientIo;
@@ -74,12 +74,12 @@ impl Unread {
 }
 
 /// A connection's place, which this keeps and does not look at.
-pub type Place = Arc<dyn Any + Send + Sync>;
+pub type ConnectionPlace = Arc<dyn Any + Send + Sync>;
 
 /// The writing side of a connection.
 #[derive(Debug)]
 pub struct Replies {
-    socket: ClientSocket<Place>,
+    socket: ClientSocket<ConnectionPlace>,
     runtime: Handle,
     unread: OrderedMutex<Unread, { rank::UNREAD }>,
     owed: OwedAnswers,
@@ -129,7 +129,7 @@ pub fn unread() -> usize {
 impl Replies {
     /// Answers on a non-blocking `socket`, which keeps its place until it is closed; what its client does not read is
     /// charged to `holder`.
-    pub fn new(socket: OwnedFd, place: Place, holder: Holder, io: ClientIo) -> Arc<Self> {
+    pub fn new(socket: OwnedFd, place: ConnectionPlace, holder: Holder, io: ClientIo) -> Arc<Self> {
         let socket = ClientSocket::new(socket, place, holder.account.tenant, io);
         let runtime = Handle::current();
         let unread = Unread { bytes: Vec::new(), sent: 0, closed: false, holder, memory: None };
@@ -223,7 +223,7 @@ impl Replies {
     }
 
     /// The process at the other end, while it lives.
-    pub fn peer(&self) -> Option<Process> {
+    pub fn peer(&self) -> Option<PeerProcess> {
         peer::process(self.socket.fd().ok()?)
     }
 

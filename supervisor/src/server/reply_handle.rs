@@ -199,12 +199,12 @@ impl Drop for ReplyHandle {
 /// Calls that ended and whose clients do not know yet; kept for its capacity.
 #[derive(Debug, Default)]
 struct ReplyBatch {
-    ended: Vec<Ended>,
+    ended: Vec<EndedCall>,
     frames: Vec<u8>,
 }
 
 #[derive(Debug)]
-struct Ended {
+struct EndedCall {
     call: Arc<Call>,
     /// Present until it is turned into an answer.
     outcome: Option<Outcome>,
@@ -221,7 +221,7 @@ fn handle_of(call: &Call) -> Option<&ReplyHandle> {
 impl CompletionBatch for ReplyBatch {
     fn push(&mut self, call: Arc<Call>, outcome: Outcome) {
         let client = handle_of(&call).map_or(0, |handle| Arc::as_ptr(&handle.of) as usize);
-        self.ended.push(Ended { call, outcome: Some(outcome), client });
+        self.ended.push(EndedCall { call, outcome: Some(outcome), client });
     }
 
     fn flush(&mut self, device: &str, now_ns: u64) {
@@ -260,9 +260,9 @@ impl Drop for ToClient<'_> {
 }
 
 /// Answers calls of one client.
-fn answer(group: &mut [Ended], device: &str, now_ns: u64, frames: &mut Vec<u8>) {
+fn answer(group: &mut [EndedCall], device: &str, now_ns: u64, frames: &mut Vec<u8>) {
     let mut to_client = ToClient { replies: None, frames };
-    for Ended { call, outcome, .. } in group {
+    for EndedCall { call, outcome, .. } in group {
         let outcome = outcome.take();
         let Some(handle) = handle_of(call) else {
             outcome.into_iter().for_each(|outcome| call.reply.complete(call, device, outcome));

@@ -26,7 +26,7 @@ use crate::log;
 use crate::metrics::SocketMetrics;
 use crate::quota::{Limit, QuotaError};
 use crate::registry::{Handed, Registry};
-use crate::router::Router;
+use crate::routing::Router;
 use crate::service_manager::ServiceManager;
 use crate::store::StateDir;
 use crate::tenants::{Account, Taken};
@@ -47,7 +47,7 @@ pub struct Server {
     /// Where calls run.
     pub devices: Vec<Arc<Device>>,
     /// Chooses one of them for a call.
-    pub router: Router,
+    pub router: Arc<Router<Device>>,
     /// When the supervisor started.
     pub started: Instant,
     /// Counters of the sockets.
@@ -149,7 +149,7 @@ impl Server {
         let stranded = Arc::new(Notify::new());
         devices.iter().for_each(|device| device.tell_stranded(stranded.clone()));
         let all = devices.clone();
-        let router = Router::new(devices.clone());
+        let router = Arc::new(Router::new(devices.clone()));
         let routes = router.clone();
         registry.on_eviction(move |function| {
             routes.forget(function);

@@ -7,6 +7,7 @@ use super::state::RequestCtx;
 use crate::device::Device;
 use crate::device::status::{WorkerState, WorkerStatus};
 use crate::ids::TenantId;
+use crate::routing::Destination;
 use crate::schedule::WhyGone;
 use crate::schedule::quarantine::Quarantined;
 

@@ -33,7 +33,7 @@ use crate::sync::{OrderedGuard, OrderedMutex, OrderedReadGuard, OrderedRwLock, r
 
 /// What a peer may do here.
 #[derive(Debug)]
-pub struct Standing {
+pub struct PeerRights {
     /// The peer's own tenant; none if it can only act for others.
     pub tenant: Option<Arc<Account>>,
     /// True if the peer may act for tenants whose tokens it has.
@@ -225,7 +225,7 @@ impl Tenants {
 
     /// What the peer of a new connection is, or why it is not served. The operator's own socket serves every
     /// process that reaches it.
-    pub fn judge(&self, uid: u32, operator: bool) -> Result<Standing, NoTenant> {
+    pub fn judge(&self, uid: u32, operator: bool) -> Result<PeerRights, NoTenant> {
         let rules = self.rules();
         let tenant = self.tenant_of(&rules, uid, operator)?;
         let gateway = !operator && rules.gateways.contains(&uid);
@@ -234,7 +234,7 @@ impl Tenants {
         match (tenant, gateway || looks_on) {
             (None, false) => Err(NoTenant::Unknown(uid)),
             (tenant, _) => {
-                Ok(Standing { tenant: tenant.map(|tenant| self.account(tenant)), gateway, looks_on })
+                Ok(PeerRights { tenant: tenant.map(|tenant| self.account(tenant)), gateway, looks_on })
             }
         }
     }

@@ -178,7 +178,7 @@ impl Worker {
 
     /// True if the worker said something about its turn.
     pub fn has_yielded(&self) -> bool {
-        self.yields.came()
+        self.yields.has_news()
     }
 
     /// The worker's next word about its turn.

@@ -36,11 +36,11 @@ fn a_call_that_was_never_written_does_not_count_as_handed_over() {
     let mut gpu = Gpu::new(false);
     let function = gpu.function("f", 1000);
     let call = gpu.call(&function, TenantId::new(1), 0);
-    let mut held = Held::default();
-    gpu.device.submit(call.clone(), 0, Some(&mut held)).unwrap();
+    let mut unwritten = Unwritten::default();
+    gpu.device.submit(call.clone(), 0, Some(&mut unwritten)).unwrap();
     gpu.expect(W0, &[]);
     assert_ne!(call.started_ns.load(Ordering::Relaxed), 0);
     gpu.device.slots.channel(W0).detach();
     assert_eq!(call.started_ns.load(Ordering::Relaxed), 0);
-    gpu.device.slots.release(&mut held);
+    gpu.device.slots.release(&mut unwritten);
 }

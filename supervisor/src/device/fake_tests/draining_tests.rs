@@ -1,7 +1,7 @@
 //! A lost device: every call that waits on it moves to another device, once.
 
 use super::*;
-use crate::router::Router;
+use crate::routing::Router;
 use crate::server::moving::move_stranded;
 use crate::server::reply_handle::DevicePlace;
 
@@ -9,7 +9,7 @@ use crate::server::reply_handle::DevicePlace;
 struct Pair {
     lost: Gpu,
     other: Gpu,
-    router: Router,
+    router: Router<Device>,
     devices: Vec<Arc<Device>>,
 }
 

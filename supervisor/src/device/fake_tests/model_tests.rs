@@ -232,7 +232,11 @@ impl Model {
         let id = WorkerId::new(worker);
         let device = self.device();
         if self.processes[worker].is_none() {
-            return device.slots.take_wanted(id) && self.attach(worker);
+            let is_wanted = device.slots.take_wanted(id);
+            if is_wanted {
+                self.attach(worker);
+            }
+            return is_wanted;
         }
         self.read(worker);
         let process = self.processes[worker].as_mut().unwrap();
@@ -364,14 +368,13 @@ impl Model {
     }
 
     /// Puts a fresh process into the slot; always true: something was done.
-    fn attach(&mut self, worker: usize) -> bool {
+    fn attach(&mut self, worker: usize) {
         self.generation += 1;
         let (device, generation) = (self.device(), Generation::new(self.generation));
         device.slots.arrived();
         self.gpu.workers[worker] =
             attach_of(&device, WorkerId::new(worker), generation, Epoch::new(0)).unwrap();
         self.processes[worker] = Some(Process { generation: self.generation, ..Process::default() });
-        true
     }
 
     /// Time passes.

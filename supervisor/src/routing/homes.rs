@@ -17,31 +17,18 @@
 //! What a call costs on a device is measured there, so that devices of different speeds are compared by time. A measurement
 //! decides for the caller whose calls were measured; for others only [`Speeds`] tell something, where several callers agree.
 
-mod speeds;
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-
-use self::speeds::{RunTime, Speeds};
+use super::load::{Busy, Presence};
+use super::speeds::{RunTime, Speeds};
 use crate::ids::{FunctionId, IdMap, TenantId};
 use crate::schedule::Domain;
-use crate::sync::{OrderedMutex, rank};
 
 /// What the first call of a domain on a device costs more than others. It is not measured: most of what is seen of a first call
 /// may be a wait of its caller's own.
 const COLD_NS: f64 = 20e6;
 /// Until it is measured, how long a call takes.
 const CALL_NS: f64 = 1e6;
-/// A domain is cold on a device where it had no call for so long.
-const WARM_NS: u64 = 10_000_000_000;
-/// How much of an average one more value is.
-const WEIGHT: f64 = 0.125;
 /// Devices are of one speed unless one takes so many times as long as the other.
 const SLOWER: f64 = 1.25;
-/// A domain that had calls on a device so long ago counts there by a third: one that is busy is without a call for a moment, when
-/// all that it had in flight are answered, and others that came then would stay for a round of turns.
-const LATELY_NS: f64 = 50e6;
 /// So many fewer have to be elsewhere, of numbers that are averages.
 const FEWER: f64 = 0.5;
 /// What was lost by staying counts half after so long.
@@ -54,6 +41,7 @@ const STAY_NS: u64 = 1_000_000_000;
 const MAX_IDLE: usize = 4096;
 /// Functions that are remembered. Beyond, all are forgotten: what their calls take is soon learned again.
 const MAX_FUNCTIONS: usize = 65_536;
+
 /// A device that can run a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
@@ -70,13 +58,25 @@ pub struct Candidate {
 /// Looks up the device at a position for one call; none if that device cannot run the call.
 pub type Able<'a> = &'a dyn Fn(usize) -> Option<Candidate>;
 
+/// A call on its way to a device and there. It changes if that device is lost.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Visit {
+    pub(super) device: usize,
+    domain: Domain,
+    function: FunctionId,
+    /// When it was routed there.
+    at_ns: u64,
+    /// The domain's calls there, with this one.
+    in_flight: u32,
+    is_cold: bool,
+    /// What it takes to bring its function's weights to a device.
+    weights_ns: u64,
+}
+
 /// The homes of all domains.
 #[derive(Debug)]
-pub struct Placement(OrderedMutex<State, { rank::PLACEMENT }>);
-
-#[derive(Debug)]
-struct State {
-    domains: IdMap<Domain, DomainState>,
+pub(super) struct Homes {
+    domains: IdMap<Domain, DomainHome>,
     devices: Vec<DeviceState>,
     /// How long calls of functions take, of functions that calls were routed of and that are not gone: a call that ends
     /// later adds nothing.
@@ -92,7 +92,7 @@ struct DeviceState {
 }
 
 #[derive(Debug)]
-struct DomainState {
+struct DomainHome {
     home: usize,
     home_since_ns: u64,
     /// What staying has cost, as much of it as still counted at `lost_at_ns`.
@@ -101,179 +101,21 @@ struct DomainState {
     there: Vec<Presence>,
 }
 
-/// A domain on one device.
-#[derive(Debug, Clone, Default)]
-struct Presence {
-    in_flight: u32,
-    /// When its last call there ended.
-    used_ns: Option<u64>,
-    /// When the first call that found nothing there ended. Earlier calls waited with it until then.
-    warm_ns: u64,
-    /// The time of a call there, divided by the calls in flight: what one more call in the queue costs.
-    per_call: Average,
-}
-
-impl Presence {
-    /// How much this domain counts among the domains with calls there lately, from 0 to 1.
-    fn lately(&self, now_ns: u64) -> f64 {
-        match (self.in_flight, self.used_ns) {
-            (0, None) => 0.0,
-            (0, Some(used_ns)) => fades(used_ns, now_ns),
-            _ => 1.0,
-        }
-    }
-}
-
-/// How many domains have calls on a device, and had lately.
-#[derive(Debug, Clone, Copy, Default)]
-struct Busy {
-    now: u32,
-    /// As it was when the number changed last.
-    lately: f64,
-    at_ns: u64,
-}
-
-impl Busy {
-    fn set(&mut self, now_ns: u64, now: u32) {
-        *self = Self { now, lately: self.lately(now_ns), at_ns: now_ns };
-    }
-
-    fn lately(&self, now_ns: u64) -> f64 {
-        let now = f64::from(self.now);
-        now + (self.lately - now) * fades(self.at_ns, now_ns)
-    }
-
-    /// Now or lately, whichever is more.
-    fn most(&self, now_ns: u64) -> f64 {
-        self.lately(now_ns).max(self.now.into())
-    }
-}
-
-/// How much of what was still counts.
-fn fades(was_ns: u64, now_ns: u64) -> f64 {
-    (-(now_ns.saturating_sub(was_ns) as f64) / LATELY_NS).exp()
-}
-
-/// A running average of what was measured.
-#[derive(Debug, Clone, Copy, Default)]
-struct Average(Option<f64>);
-
-impl Average {
-    fn add(&mut self, value: f64) {
-        self.0 = Some(self.0.map_or(value, |mean| mean + (value - mean) * WEIGHT));
-    }
-
-    fn or(self, unmeasured: f64) -> f64 {
-        self.0.unwrap_or(unmeasured)
-    }
-}
-
-/// A call on its way to a device and there, until this is dropped.
-#[derive(Debug)]
-pub struct Routed {
-    placement: Arc<Placement>,
-    domain: Domain,
-    function: FunctionId,
-    place: OrderedMutex<Place, { rank::ROUTED }>,
-    clock: fn() -> u64,
-    /// How long it ran, once it ended well.
-    ran_ns: AtomicU64,
-}
-
-/// Where a call is, which changes if that device is lost.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    device: usize,
-    /// When it was routed there.
-    at_ns: u64,
-    /// The domain's calls there, with this one.
-    in_flight: u32,
-    is_cold: bool,
-    /// What it takes to bring its function's weights to a device.
-    weights_ns: u64,
-}
-
-impl Routed {
-    /// It ended well and ran for so long. Not to be said of a call that may have waited for its caller's own sake: nothing is
-    /// learned of such a one.
-    pub fn ran(&self, ran: Duration) {
-        let ran_ns = u64::try_from(ran.as_nanos()).unwrap_or(u64::MAX);
-        self.ran_ns.store(ran_ns.max(1), Ordering::Relaxed);
-    }
-
-    /// Where it went.
-    pub fn device(&self) -> usize {
-        self.place().device
-    }
-
-    fn place(&self) -> Place {
-        *self.place.lock()
-    }
-
-    /// Each of two calls of one function counts where the other did.
-    pub fn swap(&self, other: &Self) {
-        let (own, others) = (self.place(), other.place());
-        *self.place.lock() = others;
-        *other.place.lock() = own;
-    }
-}
-
-impl Drop for Routed {
-    fn drop(&mut self) {
-        let now_ns = (self.clock)();
-        let place = self.place();
-        self.placement.0.lock().ended(self, place, now_ns);
-    }
-}
-
-impl Placement {
+impl Homes {
     /// For so many devices.
-    pub fn new(devices: usize) -> Arc<Self> {
+    pub(super) fn new(devices: usize) -> Self {
         let devices = vec![DeviceState::default(); devices];
-        Arc::new(Self(OrderedMutex::new(State {
-            domains: IdMap::default(),
-            devices,
-            functions: IdMap::default(),
-        })))
+        Self { domains: IdMap::default(), devices, functions: IdMap::default() }
     }
 
-    /// The device for a call, chosen among those that are able; none if no device is. `clock` tells the time.
-    pub fn route(
-        self: &Arc<Self>,
-        clock: fn() -> u64,
-        domain: Domain,
-        function: FunctionId,
-        able: Able<'_>,
-    ) -> Option<Routed> {
-        let at_ns = clock();
-        let (to, in_flight, is_cold) = self.0.lock().route(at_ns, domain, function, able)?;
-        let Candidate { device, weights_ns, .. } = to;
-        let ran_ns = AtomicU64::new(0);
-        let placement = self.clone();
-        let place = OrderedMutex::new(Place { device, at_ns, in_flight, is_cold, weights_ns });
-        Some(Routed { placement, domain, function, place, clock, ran_ns })
-    }
-
-    /// A function is gone.
-    pub fn forget(&self, function: FunctionId) {
-        self.0.lock().functions.remove(&function);
-    }
-
-    /// The home of a domain.
-    #[cfg(test)]
-    fn home(&self, domain: Domain) -> Option<usize> {
-        self.0.lock().domains.get(&domain).map(|state| state.home)
-    }
-}
-
-impl State {
-    fn route(
+    /// The device for a call, chosen among those that are able; none if no device is.
+    pub(super) fn route(
         &mut self,
         now_ns: u64,
         domain: Domain,
         function: FunctionId,
         able: Able<'_>,
-    ) -> Option<(Candidate, u32, bool)> {
+    ) -> Option<Visit> {
         let home = self.domains.get(&domain).map(|state| state.home);
         let to = match home.and_then(able) {
             Some(at_home) => self.stay_or_spread(now_ns, domain, function, at_home, able),
@@ -285,7 +127,7 @@ impl State {
         };
         let state = self.domains.get_mut(&domain)?;
         let here = &mut state.there[to.device];
-        let is_cold = is_cold(here, now_ns);
+        let is_cold = here.is_cold(now_ns);
         if self.functions.len() >= MAX_FUNCTIONS && !self.functions.contains_key(&function) {
             self.functions.clear();
         }
@@ -295,7 +137,13 @@ impl State {
             let busy = &mut self.devices[to.device].busy;
             busy.set(now_ns, busy.now + 1);
         }
-        Some((to, here.in_flight, is_cold))
+        let (in_flight, Candidate { device, weights_ns, .. }) = (here.in_flight, to);
+        Some(Visit { device, domain, function, at_ns: now_ns, in_flight, is_cold, weights_ns })
+    }
+
+    /// A function is gone.
+    pub(super) fn forget(&mut self, function: FunctionId) {
+        self.functions.remove(&function);
     }
 
     /// Gives a home to a domain without one. A domain whose home cannot run this call keeps that home, unless it has
@@ -308,7 +156,7 @@ impl State {
         let homes = &mut self.devices;
         let state = self.domains.entry(domain).or_insert_with(|| {
             homes[device].homes += 1;
-            DomainState {
+            DomainHome {
                 home: device,
                 home_since_ns: now_ns,
                 lost_ns: 0.0,
@@ -316,7 +164,7 @@ impl State {
                 there: vec![Presence::default(); devices],
             }
         });
-        if state.home != device && is_cold(&state.there[state.home], now_ns) {
+        if state.home != device && state.there[state.home].is_cold(now_ns) {
             homes[state.home].homes -= 1;
             homes[device].homes += 1;
             (state.home, state.home_since_ns, state.lost_ns) = (device, now_ns, 0.0);
@@ -391,11 +239,11 @@ impl State {
         now_ns: u64,
         caller: TenantId,
         function: FunctionId,
-        state: &DomainState,
+        state: &DomainHome,
         to: &Candidate,
     ) -> f64 {
         let (device, there) = (&self.devices[to.device], &state.there[to.device]);
-        let moves_ns = match is_cold(there, now_ns) {
+        let moves_ns = match there.is_cold(now_ns) {
             true => COLD_NS + to.weights_ns as f64,
             false => 0.0,
         };
@@ -439,8 +287,9 @@ impl State {
         }
     }
 
-    fn ended(&mut self, call: &Routed, place: Place, now_ns: u64) {
-        let (device, ran_ns) = (place.device, call.ran_ns.load(Ordering::Relaxed) as f64);
+    /// A call ended, which ran for so long, or for no time if nothing is to be learned of that.
+    pub(super) fn ended(&mut self, call: Visit, ran_ns: f64, now_ns: u64) {
+        let device = call.device;
         let Some(state) = self.domains.get_mut(&call.domain) else { return };
         let here = &mut state.there[device];
         here.in_flight -= 1;
@@ -452,42 +301,42 @@ impl State {
         if ran_ns == 0.0 {
             return;
         }
-        if place.is_cold {
+        if call.is_cold {
             here.warm_ns = now_ns;
             return;
         }
-        let turnaround_ns = now_ns.saturating_sub(place.at_ns.max(here.warm_ns)) as f64;
-        here.per_call.add(turnaround_ns / f64::from(place.in_flight.max(1)));
+        let turnaround_ns = now_ns.saturating_sub(call.at_ns.max(here.warm_ns)) as f64;
+        here.per_call.add(turnaround_ns / f64::from(call.in_flight.max(1)));
         if let Some(speeds) = self.functions.get_mut(&call.function) {
             speeds.add(device, call.domain.caller, now_ns, ran_ns);
         }
         if state.home == device {
-            self.consider_moving(call, place, now_ns, busy, turnaround_ns);
+            self.consider_moving(call, now_ns, busy, turnaround_ns);
         }
     }
 
     /// Adds up what a domain lost at its home, which may be slower than others and has calls of `busy` domains, itself among them.
     /// Moves it once that has paid for the move, with its weights.
-    fn consider_moving(&mut self, call: &Routed, place: Place, now_ns: u64, busy: u32, turnaround_ns: f64) {
-        let slower = |to: usize| self.slower(now_ns, call.domain.caller, call.function, to, place.device);
-        // How busy another device would be with it, as its home would be by calls that take as long there.
+    fn consider_moving(&mut self, call: Visit, now_ns: u64, busy: u32, turnaround_ns: f64) {
+        let slower = |to: usize| self.slower(now_ns, call.domain.caller, call.function, to, call.device);
+        // Load of another device after the move, in units of the home's call time.
         let there = |to: usize| f64::from(self.devices[to].busy.now + 1) * slower(to);
         let homes = |to: usize| f64::from(self.devices[to].homes + 1) * slower(to);
-        let others = (0..self.devices.len()).filter(|device| *device != place.device);
+        let others = (0..self.devices.len()).filter(|device| *device != call.device);
         let order = |a: &usize, b: &usize| {
             there(*a).total_cmp(&there(*b)).then(homes(*a).total_cmp(&homes(*b))).then(a.cmp(b))
         };
         let Some(to) = others.min_by(order) else { return };
         // After the move it must be better off there than it is here now.
-        if there(to) >= f64::from(busy) || homes(to) >= f64::from(self.devices[place.device].homes) {
+        if there(to) >= f64::from(busy) || homes(to) >= f64::from(self.devices[call.device].homes) {
             return;
         }
         let saved = 1.0 - there(to) / f64::from(busy);
-        let move_ns = COLD_NS + place.weights_ns as f64;
+        let move_ns = COLD_NS + call.weights_ns as f64;
         let Some(state) = self.domains.get_mut(&call.domain) else { return };
         let age_ns = now_ns.saturating_sub(state.lost_at_ns) as f64;
         // Calls that run side by side lose the same time once.
-        let lost_ns = (turnaround_ns * saved / f64::from(place.in_flight.max(1))).max(0.0);
+        let lost_ns = (turnaround_ns * saved / f64::from(call.in_flight.max(1))).max(0.0);
         state.lost_ns = state.lost_ns * (-age_ns / HALF_LIFE_NS).exp2() + lost_ns;
         state.lost_at_ns = now_ns;
         if state.lost_ns > MOVES * move_ns && now_ns.saturating_sub(state.home_since_ns) >= STAY_NS {
@@ -498,10 +347,6 @@ impl State {
     }
 }
 
-fn is_cold(there: &Presence, now_ns: u64) -> bool {
-    there.in_flight == 0 && there.used_ns.is_none_or(|used_ns| now_ns.saturating_sub(used_ns) > WARM_NS)
-}
-
 #[cfg(test)]
-#[path = "placement_tests.rs"]
+#[path = "homes_tests.rs"]
 mod tests;

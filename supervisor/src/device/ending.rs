@@ -1,5 +1,5 @@
-//! What is written together: frames to workers and answers to clients that one read led to. Each write
-//! wakes its reader, so under load one write for many costs a fraction; with one call it is the same.
+//! Calls end that workers answered. The answers of one read start lanes' next calls with one write to a worker, and reach each
+//! client by one: each write wakes its reader, so under load one write for many costs a fraction.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,9 +10,9 @@ use pappus_protocol::{FaultCode, now_ns};
 
 use super::commands::CommandRunner;
 use super::decisions::{Actions, Decisions};
-use super::held::{FULL_BYTES, Held};
 use super::panics::contained;
 use super::unusable::Unusable;
+use super::unwritten::{FULL_BYTES, Unwritten};
 use super::worker_slots::WorkerSlots;
 use crate::call::{Call, CompletionBatch, Outcome};
 use crate::config::DeviceConfig;
@@ -20,44 +20,6 @@ use crate::ids::WorkerId;
 use crate::metrics::DeviceMetrics;
 use crate::schedule::events::{Finished, LoadFailed, Ran, Tainted};
 use crate::schedule::{CallId, Verdict};
-
-/// Calls that one connection's read brought and whose workers were not told yet. They are told when it is
-/// dropped, if not before.
-#[derive(Debug, Default)]
-pub struct Burst {
-    /// True if bytes behind the request at hand were read already. The last request's frame need not wait.
-    pub more: bool,
-    /// The workers of the device that the calls went to.
-    slots: Option<Arc<WorkerSlots>>,
-    held: Held,
-}
-
-impl Burst {
-    /// Where the next call to a device with these workers waits, unless it is the last.
-    pub fn to(&mut self, slots: &Arc<WorkerSlots>) -> Option<&mut Held> {
-        if !self.more {
-            return None;
-        }
-        if !self.slots.as_ref().is_some_and(|held| Arc::ptr_eq(held, slots)) {
-            self.release();
-            self.slots = Some(slots.clone());
-        }
-        Some(&mut self.held)
-    }
-
-    /// Tells the workers.
-    pub fn release(&mut self) {
-        if let Some(slots) = &self.slots {
-            slots.release(&mut self.held);
-        }
-    }
-}
-
-impl Drop for Burst {
-    fn drop(&mut self) {
-        self.release();
-    }
-}
 
 /// How a worker says that a call ended.
 #[derive(Debug, Clone, Copy)]
@@ -84,7 +46,7 @@ pub(super) struct Completer {
 #[derive(Debug)]
 pub(super) struct Batch {
     completer: Arc<Completer>,
-    held: Held,
+    unwritten: Unwritten,
     actions: Actions,
     /// Calls that are over and whose clients do not know yet.
     completions: Option<Box<dyn CompletionBatch>>,
@@ -113,7 +75,7 @@ impl Batch {
     pub(super) fn new(completer: &Arc<Completer>) -> Self {
         Self {
             completer: completer.clone(),
-            held: Held::default(),
+            unwritten: Unwritten::default(),
             actions: Actions::default(),
             completions: None,
             ended: false,
@@ -122,11 +84,11 @@ impl Batch {
     }
 
     fn carry_out(&mut self) {
-        self.completer.commands.carry_out(&mut self.actions, Some(&mut self.held));
+        self.completer.commands.carry_out(&mut self.actions, Some(&mut self.unwritten));
     }
 
     fn release(&mut self) {
-        self.completer.slots.release(&mut self.held);
+        self.completer.slots.release(&mut self.unwritten);
     }
 
     /// A worker answered a call: the lane's next call is started, and the client is answered, by

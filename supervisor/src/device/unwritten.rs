@@ -10,7 +10,7 @@ pub(super) const FULL_BYTES: usize = 64 << 10;
 
 /// Workers with calls in their outbox that wait to be written.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct Unwritten {
     /// One bit for each worker; a device has at most 64.
     workers: u64,
     calls: u32,
@@ -18,7 +18,7 @@ pub struct Held {
     bytes: usize,
 }
 
-impl Held {
+impl Unwritten {
     /// Takes out a worker that waits: it is told now.
     pub(super) fn pop(&mut self) -> Option<WorkerId> {
         if self.workers == 0 {

@@ -3,7 +3,7 @@
 //! What a caller measured is told to that caller. Others are told what the one in the middle of several callers measured, so that
 //! no single caller, slow or quick on purpose, decides where calls of others go.
 
-use super::WEIGHT;
+use super::load::WEIGHT;
 use crate::ids::TenantId;
 
 /// Callers that are remembered on each device.

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
+use super::admission::{NewFunction, NewModule};
 use super::code::{Codes, Wish};
 use super::error::RegistryError;
-use super::requests::{NewFunction, NewModule};
 use super::state::Registry;
 use super::views::{FunctionView, ModuleView, Registered, Registration};
 use crate::blocking::Whose;
@@ -20,8 +20,10 @@ impl Registry {
         account: Arc<Account>,
         new: NewModule,
     ) -> Result<(ModuleView, Registration), RegistryError> {
-        self.tries(whose, Wish::Afresh, move |registry, codes| registry.try_add_module(&account, &new, codes))
-            .await
+        self.compile_and_retry(whose, Wish::Afresh, move |registry, codes| {
+            registry.try_add_module(&account, &new, codes)
+        })
+        .await
     }
 
     /// Registers a function; with `replace`, in the place of one of the same name. Calls that were accepted finish with
@@ -32,7 +34,7 @@ impl Registry {
         account: Arc<Account>,
         new: NewFunction,
     ) -> Result<Registered, RegistryError> {
-        self.tries(whose, Wish::Afresh, move |registry, codes| {
+        self.compile_and_retry(whose, Wish::Afresh, move |registry, codes| {
             registry.try_add_function(&account, &new, codes)
         })
         .await
@@ -45,7 +47,7 @@ impl Registry {
         account: Arc<Account>,
         name: String,
     ) -> Result<ModuleView, RegistryError> {
-        self.tries(whose, Wish::Known, move |registry, codes| {
+        self.compile_and_retry(whose, Wish::Known, move |registry, codes| {
             registry.try_show_module(&account, &name, codes)
         })
         .await
@@ -58,7 +60,7 @@ impl Registry {
         account: Arc<Account>,
         name: String,
     ) -> Result<FunctionView, RegistryError> {
-        self.tries(whose, Wish::Known, move |registry, codes| {
+        self.compile_and_retry(whose, Wish::Known, move |registry, codes| {
             registry.try_show_function(&account, &name, codes)
         })
         .await
@@ -85,7 +87,7 @@ impl Registry {
 
     /// Repeats `work`, making the machine code that it lacks in between, until it lacks none or the code
     /// cannot be made.
-    async fn tries<T: Send + 'static>(
+    async fn compile_and_retry<T: Send + 'static>(
         self: &Arc<Self>,
         whose: Whose,
         wish: Wish,
