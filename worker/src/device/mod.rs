@@ -21,11 +21,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use pappus_blueprint::{Blueprint, Plan};
-use pappus_protocol::from_worker::{CompiledModule, Done, Hello};
+use pappus_protocol::from_worker::{CompiledModule, Done, Hello, Survey};
 use pappus_protocol::{ArenaId, Fault, FaultCode, LaneId};
 use pappus_shmem::{Mapping, ValidatedMemfd};
 
 use crate::arenas::Arenas;
+use crate::sandbox::policy::Policy;
 
 pub use pappus_protocol::limits::MAX_MODULE_BYTES;
 
@@ -289,6 +290,24 @@ impl From<String> for CodeError {
     fn from(why: String) -> Self {
         Self(why)
     }
+}
+
+/// A kind of device, as the roles start it: each backend's folder has one.
+pub trait Backend: Device + Sized {
+    /// Turns modules into machine code for the device.
+    type Compiler: Compiler;
+
+    /// What its processes may do.
+    const POLICY: &'static Policy;
+
+    /// The first device that the process sees, whose lanes have no memory yet.
+    fn device(lanes: usize) -> Result<Self, Fault>;
+
+    /// A compiler for that device.
+    fn compiler() -> Result<Self::Compiler, Fault>;
+
+    /// Which devices there are; an error says what is missing. None of them is kept busy.
+    fn survey() -> Result<Survey, Fault>;
 }
 
 /// A compiler for modules of one kind of device.

@@ -7,6 +7,7 @@
 //! - `memory`, `module`, `function`: from machine code to something that runs (the serving role).
 //! - `bounds`, `prints`: what the kernels of a checked call may reach, and what they print.
 //! - `launch`: running it.
+//! - `policy`: what its processes may do.
 
 mod bounds;
 mod bulk;
@@ -20,19 +21,22 @@ pub mod layout;
 mod lines;
 mod memory;
 mod module;
+mod policy;
 mod prints;
 mod rewrite;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use pappus_protocol::from_worker::{Done, Hello};
+use pappus_protocol::from_worker::{Done, Hello, Survey};
 use pappus_protocol::{ArenaId, Fault, FaultCode, LaneId, now_ns};
 use pappus_shmem::{Mapping, memfd};
 use wasmtime::Engine;
 
+use self::compiler::CpuCompiler;
 use self::memory::{Handover, Pool};
-use super::{Call, CopyIn, Device, FunctionImage, Loading, Source, Weights, broken};
+use super::{Backend, Call, CopyIn, Device, FunctionImage, Loading, Source, Weights, broken};
+use crate::sandbox::policy::Policy;
 pub use engine::settings;
 pub use function::Function;
 
@@ -220,5 +224,24 @@ impl Device for Cpu {
         function.restore()?;
         self.clear_ns = start.elapsed().as_nanos() as u64;
         Ok(())
+    }
+}
+
+impl Backend for Cpu {
+    type Compiler = CpuCompiler;
+
+    const POLICY: &'static Policy = &policy::POLICY;
+
+    fn device(_: usize) -> Result<Self, Fault> {
+        Self::new()
+    }
+
+    fn compiler() -> Result<CpuCompiler, Fault> {
+        CpuCompiler::new()
+    }
+
+    /// There is nothing to look for.
+    fn survey() -> Result<Survey, Fault> {
+        Ok(Survey::default())
     }
 }

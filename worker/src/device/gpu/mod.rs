@@ -7,6 +7,7 @@
 //! - [`copy_kernels`]: copies and clearing of small calls as kernels; `scrub`: clearing on-chip memory.
 //! - `module`, `function`, `command_list`, `whole_call`, `plan_cache`: from machine code and a plan to commands and graphs.
 //! - `reason`: what a kernel that traps says.
+//! - `policy`: what processes of every driver may do.
 //! - `lane`: a call from its first copy to its clearing. This file: the device.
 //!
 //! A hot call passes this file, `lane` and `plan_cache`, and the backend's stream.
@@ -26,6 +27,7 @@ mod memory;
 mod memory_tests;
 mod module;
 mod plan_cache;
+pub(super) mod policy;
 mod ranges;
 mod reason;
 mod scrub;
