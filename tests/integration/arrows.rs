@@ -36,7 +36,10 @@ const ORDER: [(&str, &[Level]); 4] = [
             &["list_devices", "run"],
         ],
     ),
-    ("worker", &[&["arenas", "channels", "sandbox"], &["device", "launch"], &["compile", "serve"]]),
+    (
+        "worker",
+        &[&["arenas", "channels", "sandbox"], &["device", "launch"], &["compile", "serve"], &["backends"]],
+    ),
     (
         "client",
         &[

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use pappus_protocol::Layers;
 use pappus_protocol::launch::{Arguments, COMMANDS_FD, CONTROL_FD, TURNS_FD};
 
+use crate::sandbox::policy::Policy;
 use crate::sandbox::{self, Confinement, Sandbox, SandboxError};
 
 /// Layers of the sandbox that are not tried. More of them can be left off in what is built for tests only.
@@ -17,11 +18,11 @@ fn without(arguments: &Arguments) -> Layers {
     arguments.without.iter().chain(more.iter()).collect()
 }
 
-/// How the process that was started with these arguments is confined.
-pub fn confinement(arguments: &Arguments) -> Confinement {
+/// How the process that was started with these arguments is confined, on a kind of device with this policy.
+pub fn confinement(arguments: &Arguments, policy: &'static Policy) -> Confinement {
     Confinement {
         role: arguments.role,
-        kind: arguments.kind,
+        policy,
         first_foreign: COMMANDS_FD as u32 + arguments.role.descriptors() as u32,
         uid: arguments.uid,
         adopted: arguments.adopted,

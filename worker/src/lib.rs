@@ -8,7 +8,8 @@
 //!   top of that `cuda` and `hip`, the drivers of NVIDIA's and of AMD's and what makes their machine code.
 //! - [`launch`]: what the supervisor starts it with.
 //! - [`compile`]: the role that turns modules into machine code, once, at registration.
-//! - [`serve`]: the role that runs calls; one loop over the pipes, generic over the device. `main` chooses the role.
+//! - [`serve`]: the role that runs calls; one loop over the pipes, generic over the device.
+//! - [`backends`]: the table of the kinds of devices, with the life of a process of each.
 //!
 //! # The way of a hot call
 //!
@@ -45,6 +46,7 @@
 #![deny(unsafe_code)]
 
 pub mod arenas;
+pub mod backends;
 pub mod channels;
 pub mod compile;
 pub mod device;

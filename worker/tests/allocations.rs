@@ -13,7 +13,9 @@ use pappus_protocol::from_worker::{Done, Hello};
 use pappus_protocol::{ArenaId, Fault, LaneId};
 use pappus_shmem::Mapping;
 use pappus_worker::device::cpu::{Cpu, Function};
-use pappus_worker::device::{Call, Device, FunctionImage, Loading, Weights};
+use pappus_worker::device::{
+    Call, Device, FunctionImage, Functions, Hygiene, Lanes, Loading, Memory, Weights,
+};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
@@ -46,24 +48,15 @@ static ALLOCATOR: Counting = Counting;
 struct Counted(Cpu);
 
 impl Device for Counted {
-    type Function = Function;
-
     fn hello(&self) -> Hello {
         COUNTED.set(true);
         self.0.hello()
     }
-    fn lanes(&self) -> usize {
-        self.0.lanes()
-    }
-    fn lane_bytes(&self, lane: LaneId) -> u64 {
-        self.0.lane_bytes(lane)
-    }
-    fn grow(&mut self, lane: LaneId, bytes: u64) -> Result<(), Fault> {
-        self.0.grow(lane, bytes)
-    }
-    fn give_back(&mut self, lane: LaneId) -> Result<(), Fault> {
-        self.0.give_back(lane)
-    }
+}
+
+impl Functions for Counted {
+    type Function = Function;
+
     fn load(&mut self, image: FunctionImage<'_>) -> Result<Function, Fault> {
         self.0.load(image)
     }
@@ -76,11 +69,29 @@ impl Device for Counted {
     fn unload_weights(&mut self, function: &mut Function, keep: bool) -> Result<(), Fault> {
         self.0.unload_weights(function, keep)
     }
+}
+
+impl Memory for Counted {
+    fn lane_bytes(&self, lane: LaneId) -> u64 {
+        self.0.lane_bytes(lane)
+    }
+    fn grow(&mut self, lane: LaneId, bytes: u64) -> Result<(), Fault> {
+        self.0.grow(lane, bytes)
+    }
+    fn give_back(&mut self, lane: LaneId) -> Result<(), Fault> {
+        self.0.give_back(lane)
+    }
     fn map_arena(&mut self, arena: ArenaId, mapping: &Mapping) -> Result<(), Fault> {
         self.0.map_arena(arena, mapping)
     }
     fn unmap_arena(&mut self, arena: ArenaId) {
         self.0.unmap_arena(arena);
+    }
+}
+
+impl Lanes for Counted {
+    fn lanes(&self) -> usize {
+        self.0.lanes()
     }
     fn start(&mut self, lane: LaneId, function: &mut Function, call: &Call<'_>) {
         self.0.start(lane, function, call);
@@ -88,11 +99,14 @@ impl Device for Counted {
     fn poll(&mut self, lane: LaneId) -> Option<Result<Done, Fault>> {
         self.0.poll(lane)
     }
-    fn forget(&mut self) -> Result<(), Fault> {
-        self.0.forget()
-    }
     fn clear(&mut self, lane: LaneId, function: &mut Function) -> Result<(), Fault> {
         self.0.clear(lane, function)
+    }
+}
+
+impl Hygiene for Counted {
+    fn forget(&mut self) -> Result<(), Fault> {
+        self.0.forget()
     }
 }
 

@@ -13,7 +13,9 @@ use pappus_protocol::to_worker::{Invoke, Load, WeightsForm};
 use pappus_protocol::turn_page::Yield;
 use pappus_protocol::{ArenaId, Fault, FaultCode, FromWorker, FunctionId, LaneId, ToWorker, TurnId};
 use pappus_shmem::Mapping;
-use pappus_worker::device::{self, Device, FunctionImage, LoadedWeights, Loading, Weights};
+use pappus_worker::device::{
+    self, Device, FunctionImage, Functions, Hygiene, Lanes, LoadedWeights, Loading, Memory, Weights,
+};
 
 const CONFIG: &str = include_str!("../../kernels/configs/hello.json");
 const TURN: TurnId = TurnId::new(7);
@@ -53,27 +55,14 @@ impl Drop for Loaded {
 }
 
 impl Device for Scripted {
-    type Function = Loaded;
-
     fn hello(&self) -> Hello {
         Hello::new("scripted", "")
     }
-    fn lanes(&self) -> usize {
-        2
-    }
-    fn lane_bytes(&self, lane: LaneId) -> u64 {
-        self.0.lock().unwrap().lent[lane.index()]
-    }
-    fn grow(&mut self, lane: LaneId, bytes: u64) -> Result<(), Fault> {
-        self.note(format!("grow {lane} to {bytes}"));
-        self.0.lock().unwrap().lent[lane.index()] = bytes;
-        Ok(())
-    }
-    fn give_back(&mut self, lane: LaneId) -> Result<(), Fault> {
-        self.note(format!("take {lane}"));
-        self.0.lock().unwrap().lent[lane.index()] = 0;
-        Ok(())
-    }
+}
+
+impl Functions for Scripted {
+    type Function = Loaded;
+
     fn load(&mut self, _: FunctionImage<'_>) -> Result<Loaded, Fault> {
         Ok(Loaded(self.0.clone()))
     }
@@ -104,15 +93,33 @@ impl Device for Scripted {
         }
         Ok(())
     }
+}
+
+impl Memory for Scripted {
+    fn lane_bytes(&self, lane: LaneId) -> u64 {
+        self.0.lock().unwrap().lent[lane.index()]
+    }
+    fn grow(&mut self, lane: LaneId, bytes: u64) -> Result<(), Fault> {
+        self.note(format!("grow {lane} to {bytes}"));
+        self.0.lock().unwrap().lent[lane.index()] = bytes;
+        Ok(())
+    }
+    fn give_back(&mut self, lane: LaneId) -> Result<(), Fault> {
+        self.note(format!("take {lane}"));
+        self.0.lock().unwrap().lent[lane.index()] = 0;
+        Ok(())
+    }
     fn map_arena(&mut self, _: ArenaId, _: &Mapping) -> Result<(), Fault> {
         Ok(())
     }
     fn unmap_arena(&mut self, _: ArenaId) {
         self.note("unmap".into());
     }
-    fn settle(&mut self) -> Result<(), Fault> {
-        self.note("settle".into());
-        Ok(())
+}
+
+impl Lanes for Scripted {
+    fn lanes(&self) -> usize {
+        2
     }
     fn start(&mut self, lane: LaneId, _: &mut Loaded, _: &device::Call<'_>) {
         self.note(format!("start {lane}"));
@@ -134,6 +141,17 @@ impl Device for Scripted {
             }
         }
     }
+    fn clear(&mut self, lane: LaneId, _: &mut Loaded) -> Result<(), Fault> {
+        self.note(format!("clear {lane}"));
+        Ok(())
+    }
+}
+
+impl Hygiene for Scripted {
+    fn settle(&mut self) -> Result<(), Fault> {
+        self.note("settle".into());
+        Ok(())
+    }
     fn forget(&mut self) -> Result<(), Fault> {
         self.note("forget".into());
         Ok(())
@@ -144,10 +162,6 @@ impl Device for Scripted {
     }
     fn finds_others(&self) -> bool {
         self.0.lock().unwrap().finds_others
-    }
-    fn clear(&mut self, lane: LaneId, _: &mut Loaded) -> Result<(), Fault> {
-        self.note(format!("clear {lane}"));
-        Ok(())
     }
 }
 

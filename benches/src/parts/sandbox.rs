@@ -16,7 +16,7 @@ use pappus_supervisor::processes::confinement::Confinement;
 use pappus_supervisor::processes::launcher::{Launcher, Role, Started};
 use pappus_supervisor::processes::target::DeviceTarget;
 use pappus_worker::Channels;
-use pappus_worker::launch;
+use pappus_worker::{backends, launch};
 
 use crate::Result;
 use crate::harness::sampling::Samples;
@@ -109,7 +109,8 @@ pub fn confined(arguments: &[String]) -> Result<()> {
         let [commands, answers, control] = launch::take()?;
         (Channels::new(commands, answers, control), Layers::default())
     } else {
-        let ([commands, answers, control], sandbox) = launch::adopt(launch::confinement(&arguments))?;
+        let ([commands, answers, control], sandbox) =
+            launch::adopt(launch::confinement(&arguments, backends::of(arguments.kind).policy))?;
         (Channels::new(commands, answers, control), sandbox.close()?)
     };
     let mut channels = Channels { layers, ..channels };

@@ -15,7 +15,7 @@ use pappus_protocol::from_worker::{Fault, FaultCode, Hello};
 use pappus_protocol::launch::Arguments;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{FromWorker, Layer, ToWorker};
-use pappus_worker::{Channels, launch};
+use pappus_worker::{Channels, backends, launch};
 
 use attempts::{Fence, attempt};
 
@@ -35,7 +35,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments = Arguments::parse(&arguments)?;
     let kind = arguments.kind;
-    let mut confinement = launch::confinement(&arguments);
+    let mut confinement = launch::confinement(&arguments, backends::of(arguments.kind).policy);
     let off = arguments.lanes;
     if off >= NO_SECCOMP {
         confinement.without.add(Layer::Seccomp);

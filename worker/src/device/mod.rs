@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Lanes may be asynchronous: `start` submits, `poll` asks. The loop in [`serve`](crate::serve) holds
-//! up to [`Device::lanes`] calls in flight, answers as they finish, and clears a lane behind its answer
+//! up to [`Lanes::lanes`] calls in flight, answers as they finish, and clears a lane behind its answer
 //! and before its next call. It drops no function, arena or descriptor that a running lane uses.
 
 pub mod cpu;
@@ -21,25 +21,50 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use pappus_blueprint::{Blueprint, Plan};
-use pappus_protocol::from_worker::{CompiledModule, Done, Hello};
+use pappus_protocol::from_worker::{CompiledModule, Done, Hello, Survey};
 use pappus_protocol::{ArenaId, Fault, FaultCode, LaneId};
 use pappus_shmem::{Mapping, ValidatedMemfd};
 
 use crate::arenas::Arenas;
+use crate::sandbox::policy::Policy;
 
 pub use pappus_protocol::limits::MAX_MODULE_BYTES;
 
-/// One device, or the part of it that a worker may use.
-pub trait Device {
+/// One device, or the part of it that a worker may use, in four roles.
+pub trait Device: Memory + Lanes + Hygiene {
+    /// The greeting: the device's name and the fingerprint that machine code must have.
+    fn hello(&self) -> Hello;
+}
+
+/// Loads functions and their weights.
+pub trait Functions {
     /// A loaded function: its kernels ready to launch, its weights mapped once they are there. Dropping it unloads it.
     type Function;
 
-    /// The greeting: the device's name and the fingerprint that machine code must have.
-    fn hello(&self) -> Hello;
+    /// Loads a function, without its weights.
+    fn load(&mut self, image: FunctionImage<'_>) -> Result<Self::Function, Fault>;
 
-    /// How many calls may be in flight.
-    fn lanes(&self) -> usize;
+    /// Begins to bring a function's absent weights to the device; [`Functions::poll_weights`] goes on. Calls of the
+    /// function wait for the weights, calls of other functions do not.
+    fn load_weights(&mut self, function: &mut Self::Function, weights: Weights);
 
+    /// Goes on with [`Functions::load_weights`], without waiting. Functions are polled in the order in which their
+    /// loads began, none behind a load that is [`Loading::Submitting`].
+    fn poll_weights(&mut self, function: &mut Self::Function) -> Loading;
+
+    /// Removes a function's weights, whether there or on their way; no call of the function runs. With `keep`, the next
+    /// load that suits takes their memory, which is freed otherwise.
+    fn unload_weights(&mut self, function: &mut Self::Function, keep: bool) -> Result<(), Fault>;
+
+    /// Unloads a function and clears its variables and weights, because another domain follows.
+    fn unload(&mut self, function: Self::Function) -> Result<(), Fault> {
+        drop(function);
+        Ok(())
+    }
+}
+
+/// The memory that lanes have, and that of clients.
+pub trait Memory {
     /// Bytes of memory that a lane has.
     fn lane_bytes(&self, lane: LaneId) -> u64;
 
@@ -51,36 +76,27 @@ pub trait Device {
     /// be busy. An error ends the worker.
     fn give_back(&mut self, lane: LaneId) -> Result<(), Fault>;
 
-    /// Loads a function, without its weights.
-    fn load(&mut self, image: FunctionImage<'_>) -> Result<Self::Function, Fault>;
-
-    /// Begins to bring a function's absent weights to the device; [`Device::poll_weights`] goes on. Calls of the
-    /// function wait for the weights, calls of other functions do not.
-    fn load_weights(&mut self, function: &mut Self::Function, weights: Weights);
-
-    /// Goes on with [`Device::load_weights`], without waiting. Functions are polled in the order in which their
-    /// loads began, none behind a load that is [`Loading::Submitting`].
-    fn poll_weights(&mut self, function: &mut Self::Function) -> Loading;
-
-    /// Removes a function's weights, whether there or on their way; no call of the function runs. With `keep`, the next
-    /// load that suits takes their memory, which is freed otherwise.
-    fn unload_weights(&mut self, function: &mut Self::Function, keep: bool) -> Result<(), Fault>;
-
-    /// True if [`Device::rest`] has something to do.
-    fn wants_rest(&self) -> bool {
-        false
-    }
-
-    /// The worker has nothing to do: goes a short step on in making ready what a later call may need.
-    fn rest(&mut self) {}
-
     /// An arena was mapped: a device that copies by itself pins it here.
     fn map_arena(&mut self, arena: ArenaId, mapping: &Mapping) -> Result<(), Fault>;
 
     /// The arena is about to be unmapped.
     fn unmap_arena(&mut self, arena: ArenaId);
 
-    /// Makes ready what [`Device::start`] will need for a call that waits for its turn, so that it starts at once then; nothing
+    /// True if [`Memory::rest`] has something to do.
+    fn wants_rest(&self) -> bool {
+        false
+    }
+
+    /// The worker has nothing to do: goes a short step on in making ready what a later call may need.
+    fn rest(&mut self) {}
+}
+
+/// Runs calls, each on a lane.
+pub trait Lanes: Functions {
+    /// How many calls may be in flight.
+    fn lanes(&self) -> usize;
+
+    /// Makes ready what [`Lanes::start`] will need for a call that waits for its turn, so that it starts at once then; nothing
     /// of it runs. Its lane may have `memory_bytes` of memory. All lanes are idle.
     fn prepare(
         &mut self,
@@ -91,7 +107,7 @@ pub trait Device {
     ) {
     }
 
-    /// Submits a call on an idle, cleared lane. [`Device::poll`] returns its failures.
+    /// Submits a call on an idle, cleared lane. [`Lanes::poll`] returns its failures.
     fn start(&mut self, lane: LaneId, function: &mut Self::Function, call: &Call<'_>);
 
     /// The end of the lane's call, once it is there: its timings, or why it failed. After a fault
@@ -99,24 +115,26 @@ pub trait Device {
     fn poll(&mut self, lane: LaneId) -> Option<Result<Done, Fault>>;
 
     /// Clears everything that the lane's finished call left in memory: its memory and its
-    /// modules' variables; [`Device::scrub`] clears on-chip memory. The clearing may still run when this returns, but
+    /// modules' variables; [`Hygiene::scrub`] clears on-chip memory. The clearing may still run when this returns, but
     /// ends before the lane's next call starts. An error ends the worker, and its memory with it.
     fn clear(&mut self, lane: LaneId, function: &mut Self::Function) -> Result<(), Fault>;
 
-    /// Unloads a function and clears its variables and weights, because another domain follows.
-    fn unload(&mut self, function: Self::Function) -> Result<(), Fault> {
-        drop(function);
-        Ok(())
+    /// Why no call can run in this process any more; none while calls can.
+    fn lost(&self) -> Option<&Fault> {
+        None
     }
+}
 
-    /// Clears all memory that the domain served so far used, and drops its graphs and measured times. No function is
-    /// loaded, all lanes are idle and cleared; arenas are unmapped later. [`Device::scrub`] follows and clears on-chip memory.
-    fn forget(&mut self) -> Result<(), Fault>;
-
+/// Leaves nothing of one domain, or of one call, to the next.
+pub trait Hygiene {
     /// Waits until the device does nothing for this worker any more, clearing included.
     fn settle(&mut self) -> Result<(), Fault> {
         Ok(())
     }
+
+    /// Clears all memory that the domain served so far used, and drops its graphs and measured times. No function is
+    /// loaded, all lanes are idle and cleared; arenas are unmapped later. [`Hygiene::scrub`] follows and clears on-chip memory.
+    fn forget(&mut self) -> Result<(), Fault>;
 
     /// Clears what survives kernels outside of memory: shared memory, registers, stacks. All lanes are
     /// idle.
@@ -127,11 +145,6 @@ pub trait Device {
     /// True if kernels may find on the chip what another process's kernels left.
     fn finds_others(&self) -> bool {
         false
-    }
-
-    /// Why no call can run in this process any more; none while calls can.
-    fn lost(&self) -> Option<&Fault> {
-        None
     }
 }
 
@@ -291,12 +304,30 @@ impl From<String> for CodeError {
     }
 }
 
+/// A kind of device, as the roles start it: each backend's folder has one.
+pub trait Backend: Device + Sized {
+    /// Turns modules into machine code for the device.
+    type Compiler: Compiler;
+
+    /// What its processes may do.
+    const POLICY: &'static Policy;
+
+    /// The first device that the process sees, whose lanes have no memory yet.
+    fn device(lanes: usize) -> Result<Self, Fault>;
+
+    /// A compiler for that device.
+    fn compiler() -> Result<Self::Compiler, Fault>;
+
+    /// Which devices there are; an error says what is missing. None of them is kept busy.
+    fn survey() -> Result<Survey, Fault>;
+}
+
 /// A compiler for modules of one kind of device.
 pub trait Compiler {
     /// As the device's own, so that both agree on the fingerprint.
     fn hello(&self) -> Hello;
 
-    /// Judges a module and turns it into what [`Device::load`] takes.
+    /// Judges a module and turns it into what [`Functions::load`] takes.
     fn compile(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault>;
 
     /// As [`Compiler::compile`], with checks of every access to memory, for calls of a

@@ -10,17 +10,17 @@ use landlock::{
 
 /// Files that can be reached.
 #[derive(Debug, Default)]
-pub(super) struct Files {
+pub(crate) struct Files {
     /// Read, and what is below.
-    pub(super) read: Vec<PathBuf>,
+    pub(crate) read: Vec<PathBuf>,
     /// Read, written and sent commands to: device files.
-    pub(super) write: Vec<PathBuf>,
+    pub(crate) write: Vec<PathBuf>,
     /// `/proc` is needed.
-    pub(super) proc: bool,
+    pub(crate) proc: bool,
 }
 
 /// Directories of libraries that the loader was told about.
-pub(super) fn library_path() -> Vec<PathBuf> {
+pub(crate) fn library_path() -> Vec<PathBuf> {
     let told = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     std::env::split_paths(&told).filter(|path| path.is_absolute()).collect()
 }

@@ -9,7 +9,7 @@ use seccompiler::{
 };
 
 /// Arguments that a call is allowed with: alternatives, each a list of conditions that must all hold.
-pub(super) type Arguments = Vec<Vec<(u8, SeccompCmpOp, u64)>>;
+pub(crate) type Arguments = Vec<Vec<(u8, SeccompCmpOp, u64)>>;
 
 /// A permitted system call, and who needs it.
 #[derive(Debug, Clone)]
@@ -23,12 +23,12 @@ pub struct Rule {
 }
 
 /// A call with any arguments.
-pub(super) fn allow(name: &'static str, number: i64, who: &'static str) -> Rule {
+pub(crate) fn allow(name: &'static str, number: i64, who: &'static str) -> Rule {
     Rule { name, number, only: Vec::new(), who }
 }
 
 /// A call with some arguments.
-pub(super) fn allow_only(name: &'static str, number: i64, only: Arguments, who: &'static str) -> Rule {
+pub(crate) fn allow_only(name: &'static str, number: i64, only: Arguments, who: &'static str) -> Rule {
     Rule { name, number, only, who }
 }
 
@@ -37,7 +37,7 @@ const WRITE_EXEC: u64 = (libc::PROT_WRITE | libc::PROT_EXEC) as u64;
 const PROTECTION: u8 = 2;
 
 /// Protections that are not both writable and executable.
-pub(super) fn never_both() -> Arguments {
+pub(crate) fn never_both() -> Arguments {
     let one_of = [0, libc::PROT_WRITE as u64, libc::PROT_EXEC as u64];
     one_of.into_iter().map(|is| vec![(PROTECTION, SeccompCmpOp::MaskedEq(WRITE_EXEC), is)]).collect()
 }

@@ -1,13 +1,12 @@
 //! Resource limits: how much a role may take from the host.
 
-use pappus_protocol::Kind;
 use rustix::process::{Resource, Rlimit};
 
 use crate::Role;
 
 /// Limits of a role; what is not here is the same for all.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     /// Open descriptors.
     descriptors: u64,
     /// Seconds of processor time, where the role has an end.
@@ -17,21 +16,19 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Of a role.
-    pub(super) fn of(role: Role, kind: Kind) -> Self {
-        match (role, kind) {
+    /// A module at a time: one that keeps the compiler busy for longer is a bomb.
+    pub(crate) const fn compiling(descriptors: u64, memory_bytes: Option<u64>) -> Self {
+        Self { descriptors, cpu_seconds: Some(120), memory_bytes }
+    }
+
+    /// Of a role, on a kind of device with these limits of compiling.
+    pub(super) fn of(role: Role, compiling: Self) -> Self {
+        match role {
             // Arenas, descriptors of calls in flight, module files while they load.
-            (Role::Serve, _) => Self { descriptors: 2048, cpu_seconds: None, memory_bytes: None },
-            // A module at a time; one that keeps the compiler busy for longer is a bomb. A GPU's driver reserves
-            // more addresses than any limit on them could allow, and needs more descriptors.
-            (Role::Compile, Kind::Cpu) => {
-                Self { descriptors: 64, cpu_seconds: Some(120), memory_bytes: Some(4 << 30) }
-            }
-            (Role::Compile, Kind::Cuda | Kind::Hip) => {
-                Self { descriptors: 256, cpu_seconds: Some(120), memory_bytes: None }
-            }
+            Role::Serve => Self { descriptors: 2048, cpu_seconds: None, memory_bytes: None },
+            Role::Compile => compiling,
             // A few questions to a driver.
-            (Role::Survey, _) => Self { descriptors: 256, cpu_seconds: Some(60), memory_bytes: None },
+            Role::Survey => Self { descriptors: 256, cpu_seconds: Some(60), memory_bytes: None },
         }
     }
 

@@ -12,7 +12,7 @@
 //! - `limits`: resource limits.
 //! - `files`: files that can be reached, and Landlock.
 //! - `filter`: seccomp.
-//! - [`policy`]: what is allowed, for every kind of device.
+//! - [`policy`]: what is allowed on every kind of device, and what a kind adds to that.
 //!
 //! Layers that the host does not permit are left out; [`Sandbox::close`] returns the layers in force, and the
 //! supervisor decides whether they are enough.
@@ -28,12 +28,13 @@ mod root;
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use pappus_protocol::{Kind, Layer, Layers};
+use pappus_protocol::{Layer, Layers};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
 use files::Files;
 use namespaces::First;
+use policy::Policy;
 
 use crate::Role;
 
@@ -54,8 +55,8 @@ fn at<E: std::fmt::Display>(step: &'static str) -> impl Fn(E) -> SandboxError {
 pub struct Confinement {
     /// What it is for.
     pub role: Role,
-    /// On which kind of device.
-    pub kind: Kind,
+    /// What it may do, on its kind of device.
+    pub policy: &'static Policy,
     /// The first descriptor that is not the worker's own.
     pub first_foreign: u32,
     /// The user to become, for who may become another one.
@@ -82,7 +83,7 @@ pub fn enter(confinement: Confinement, control: BorrowedFd<'_>) -> Result<Sandbo
     die_with_parent()?;
     let mut layers = Layers::default();
     let wanted = |layer| !confinement.without.has(layer);
-    let files = policy::files(confinement.kind);
+    let files = (confinement.policy.files)();
     let Left { namespaces: left, first } = leave_namespaces(&confinement, &files, control, &mut layers)?;
     left.iter().for_each(|layer| layers.add(layer));
     let mut own_proc = !files.proc;
@@ -109,7 +110,9 @@ pub fn enter(confinement: Confinement, control: BorrowedFd<'_>) -> Result<Sandbo
     // A driver names its threads through /proc; until the sandbox is closed.
     identity::show_own_files(true).map_err(io("its own files"))?;
     rustix::thread::set_no_new_privs(true).map_err(io("no_new_privs"))?;
-    limits::Limits::of(confinement.role, confinement.kind).set().map_err(io("resource limits"))?;
+    limits::Limits::of(confinement.role, confinement.policy.compiling)
+        .set()
+        .map_err(io("resource limits"))?;
     if wanted(Layer::Landlock) && files::restrict(&files).map_err(at("Landlock"))? {
         layers.add(Layer::Landlock);
     }
@@ -126,10 +129,10 @@ pub fn enter(confinement: Confinement, control: BorrowedFd<'_>) -> Result<Sandbo
 impl Sandbox {
     /// Closes it: from here on, only the system calls of the policy are left. Says what is in force.
     pub fn close(mut self) -> Result<Layers, SandboxError> {
-        let Confinement { role, kind, without, .. } = self.confinement;
+        let Confinement { role, policy, without, .. } = self.confinement;
         identity::show_own_files(false).map_err(at("hiding from others"))?;
         if !without.has(Layer::Seccomp) {
-            filter::close(&policy::rules(role, kind), policy::absent(kind)).map_err(at("seccomp"))?;
+            filter::close(&policy.rules(role), policy.absent).map_err(at("seccomp"))?;
             self.layers.add(Layer::Seccomp);
         }
         Ok(self.layers)

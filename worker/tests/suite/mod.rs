@@ -34,7 +34,9 @@ pub mod regions;
 use pappus_protocol::from_worker::{Done, Hello};
 use pappus_protocol::{ArenaId, Fault, LaneId};
 use pappus_shmem::Mapping;
-use pappus_worker::device::{Call, Device, FunctionImage, Loading, Weights};
+use pappus_worker::device::{
+    Call, Device, FunctionImage, Functions, Hygiene, Lanes, Loading, Memory, Weights,
+};
 
 use crate::harness::Worker;
 
@@ -79,23 +81,14 @@ pub trait GpuUnderTest: UnderTest {
 pub struct Uncleared<D>(D);
 
 impl<D: Device> Device for Uncleared<D> {
-    type Function = D::Function;
-
     fn hello(&self) -> Hello {
         self.0.hello()
     }
-    fn lanes(&self) -> usize {
-        self.0.lanes()
-    }
-    fn grow(&mut self, lane: LaneId, bytes: u64) -> Result<(), Fault> {
-        self.0.grow(lane, bytes)
-    }
-    fn give_back(&mut self, lane: LaneId) -> Result<(), Fault> {
-        self.0.give_back(lane)
-    }
-    fn lane_bytes(&self, lane: LaneId) -> u64 {
-        self.0.lane_bytes(lane)
-    }
+}
+
+impl<D: Device> Functions for Uncleared<D> {
+    type Function = D::Function;
+
     fn load(&mut self, image: FunctionImage<'_>) -> Result<D::Function, Fault> {
         self.0.load(image)
     }
@@ -108,11 +101,32 @@ impl<D: Device> Device for Uncleared<D> {
     fn unload_weights(&mut self, function: &mut D::Function, keep: bool) -> Result<(), Fault> {
         self.0.unload_weights(function, keep)
     }
+    fn unload(&mut self, function: D::Function) -> Result<(), Fault> {
+        self.0.unload(function)
+    }
+}
+
+impl<D: Device> Memory for Uncleared<D> {
+    fn lane_bytes(&self, lane: LaneId) -> u64 {
+        self.0.lane_bytes(lane)
+    }
+    fn grow(&mut self, lane: LaneId, bytes: u64) -> Result<(), Fault> {
+        self.0.grow(lane, bytes)
+    }
+    fn give_back(&mut self, lane: LaneId) -> Result<(), Fault> {
+        self.0.give_back(lane)
+    }
     fn map_arena(&mut self, arena: ArenaId, mapping: &Mapping) -> Result<(), Fault> {
         self.0.map_arena(arena, mapping)
     }
     fn unmap_arena(&mut self, arena: ArenaId) {
         self.0.unmap_arena(arena);
+    }
+}
+
+impl<D: Device> Lanes for Uncleared<D> {
+    fn lanes(&self) -> usize {
+        self.0.lanes()
     }
     fn start(&mut self, lane: LaneId, function: &mut D::Function, call: &Call<'_>) {
         self.0.start(lane, function, call);
@@ -123,23 +137,23 @@ impl<D: Device> Device for Uncleared<D> {
     fn clear(&mut self, _: LaneId, _: &mut D::Function) -> Result<(), Fault> {
         Ok(())
     }
-    fn unload(&mut self, function: D::Function) -> Result<(), Fault> {
-        self.0.unload(function)
+    fn lost(&self) -> Option<&Fault> {
+        self.0.lost()
+    }
+}
+
+impl<D: Device> Hygiene for Uncleared<D> {
+    fn settle(&mut self) -> Result<(), Fault> {
+        self.0.settle()
     }
     fn forget(&mut self) -> Result<(), Fault> {
         self.0.forget()
-    }
-    fn settle(&mut self) -> Result<(), Fault> {
-        self.0.settle()
     }
     fn scrub(&mut self) -> Result<(), Fault> {
         self.0.scrub()
     }
     fn finds_others(&self) -> bool {
         self.0.finds_others()
-    }
-    fn lost(&self) -> Option<&Fault> {
-        self.0.lost()
     }
 }
 

@@ -7,6 +7,7 @@
 //! - `memory`, `module`, `function`: from machine code to something that runs (the serving role).
 //! - `bounds`, `prints`: what the kernels of a checked call may reach, and what they print.
 //! - `launch`: running it.
+//! - `policy`: what its processes may do.
 
 mod bounds;
 mod bulk;
@@ -20,19 +21,25 @@ pub mod layout;
 mod lines;
 mod memory;
 mod module;
+mod policy;
 mod prints;
 mod rewrite;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use pappus_protocol::from_worker::{Done, Hello};
+use pappus_protocol::from_worker::{Done, Hello, Survey};
 use pappus_protocol::{ArenaId, Fault, FaultCode, LaneId, now_ns};
 use pappus_shmem::{Mapping, memfd};
 use wasmtime::Engine;
 
+use self::compiler::CpuCompiler;
 use self::memory::{Handover, Pool};
-use super::{Call, CopyIn, Device, FunctionImage, Loading, Source, Weights, broken};
+use super::{
+    Backend, Call, CopyIn, Device, FunctionImage, Functions, Hygiene, Lanes, Loading, Memory, Source,
+    Weights, broken,
+};
+use crate::sandbox::policy::Policy;
 pub use engine::settings;
 pub use function::Function;
 
@@ -130,16 +137,33 @@ impl Cpu {
 }
 
 impl Device for Cpu {
-    type Function = Function;
-
     fn hello(&self) -> Hello {
         self.hello.clone()
     }
+}
 
-    fn lanes(&self) -> usize {
-        1
+impl Functions for Cpu {
+    type Function = Function;
+
+    fn load(&mut self, image: FunctionImage<'_>) -> Result<Function, Fault> {
+        Function::load(&self.engine, &self.handover, image)
     }
 
+    /// Weights are mapped where they lie in the host's memory, which takes no time.
+    fn load_weights(&mut self, function: &mut Function, weights: Weights) {
+        function.loaded = Some(function.map_weights(weights));
+    }
+
+    fn poll_weights(&mut self, function: &mut Function) -> Loading {
+        Loading::Over(function.loaded.take().unwrap_or_else(|| Err(broken())))
+    }
+
+    fn unload_weights(&mut self, function: &mut Function, _keep: bool) -> Result<(), Fault> {
+        function.unmap_weights()
+    }
+}
+
+impl Memory for Cpu {
     fn lane_bytes(&self, _: LaneId) -> u64 {
         self.pool.bytes
     }
@@ -169,29 +193,18 @@ impl Device for Cpu {
         Ok(())
     }
 
-    fn load(&mut self, image: FunctionImage<'_>) -> Result<Function, Fault> {
-        Function::load(&self.engine, &self.handover, image)
-    }
-
-    /// Weights are mapped where they lie in the host's memory, which takes no time.
-    fn load_weights(&mut self, function: &mut Function, weights: Weights) {
-        function.loaded = Some(function.map_weights(weights));
-    }
-
-    fn poll_weights(&mut self, function: &mut Function) -> Loading {
-        Loading::Over(function.loaded.take().unwrap_or_else(|| Err(broken())))
-    }
-
-    fn unload_weights(&mut self, function: &mut Function, _keep: bool) -> Result<(), Fault> {
-        function.unmap_weights()
-    }
-
     /// The CPU copies through the arena's own mapping.
     fn map_arena(&mut self, _: ArenaId, _: &Mapping) -> Result<(), Fault> {
         Ok(())
     }
 
     fn unmap_arena(&mut self, _: ArenaId) {}
+}
+
+impl Lanes for Cpu {
+    fn lanes(&self) -> usize {
+        1
+    }
 
     fn start(&mut self, _: LaneId, function: &mut Function, call: &Call<'_>) {
         self.finished = Some(self.execute(function, call));
@@ -199,16 +212,6 @@ impl Device for Cpu {
 
     fn poll(&mut self, _: LaneId) -> Option<Result<Done, Fault>> {
         self.finished.take()
-    }
-
-    /// Fresh memory for the pool; the old memory is released with its contents.
-    fn forget(&mut self) -> Result<(), Fault> {
-        self.pool.release().map_err(module::mapping)?;
-        self.pool = Arc::new(Pool::new(self.pool.bytes).map_err(module::mapping)?);
-        self.handover.take_back();
-        self.bounce.fill(0);
-        (self.finished, self.used_bytes, self.clear_ns) = (None, 0, 0);
-        Ok(())
     }
 
     fn clear(&mut self, _: LaneId, function: &mut Function) -> Result<(), Fault> {
@@ -220,5 +223,36 @@ impl Device for Cpu {
         function.restore()?;
         self.clear_ns = start.elapsed().as_nanos() as u64;
         Ok(())
+    }
+}
+
+impl Hygiene for Cpu {
+    /// Fresh memory for the pool; the old memory is released with its contents.
+    fn forget(&mut self) -> Result<(), Fault> {
+        self.pool.release().map_err(module::mapping)?;
+        self.pool = Arc::new(Pool::new(self.pool.bytes).map_err(module::mapping)?);
+        self.handover.take_back();
+        self.bounce.fill(0);
+        (self.finished, self.used_bytes, self.clear_ns) = (None, 0, 0);
+        Ok(())
+    }
+}
+
+impl Backend for Cpu {
+    type Compiler = CpuCompiler;
+
+    const POLICY: &'static Policy = &policy::POLICY;
+
+    fn device(_: usize) -> Result<Self, Fault> {
+        Self::new()
+    }
+
+    fn compiler() -> Result<CpuCompiler, Fault> {
+        CpuCompiler::new()
+    }
+
+    /// There is nothing to look for.
+    fn survey() -> Result<Survey, Fault> {
+        Ok(Survey::default())
     }
 }

@@ -22,15 +22,10 @@ const MAX_NAME_BYTES: usize = 64 << 10;
 /// Compiles PTX, cubins and fatbins for the first GPU that the process sees.
 #[derive(Debug)]
 pub struct CudaCompiler {
-    engine: Engine,
+    pub(super) engine: Engine,
 }
 
 impl CudaCompiler {
-    /// A compiler with a context of its own.
-    pub fn new() -> Result<Self, Fault> {
-        Ok(Self { engine: Engine::start()? })
-    }
-
     fn describe(&self, name: String, kernel: Kernel, classes: Option<&Vec<ParamClass>>) -> KernelInfo {
         let info = &self.engine.context.info;
         let params = kernel.params().into_iter().enumerate().map(|(position, (offset, bytes))| {

@@ -2,38 +2,53 @@
 //!
 //! In reading order:
 //! - `driver`: the driver's library, its results, and types that own its handles.
-//! - `check`, `elf`, [`compiler`]: from a module to machine code (the compiling role); [`survey`]: which
+//! - `check`, `elf`, `compiler`: from a module to machine code (the compiling role); `survey`: which
 //!   devices there are.
 //! - `engine`, `nvml`: the context for both roles, its cost, and the answers to `gpu`.
+//! - `policy`: what its processes may do.
 //! - `copy_kernel`, `scrub_kernels`: the PTX that `gpu` launches on its own account.
 
 #![allow(unsafe_code, reason = "the driver is a C library")]
 
 mod check;
-pub mod compiler;
+mod compiler;
 mod copy_kernel;
 mod driver;
 mod elf;
 mod engine;
 mod nvml;
+mod policy;
 mod scrub_kernels;
-pub mod survey;
+mod survey;
 
 use pappus_blueprint::ptx;
 use pappus_protocol::Fault;
-use pappus_protocol::from_worker::CompiledModule;
+use pappus_protocol::from_worker::{CompiledModule, Survey};
 
+use self::compiler::CudaCompiler;
 pub use self::engine::Engine;
-use super::CodeError;
 use super::gpu::Gpu;
+use super::{Backend, CodeError};
+use crate::sandbox::policy::Policy;
 
 /// One NVIDIA GPU, or a slice of one.
 pub type Cuda = Gpu<Engine>;
 
-impl Cuda {
-    /// The first GPU that the process sees; its lanes have no memory yet.
-    pub fn start(lanes: usize) -> Result<Self, Fault> {
+impl Backend for Cuda {
+    type Compiler = CudaCompiler;
+
+    const POLICY: &'static Policy = &policy::POLICY;
+
+    fn device(lanes: usize) -> Result<Self, Fault> {
         Self::new(Engine::start()?, lanes)
+    }
+
+    fn compiler() -> Result<CudaCompiler, Fault> {
+        Ok(CudaCompiler { engine: Engine::start()? })
+    }
+
+    fn survey() -> Result<Survey, Fault> {
+        survey::survey()
     }
 }
 

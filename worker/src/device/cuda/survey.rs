@@ -8,7 +8,7 @@ use super::nvml;
 use crate::device::gpu::driver::DriverError;
 
 /// Asks the driver; an error says what is missing.
-pub fn survey() -> Result<Survey, Fault> {
+pub(super) fn survey() -> Result<Survey, Fault> {
     let library = Library::open()?;
     let failed = |e: super::driver::CudaError| e.fault("asking for the GPUs");
     let (major, minor) = (library.version / 1000, library.version % 1000 / 10);

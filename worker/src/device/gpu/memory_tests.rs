@@ -8,6 +8,7 @@ use super::driver::Access;
 use super::fake::{self, Did, Fake, FakeError, GRANULE};
 use super::tests::{Fixture, LANE, MODULE, without_records};
 use super::*;
+use crate::device::{Lanes, Memory};
 
 const NEXT: LaneId = LaneId::new(1);
 

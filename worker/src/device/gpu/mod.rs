@@ -7,7 +7,9 @@
 //! - [`copy_kernels`]: copies and clearing of small calls as kernels; `scrub`: clearing on-chip memory.
 //! - `module`, `function`, `command_list`, `whole_call`, `plan_cache`: from machine code and a plan to commands and graphs.
 //! - `reason`: what a kernel that traps says.
-//! - `lane`: a call from its first copy to its clearing. This file: the device.
+//! - `policy`: what processes of every driver may do.
+//! - `lane`: a call from its first copy to its clearing. This file: the device
+//!   and how it submits; `device`: its roles.
 //!
 //! A hot call passes this file, `lane` and `plan_cache`, and the backend's stream.
 
@@ -15,6 +17,7 @@
 
 mod command_list;
 pub mod copy_kernels;
+mod device;
 pub mod driver;
 #[cfg(test)]
 mod fake;
@@ -26,6 +29,7 @@ mod memory;
 mod memory_tests;
 mod module;
 mod plan_cache;
+pub(super) mod policy;
 mod ranges;
 mod reason;
 mod scrub;
@@ -43,12 +47,11 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
-use std::time::Duration;
 
 use pappus_blueprint::TensorMap;
-use pappus_protocol::from_worker::{Done, Hello};
+use pappus_protocol::from_worker::Done;
 use pappus_protocol::{ArenaId, Fault, FaultCode, LaneId, now_ns};
-use pappus_shmem::{Mapping, memfd};
+use pappus_shmem::memfd;
 
 use self::command_list::{Bases, CommandList, Cursor};
 use self::copy_kernels::CopyKernel;
@@ -62,7 +65,7 @@ use self::plan_cache::{BoundPlan, BoundPlans, Key};
 use self::reason::Reason;
 use self::scrub::Scrubber;
 use self::weights::Loader;
-use super::{Call, CopyIn, Device, FunctionImage, Loading, Source, Weights, broken};
+use super::{Call, CopyIn, Source, broken};
 
 /// One GPU, or a slice of one.
 #[derive(Debug)]
@@ -165,7 +168,7 @@ impl<D: Driver> Gpu<D> {
         self.lanes[lane.index()].run(bound).map_err(Stop::Driver)
     }
 
-    /// Zeroes memory that [`Device::prepare`] or [`Device::rest`] mapped.
+    /// Zeroes memory that `prepare` or `rest` mapped.
     fn zero(&mut self) -> Result<(), D::Error> {
         self.memory.iter().try_for_each(|memory| memory.zero(&self.stream))?;
         self.loader.zero(&self.stream)?;
@@ -369,214 +372,5 @@ enum Stop<E> {
 impl<E> From<Fault> for Stop<E> {
     fn from(fault: Fault) -> Self {
         Self::Call(fault)
-    }
-}
-
-impl<D: Driver> Device for Gpu<D> {
-    type Function = Function<D>;
-
-    /// With what is kept ready for weights.
-    fn hello(&self) -> Hello {
-        let hello = self.driver.hello();
-        let context_bytes = match hello.context_bytes {
-            0 => 0,
-            measured => measured.saturating_add(self.loader.stock_bytes()),
-        };
-        Hello { context_bytes, ..hello }
-    }
-
-    fn lanes(&self) -> usize {
-        self.lanes.len()
-    }
-
-    fn lane_bytes(&self, lane: LaneId) -> u64 {
-        self.memory[lane.index()].bytes()
-    }
-
-    fn grow(&mut self, lane: LaneId, bytes: u64) -> Result<(), Fault> {
-        // Clearing behind calls is over, too: nothing runs while memory is mapped that is not zeroed. Weights that are
-        // on their way are no one's concern.
-        self.settle()?;
-        let grown = self.memory[lane.index()].grow(&self.driver, &self.stream, bytes);
-        grown.map_err(|fault| self.look(fault))
-    }
-
-    fn give_back(&mut self, lane: LaneId) -> Result<(), Fault> {
-        let memory = &mut self.memory[lane.index()];
-        let lane = &mut self.lanes[lane.index()];
-        // Behind the clearing of the lane's last call; other lanes go on.
-        let cleared = memory.clear(&lane.stream).and_then(|()| lane.until_idle());
-        if let Err(e) = cleared {
-            return Err(self.look(e.fault("clearing what is given back")));
-        }
-        memory.unmap();
-        lane.forget_memory();
-        Ok(())
-    }
-
-    fn load(&mut self, image: FunctionImage<'_>) -> Result<Function<D>, Fault> {
-        let lanes = self.lanes.len();
-        let loaded = Function::load(&self.driver, &self.stream, &self.plans, image, lanes);
-        let loaded = loaded.map_err(|fault| self.look(fault))?;
-        self.stack_bytes = self.stack_bytes.max(loaded.stack_bytes());
-        if let Some(scrubber) = &mut self.scrubber {
-            // Made now, not when a call or another domain waits for the scrub.
-            scrubber.fit(&self.driver, self.stack_bytes)?;
-        }
-        Ok(loaded)
-    }
-
-    /// Clears variables and their pristine copies, too: both hold data of the owner.
-    fn unload(&mut self, mut function: Function<D>) -> Result<(), Fault> {
-        self.unload_weights(&mut function, false)?;
-        function.wipe(&self.stream).map_err(|e| e.fault("clearing variables"))?;
-        self.settle()
-    }
-
-    fn forget(&mut self) -> Result<(), Fault> {
-        self.settle()?;
-        self.plans.borrow_mut().forget_all();
-        self.loader.forget();
-        self.has_unzeroed |= self.loader.is_unzeroed();
-        self.lanes.iter_mut().for_each(Lane::forget);
-        self.bounce.as_mut().fill(0);
-        let cleared = self.memory.iter().try_for_each(|memory| memory.clear(&self.stream));
-        cleared.map_err(|e| e.fault("clearing the lanes' memory"))?;
-        self.settle()
-    }
-
-    fn load_weights(&mut self, function: &mut Function<D>, weights: Weights) {
-        // No kernel ran since the ready memory was mapped. If zeroing fails, the weights do not use that
-        // memory.
-        if self.has_unzeroed && self.loader.is_unzeroed() {
-            let _ = self.zero();
-        }
-        function.weights.load(&self.driver, &mut self.loader, weights);
-    }
-
-    fn poll_weights(&mut self, function: &mut Function<D>) -> Loading {
-        match function.weights.poll(&self.driver, &mut self.loader) {
-            Loading::Over(Err(fault)) => Loading::Over(Err(self.look(fault))),
-            loading => loading,
-        }
-    }
-
-    fn unload_weights(&mut self, function: &mut Function<D>, keep: bool) -> Result<(), Fault> {
-        let unloaded = function.weights.unload(&mut self.loader, keep);
-        unloaded.map_err(|e| self.look(e.fault("giving weights up")))
-    }
-
-    fn wants_rest(&self) -> bool {
-        self.loader.wants_stock()
-    }
-
-    fn rest(&mut self) {
-        let step = self.loader.stock_up(&self.driver);
-        self.has_unzeroed |= self.loader.is_unzeroed();
-        if let Err(error) = step
-            && error.is_fatal()
-        {
-            self.lost.get_or_insert_with(|| error.fault("the GPU or its driver failed"));
-        }
-    }
-
-    fn map_arena(&mut self, arena: ArenaId, mapping: &Mapping) -> Result<(), Fault> {
-        // SAFETY: the mapping is this long, and `unmap_arena` comes before it goes.
-        let pinned = unsafe { self.driver.pin(mapping.base(), mapping.bytes(), false) };
-        let pinned = pinned.map_err(|e| self.look(e.fault("pinning the arena")))?;
-        self.arenas.insert(arena, pinned);
-        Ok(())
-    }
-
-    fn unmap_arena(&mut self, arena: ArenaId) {
-        // A graph may name its addresses still: it does not run before it names those of another call.
-        self.arenas.remove(&arena);
-    }
-
-    /// Memory, machine code, command list and graph; errors are met again when the call starts.
-    fn prepare(&mut self, lane: LaneId, function: &mut Function<D>, call: &Call<'_>, memory_bytes: u64) {
-        let memory = &mut self.memory[lane.index()];
-        if memory.bytes() < memory_bytes {
-            let mapped = memory.map(&self.driver, memory_bytes, Duration::ZERO);
-            self.has_unzeroed = true;
-            if mapped.is_err() {
-                return;
-            }
-        }
-        let ready = self.bind(lane, function, call);
-        let ready = ready.and_then(|bound| self.make_graph(lane, function, call, &bound, true));
-        if let Err(Stop::Driver(error)) = ready
-            && error.is_fatal()
-        {
-            self.lost.get_or_insert_with(|| error.fault("the GPU or its driver failed"));
-        }
-    }
-
-    fn start(&mut self, lane: LaneId, function: &mut Function<D>, call: &Call<'_>) {
-        match self.submit(lane, function, call) {
-            Ok(()) => {}
-            Err(Stop::Call(fault)) => self.lanes[lane.index()].fail(fault),
-            Err(Stop::Driver(error)) => self.stopped(lane, error),
-        }
-    }
-
-    fn poll(&mut self, lane: LaneId) -> Option<Result<Done, Fault>> {
-        if let Some(fault) = &self.lost {
-            return Some(Err(fault.clone()));
-        }
-        let ended = self.lanes[lane.index()].poll().and_then(|end| self.confirm(lane, end));
-        match ended {
-            Ok(end) => end,
-            Err(error) if error.is_fatal() => {
-                self.lose(lane, error);
-                self.lost.clone().map(Err)
-            }
-            Err(error) => {
-                self.stopped(lane, error);
-                None
-            }
-        }
-    }
-
-    fn clear(&mut self, lane: LaneId, function: &mut Function<D>) -> Result<(), Fault> {
-        if let Some(reason) = self.reason.as_ref().filter(|_| self.lanes[lane.index()].clears()) {
-            reason.clear();
-        }
-        let cleared = self.lanes[lane.index()].clear(function, lane);
-        cleared.map_err(|e| self.look(e.fault("clearing")))
-    }
-
-    /// Weights that are on their way are not waited for: their copies need none of what kernels need.
-    fn settle(&mut self) -> Result<(), Fault> {
-        let settled = self.loader.is_idle().and_then(|is_idle| match is_idle {
-            true => self.driver.synchronize(),
-            false => {
-                let mut lanes = self.lanes.iter().map(|lane| &lane.stream).chain([&self.stream]);
-                lanes.try_for_each(Stream::synchronize)
-            }
-        });
-        settled.map_err(|e| {
-            let fault = e.fault("waiting for the device");
-            self.lost.get_or_insert_with(|| fault.clone());
-            fault
-        })
-    }
-
-    fn scrub(&mut self) -> Result<(), Fault> {
-        self.settle()?;
-        let scrubber = match self.scrubber.take() {
-            Some(scrubber) => scrubber,
-            None => Scrubber::load(&self.driver, self.stack_bytes)?,
-        };
-        let streams = [&self.stream].into_iter().chain(self.lanes.iter().map(|lane| &lane.stream));
-        self.scrubber.insert(scrubber).run(&self.driver, streams)
-    }
-
-    fn finds_others(&self) -> bool {
-        self.driver.properties().finds_others
-    }
-
-    fn lost(&self) -> Option<&Fault> {
-        self.lost.as_ref()
     }
 }

@@ -14,7 +14,7 @@ use pappus_shmem::{Mapping, memfd};
 use super::fake::{self, Did, Fake, FakeError, GRANULE, MULTIPROCESSORS, VARIABLE_BYTES, VARIABLES_AT};
 use super::*;
 use crate::arenas::Arenas;
-use crate::device::{Call, CopyIn, CopyOut, Device, FunctionImage, Source};
+use crate::device::{Call, CopyIn, CopyOut, FunctionImage, Functions, Hygiene, Lanes, Memory, Source};
 
 pub(super) const ARENA: ArenaId = ArenaId::new(1);
 pub(super) const LANE: LaneId = LaneId::new(0);

@@ -12,7 +12,7 @@ use super::driver::Access;
 use super::fake::{self, Did, Fake, GRANULE};
 use super::layout::{PIN_BYTES, UNPINNED_BYTES};
 use super::*;
-use crate::device::{Device, FunctionImage, LoadedWeights, Loading, Weights};
+use crate::device::{Device, FunctionImage, Functions, Hygiene, LoadedWeights, Loading, Memory, Weights};
 
 const MODULE: &str = "kernel k 8 8";
 /// Weights that no spare is large enough for.

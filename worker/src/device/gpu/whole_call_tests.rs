@@ -10,6 +10,7 @@ use super::layout::RUNS_BEFORE_ANOTHER;
 use super::tests::{ARENA, Fixture, LANE, MODULE, launch, without_records};
 use super::*;
 use crate::device::CopyOut;
+use crate::device::{Lanes, Memory};
 
 /// A device whose kernels reach host memory, with a plan of two steps that was called so often that its graph is there.
 fn called() -> Fixture {

@@ -13,15 +13,10 @@ use crate::device::{Compiler, MAX_MODULE_BYTES};
 /// Judges code objects and bundles of them for the first GPU that the process sees.
 #[derive(Debug)]
 pub struct HipCompiler {
-    engine: Engine,
+    pub(super) engine: Engine,
 }
 
 impl HipCompiler {
-    /// A compiler with a device of its own.
-    pub fn new() -> Result<Self, Fault> {
-        Ok(Self { engine: Engine::start()? })
-    }
-
     fn judge(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
         fn refused(why: impl std::fmt::Display) -> Fault {
             Fault::new(FaultCode::BadModule, why.to_string())

@@ -9,7 +9,7 @@ use super::driver::{DeviceInfo, HipError, Library};
 use crate::device::gpu::driver::DriverError;
 
 /// Asks the driver; an error says what is missing. Partitions of a GPU are devices like any other.
-pub fn survey() -> Result<Survey, Fault> {
+pub(super) fn survey() -> Result<Survey, Fault> {
     let library = Library::open()?;
     let failed = |e: HipError| e.fault("asking for the GPUs");
     let mut devices = Vec::new();

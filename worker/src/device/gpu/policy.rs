@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use seccompiler::SeccompCmpOp;
 
-use crate::sandbox::files::{Files, library_path};
-use crate::sandbox::filter::{Rule, allow, allow_only};
+use crate::sandbox::policy::{Files, Limits, Rule, allow, allow_only, library_path};
 
 /// Where libraries lie, and what the loader finds them by.
 const LIBRARIES: [&str; 8] = [
@@ -22,7 +21,7 @@ const LIBRARIES: [&str; 8] = [
 const ABOUT: [&str; 3] = ["/sys", "/dev/urandom", "/dev/zero"];
 
 /// What every driver reaches.
-pub(super) fn files() -> Files {
+pub(in crate::device) fn files() -> Files {
     let mut files = Files { proc: true, ..Files::default() };
     files.read.extend(LIBRARIES.iter().chain(&ABOUT).map(PathBuf::from));
     files.read.extend(library_path());
@@ -36,7 +35,7 @@ pub(super) fn files() -> Files {
 /// Commands that push input into a terminal or change what it does begin like this. The log may be a terminal.
 const TERMINAL: std::ops::Range<u64> = 0x5400..0x5500;
 
-pub(super) fn rules() -> Vec<Rule> {
+pub(in crate::device) fn rules() -> Vec<Rule> {
     let below = vec![(1, SeccompCmpOp::Lt, TERMINAL.start)];
     let above = vec![(1, SeccompCmpOp::Ge, TERMINAL.end)];
     // How the C library finds out whether it prints to one.
@@ -92,6 +91,7 @@ pub(super) fn rules() -> Vec<Rule> {
 }
 
 /// Its flags lie in memory, where no filter can look: without it, threads are started with `clone`.
-pub(super) fn absent() -> &'static [i64] {
-    &[libc::SYS_clone3]
-}
+pub(in crate::device) const ABSENT: &[i64] = &[libc::SYS_clone3];
+
+/// A driver reserves more addresses than any limit on them could allow, and needs more descriptors than a compiler alone.
+pub(in crate::device) const COMPILING: Limits = Limits::compiling(256, None);

@@ -2,9 +2,12 @@
 //! come as descriptors.
 
 use crate::Role;
-use crate::sandbox::filter::{Rule, allow, allow_only, never_both};
+use crate::sandbox::policy::{Files, Limits, Policy, Rule, allow, allow_only, never_both};
 
-pub(super) fn rules(role: Role) -> Vec<Rule> {
+pub(super) const POLICY: Policy =
+    Policy { files: Files::default, rules, absent: &[], compiling: Limits::compiling(64, Some(4 << 30)) };
+
+fn rules(role: Role) -> Vec<Rule> {
     let mut rules = vec![
         allow_only(
             "mmap",

@@ -4,16 +4,18 @@
 
 use std::path::{Path, PathBuf};
 
-use super::gpu;
-use crate::sandbox::files::Files;
-use crate::sandbox::filter::{Rule, allow};
+use crate::Role;
+use crate::device::gpu::policy as gpu;
+use crate::sandbox::policy::{Files, Policy, Rule, allow};
+
+pub(super) const POLICY: Policy = Policy { files, rules, absent: gpu::ABSENT, compiling: gpu::COMPILING };
 
 /// Where else libraries may lie, and the names of GPUs.
 const OWN: [&str; 3] = ["/opt/rocm", "/opt/amdgpu", "/usr/share/libdrm"];
 /// The compute driver, one file for all GPUs and partitions.
 const COMPUTE: &str = "/dev/kfd";
 
-pub(super) fn files() -> Files {
+fn files() -> Files {
     let mut files = gpu::files();
     files.read.extend(OWN.map(PathBuf::from));
     // A link to a folder that has a version in its name.
@@ -30,7 +32,7 @@ fn render_nodes() -> Vec<PathBuf> {
     named.map(|entry| entry.path()).collect()
 }
 
-pub(super) fn rules() -> Vec<Rule> {
+fn rules(_: Role) -> Vec<Rule> {
     let mut rules = gpu::rules();
     rules.extend([
         allow("mbind", libc::SYS_mbind, "the library below HIP puts its memory near the GPU"),

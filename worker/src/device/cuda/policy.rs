@@ -3,17 +3,18 @@
 
 use std::path::{Path, PathBuf};
 
-use super::gpu;
 use crate::Role;
-use crate::sandbox::files::Files;
-use crate::sandbox::filter::{Rule, allow};
+use crate::device::gpu::policy as gpu;
+use crate::sandbox::policy::{Files, Policy, Rule, allow};
+
+pub(super) const POLICY: Policy = Policy { files, rules, absent: gpu::ABSENT, compiling: gpu::COMPILING };
 
 /// Where else its libraries may lie, and what the driver reads about itself.
 const OWN: [&str; 3] = ["/run/opengl-driver", "/usr/share/nvidia", "/etc/nvidia"];
 /// Where the MPS control daemon is found if nothing else says so.
 const MPS: &str = "/tmp/nvidia-mps";
 
-pub(super) fn files() -> Files {
+fn files() -> Files {
     let mut files = gpu::files();
     files.read.extend(OWN.map(PathBuf::from));
     files.write.extend(device_files());
@@ -33,7 +34,7 @@ fn device_files() -> Vec<PathBuf> {
     named.map(|entry| entry.path()).collect()
 }
 
-pub(super) fn rules(role: Role) -> Vec<Rule> {
+fn rules(role: Role) -> Vec<Rule> {
     let mut rules = gpu::rules();
     if role != Role::Serve {
         rules.push(allow("getcwd", libc::SYS_getcwd, "the loader of the driver's compiler"));

@@ -1,43 +1,33 @@
-//! What a process may do once its device has started: what every kind needs, and beside it one file per kind.
-//! Each rule says who needs it; docs/sandbox.md lists them all.
+//! What a process may do once its device has started: what every kind needs, and beside it the policy that each kind's
+//! backend has (`device/KIND/policy.rs`). Each rule says who needs it; docs/sandbox.md lists them all.
 
-mod cpu;
-mod cuda;
-mod gpu;
-mod hip;
-
-use pappus_protocol::Kind;
 use seccompiler::SeccompCmpOp;
 
-use super::files::Files;
-use super::filter::{Rule, allow, allow_only};
+pub(crate) use super::files::{Files, library_path};
+pub use super::filter::Rule;
+pub(crate) use super::filter::{allow, allow_only, never_both};
+pub(crate) use super::limits::Limits;
 use crate::Role;
 
-/// The files of a device kind.
-pub(super) fn files(kind: Kind) -> Files {
-    match kind {
-        Kind::Cpu => Files::default(),
-        Kind::Cuda => cuda::files(),
-        Kind::Hip => hip::files(),
-    }
+/// What the processes of one kind of device may do.
+#[derive(Debug)]
+pub struct Policy {
+    /// Files that they reach.
+    pub(crate) files: fn() -> Files,
+    /// System calls of a role beside the common ones.
+    pub(crate) rules: fn(Role) -> Vec<Rule>,
+    /// System calls that a device's libraries must believe this kernel does not have.
+    pub(crate) absent: &'static [i64],
+    /// Limits of a process that compiles.
+    pub(crate) compiling: Limits,
 }
 
-/// The system calls of a role, which must not be listed twice.
-pub fn rules(role: Role, kind: Kind) -> Vec<Rule> {
-    let mut rules = common();
-    match kind {
-        Kind::Cpu => rules.extend(cpu::rules(role)),
-        Kind::Cuda => rules.extend(cuda::rules(role)),
-        Kind::Hip => rules.extend(hip::rules()),
-    }
-    rules
-}
-
-/// System calls that a device's libraries must believe this kernel does not have.
-pub(super) fn absent(kind: Kind) -> &'static [i64] {
-    match kind {
-        Kind::Cpu => &[],
-        Kind::Cuda | Kind::Hip => gpu::absent(),
+impl Policy {
+    /// The system calls of a role, which must not be listed twice.
+    pub fn rules(&self, role: Role) -> Vec<Rule> {
+        let mut rules = common();
+        rules.extend((self.rules)(role));
+        rules
     }
 }
 
@@ -120,63 +110,4 @@ fn common() -> Vec<Rule> {
         allow("exit", libc::SYS_exit, "threads that are over"),
         allow("exit_group", libc::SYS_exit_group, "the end"),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_is_allowed_twice_and_everything_is_documented() {
-        let page = include_str!("../../../../docs/sandbox.md");
-        for kind in Kind::ALL {
-            for role in Role::ALL {
-                let mut names: Vec<_> = rules(role, kind).iter().map(|rule| rule.name).collect();
-                let undocumented: Vec<_> =
-                    names.iter().filter(|name| !page.contains(&format!("`{name}`"))).collect();
-                assert!(undocumented.is_empty(), "docs/sandbox.md does not name {undocumented:?}");
-                names.sort_unstable();
-                let before = names.len();
-                names.dedup();
-                assert_eq!(names.len(), before, "{kind} {role:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_no_worker_needs_is_in_no_policy() {
-        let never = [
-            "execve",
-            "execveat",
-            "fork",
-            "vfork",
-            "socket",
-            "connect",
-            "bind",
-            "ptrace",
-            "process_vm_readv",
-            "process_vm_writev",
-            "kill",
-            "tkill",
-            "mount",
-            "unshare",
-            "setns",
-            "io_uring_setup",
-            "bpf",
-            "userfaultfd",
-            "perf_event_open",
-            "keyctl",
-            "add_key",
-            "request_key",
-            "pidfd_open",
-            "pidfd_getfd",
-        ];
-        for kind in Kind::ALL {
-            for role in Role::ALL {
-                let rules = rules(role, kind);
-                let found: Vec<_> = rules.iter().filter(|rule| never.contains(&rule.name)).collect();
-                assert!(found.is_empty(), "{kind} {role:?}: {found:?}");
-            }
-        }
-    }
 }
