@@ -6,12 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-/// Packages and their binaries.
-const BINARIES: [(&str, &str); 3] = [
-    ("pappus-supervisor", "pappus-supervisor"),
-    ("pappus-worker", "pappus-worker"),
-    ("pappus-client", "pappus"),
-];
+const BINARIES: [&str; 3] = ["pappus-supervisor", "pappus-worker", "pappus"];
 /// Folders they are built from.
 const SOURCES: [&str; 9] =
     ["blueprint", "client", "kernels", "proto", "protocol", "shmem", "supervisor", "version", "worker"];
@@ -37,7 +32,7 @@ fn folder() -> PathBuf {
 fn up_to_date() -> PathBuf {
     if let Some(given) = std::env::var_os("PAPPUS_BIN_DIR").map(PathBuf::from) {
         let mut folders = given.ancestors().take(2);
-        let found = folders.find(|folder| BINARIES.iter().all(|(_, binary)| folder.join(binary).is_file()));
+        let found = folders.find(|folder| BINARIES.iter().all(|binary| folder.join(binary).is_file()));
         let found =
             found.unwrap_or_else(|| panic!("neither {} nor the folder above has them", given.display()));
         return found.to_owned();
@@ -47,7 +42,7 @@ fn up_to_date() -> PathBuf {
     let folder = this.ancestors().nth(2).unwrap();
     let sources = newest_source();
     let built = |name: &str| folder.join(name).metadata().and_then(|file| file.modified());
-    if BINARIES.iter().any(|(_, binary)| !built(binary).is_ok_and(|time| time >= sources)) {
+    if BINARIES.iter().any(|binary| !built(binary).is_ok_and(|time| time >= sources)) {
         build(folder);
     }
     folder.to_owned()
@@ -70,12 +65,13 @@ fn build(folder: &Path) {
         other => other,
     };
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // `--examples`, of which there are none, has cargo count the features that tests need, with which scripts/test builds.
     cargo
         .current_dir(workspace())
-        .args(["build", "--profile", profile, "--target-dir"])
+        .args(["build", "--profile", profile, "--workspace", "--examples", "--target-dir"])
         .arg(folder.parent().unwrap());
-    for (package, binary) in BINARIES {
-        cargo.args(["--package", package, "--bin", binary]);
+    for binary in BINARIES {
+        cargo.args(["--bin", binary]);
     }
     assert!(cargo.status().unwrap().success(), "the binaries under test do not build");
 }
