@@ -82,10 +82,6 @@ const COMPONENTS: [(&str, &str); 8] = [
     ("supervisor", "store"),
 ];
 
-/// Imports that close a circle still: a file of a folder, and the file that it is not to use. None is to be added.
-const LEFT: [(&str, &str, &str); 2] =
-    [("schedule", "events", "resizing"), ("schedule", "scheduler", "events")];
-
 /// A crate's sources without their tests: paths below `src`, and what is in them.
 fn sources(name: &str) -> Vec<(String, String)> {
     let folder = workspace().join(name).join("src");
@@ -196,7 +192,7 @@ fn circles(folder: &str, sources: &[(String, String)]) -> Vec<String> {
         let name = file.strip_prefix(folder)?.strip_prefix('/')?.strip_suffix(".rs")?;
         let is_file = name != "mod" && !name.contains('/');
         let file_of = |name: String| exports.get(&name).cloned().unwrap_or(name);
-        let counts = |used: &String| used != name && !LEFT.contains(&(folder, name, used.as_str()));
+        let counts = |used: &String| used != name;
         let used = || names_behind(&roots, text).into_iter().map(file_of).filter(counts).collect();
         is_file.then(|| (name.to_owned(), used()))
     });

@@ -11,7 +11,9 @@ use pappus_supervisor::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId}
 use pappus_supervisor::routing::{Candidate, Routed, SharedHomes};
 use pappus_supervisor::schedule::events::{Finished, Gone, Ready, StandbysReady, Submit, Tick, Yielded};
 use pappus_supervisor::schedule::weights::{Weights, When};
-use pappus_supervisor::schedule::{self, Action, CallId, Command, Domain, Limits, Scheduler, Terms, Verdict};
+use pappus_supervisor::schedule::{
+    self, Action, CallId, CallSpec, Command, Domain, Limits, Scheduler, Verdict,
+};
 
 use crate::Result;
 use crate::harness::sampling::median;
@@ -210,7 +212,7 @@ impl Host {
         let able = |device| Some(Candidate { device, lanes, workers, weights_ns: 0 });
         let routed = self.homes.route(now_ns, domain, function, &able).ok_or("no device for a call")?;
         let at = routed.device();
-        let terms = Terms {
+        let spec = CallSpec {
             domain,
             function,
             bytes: 1,
@@ -220,7 +222,7 @@ impl Host {
             weight_bytes: 0,
         };
         let device = &mut self.devices[at];
-        let submit = Submit { call: Call(Arc::new(routed)), terms, limits: LIMITS };
+        let submit = Submit { call: Call(Arc::new(routed)), spec, limits: LIMITS };
         device.scheduler.handle(self.now_ns, submit, &mut device.actions)?;
         device.carry_out();
         Ok(at)

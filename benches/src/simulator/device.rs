@@ -8,7 +8,7 @@ use pappus_supervisor::schedule::events::{
     Yielding,
 };
 use pappus_supervisor::schedule::{
-    self, Action, Address, CallId, Command, Limits, NotNow, Policy, Scheduler, Shape, TenantShare, Terms,
+    self, Action, Address, CallId, CallSpec, Command, Limits, NotNow, Policy, Scheduler, Shape, TenantShare,
     Verdict,
 };
 
@@ -146,10 +146,10 @@ impl Device {
         &mut self,
         now_ns: u64,
         call: Call,
-        terms: Terms,
+        spec: CallSpec,
         events: &mut Events,
     ) -> Result<CallId, NotNow> {
-        self.decide(now_ns, Submit { call, terms, limits: LIMITS }, events)
+        self.decide(now_ns, Submit { call, spec, limits: LIMITS }, events)
     }
 
     /// Chip time of tenants since this was asked last.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use pappus_supervisor::config::Settings;
 use pappus_supervisor::ids::{FunctionId, TenantId};
 use pappus_supervisor::routing::{Candidate, Routed, SharedHomes};
-use pappus_supervisor::schedule::{Domain, NotNow, Shape, TenantShare, Terms};
+use pappus_supervisor::schedule::{CallSpec, Domain, NotNow, Shape, TenantShare};
 
 use super::costs::{Costs, Work};
 use super::device::{Call, Device};
@@ -271,7 +271,7 @@ impl World {
         call.routed = self.homes.as_ref().and_then(route);
         call.device = call.routed.as_ref().map_or(0, Routed::device);
         let deadline_ns = self.setup.groups[self.tenants[call.tenant].group].deadline_ns;
-        let terms = Terms {
+        let spec = CallSpec {
             domain,
             function,
             bytes: 0,
@@ -282,7 +282,7 @@ impl World {
         };
         let (device, work) = (call.device, call.work);
         let submitted = Call { index, function, work, tenant };
-        if let Err(why) = self.devices[device].submit(now_ns, submitted, terms, &mut self.events) {
+        if let Err(why) = self.devices[device].submit(now_ns, submitted, spec, &mut self.events) {
             let again_ns = match why {
                 NotNow::Quarantined(refusal) => refusal.retry_ns.max(AGAIN_NS),
                 _ => AGAIN_NS,

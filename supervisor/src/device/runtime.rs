@@ -37,7 +37,7 @@ use crate::schedule::events::{
     Withdraw,
 };
 use crate::schedule::quarantine::Quarantined;
-use crate::schedule::{CallId, Domain, Limits, NotNow, TenantShare, Terms, Withdrawn};
+use crate::schedule::{CallId, CallSpec, Domain, Limits, NotNow, TenantShare, Withdrawn};
 use crate::store::StateDir;
 use crate::sync::{OrderedMutex, rank};
 use crate::tenants::{Limit, QuotaError, Tenants};
@@ -218,8 +218,8 @@ impl Device {
             own_calls: account.most(Limit::QueuedCalls),
             own_bytes: account.most(Limit::QueuedBytes),
         };
-        let accepted = self.take_in(call, inline_bytes, unwritten, |deciding, call, terms| {
-            deciding.handle(Submit { call, terms, limits })
+        let accepted = self.take_in(call, inline_bytes, unwritten, |deciding, call, spec| {
+            deciding.handle(Submit { call, spec, limits })
         });
         accepted.map_err(|why| match why {
             SubmitError::NotNow(NotNow::OwnCalls(used)) => {
@@ -235,8 +235,8 @@ impl Device {
     /// Accepts a call that waited on another device.
     pub fn adopt(&self, withdrawn: Withdrawn<Arc<Call>>) -> Result<CallId, SubmitError> {
         let Withdrawn { call, bytes, attempts } = withdrawn;
-        self.take_in(call, bytes, None, |deciding, call, terms| {
-            deciding.handle(Adopt { call, terms, attempts })
+        self.take_in(call, bytes, None, |deciding, call, spec| {
+            deciding.handle(Adopt { call, spec, attempts })
         })
     }
 
@@ -245,7 +245,7 @@ impl Device {
         call: Arc<Call>,
         bytes: u64,
         unwritten: Option<&mut Unwritten>,
-        event: impl FnOnce(&mut Deciding<'_>, Arc<Call>, Terms) -> Result<CallId, NotNow>,
+        event: impl FnOnce(&mut Deciding<'_>, Arc<Call>, CallSpec) -> Result<CallId, NotNow>,
     ) -> Result<CallId, SubmitError> {
         let mut actions = Actions::default();
         let (domain, deadline_ns, memory_bytes) = (call.domain, call.deadline_ns, call.plan.pool_bytes);
@@ -253,7 +253,7 @@ impl Device {
         let (function, weight_bytes) = (call.function.id, taken_by(&call.function, traits.has_own_memory));
         let stack_bytes = call.function.stack_bytes(self.config.kind, &self.config.arch);
         let share = call.reply.account().share();
-        let terms = Terms { domain, function, bytes, deadline_ns, memory_bytes, stack_bytes, weight_bytes };
+        let spec = CallSpec { domain, function, bytes, deadline_ns, memory_bytes, stack_bytes, weight_bytes };
         let outcome = self.decisions.decide(&mut actions, |deciding| {
             let most = self.ledger.largest_call_bytes();
             if weight_bytes > self.config.weights_bytes {
@@ -274,7 +274,7 @@ impl Device {
             if weight_bytes > 0 && domain.owner != domain.caller {
                 deciding.handle(Allow { tenant: domain.owner, most_bytes: quota::most_bytes(owner) });
             }
-            Ok(event(deciding, call, terms))
+            Ok(event(deciding, call, spec))
         });
         // Other calls may start by the tenant's rules, also where this one is refused.
         self.commands.carry_out(&mut actions, unwritten);

@@ -6,7 +6,7 @@ use super::deadlines::Deadlines;
 use super::lending::Need;
 use super::quarantine::Use;
 use super::retry::Attempts;
-use super::types::{CallId, Domain, ResidentPrice, Terms};
+use super::types::{CallId, CallSpec, Domain, ResidentPrice};
 use crate::ids::{FunctionId, IdMap, TenantId, WorkerId};
 use crate::limits::DEADLINE_GRACE_NS;
 
@@ -200,14 +200,14 @@ impl<C> Calls<C> {
     pub(super) fn insert(
         &mut self,
         call: C,
-        terms: Terms,
+        spec: CallSpec,
         is_whole: bool,
         attempts: Attempts,
         probe: bool,
     ) -> CallId {
         let serial = self.next_serial;
         self.next_serial += 1;
-        let Terms { domain, function, bytes, deadline_ns, memory_bytes, stack_bytes, weight_bytes } = terms;
+        let CallSpec { domain, function, bytes, deadline_ns, memory_bytes, stack_bytes, weight_bytes } = spec;
         let (state, detached) = (CallState::Queued, false);
         let entry = Entry {
             call,

@@ -3,10 +3,9 @@
 //! The set is closed: events can be made elsewhere, kinds of events cannot.
 
 use super::Scheduler;
-use super::resizing::Size;
 use super::retry::{Attempts, Withdrawn};
 use super::types::{
-    Action, Call, CallId, Domain, Ended, Limits, Loss, NotNow, Policy, TenantShare, Terms, Verdict,
+    Action, Call, CallId, CallSpec, Domain, Ended, Limits, Loss, NotNow, Policy, Size, TenantShare, Verdict,
 };
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 
@@ -23,6 +22,20 @@ pub trait Event<C: Call>: sealed::Sealed {
 mod sealed {
     /// Kinds of events of this file.
     pub trait Sealed {}
+}
+
+impl<C: Call> Scheduler<C> {
+    /// Something happened: decides what follows from it. What is to be done is appended to `actions`.
+    pub fn handle<E: Event<C>>(&mut self, now_ns: u64, event: E, actions: &mut Vec<Action<C>>) -> E::Reply {
+        let reply = event.apply(self, now_ns, actions);
+        if self.resizing {
+            self.go_on_resizing(now_ns, actions);
+        }
+        while let Some(memory) = self.weights.take_released() {
+            actions.push(Action::Release { memory });
+        }
+        reply
+    }
 }
 
 /// Defines an event and which method of the scheduler handles it.
@@ -54,7 +67,7 @@ pub struct Submit<C> {
     /// The call.
     pub call: C,
     /// What is to be known of it.
-    pub terms: Terms,
+    pub spec: CallSpec,
     /// How much may wait.
     pub limits: Limits,
 }
@@ -66,7 +79,7 @@ impl<C: Call> Event<C> for Submit<C> {
 
     fn apply(self, scheduler: &mut Scheduler<C>, now_ns: u64, actions: &mut Vec<Action<C>>) -> Self::Reply {
         let (limits, attempts) = (Some(self.limits), Attempts::default());
-        scheduler.accept(now_ns, self.call, self.terms, limits, attempts, actions)
+        scheduler.accept(now_ns, self.call, self.spec, limits, attempts, actions)
     }
 }
 
@@ -77,7 +90,7 @@ pub struct Adopt<C> {
     /// The call.
     pub call: C,
     /// What is to be known of it.
-    pub terms: Terms,
+    pub spec: CallSpec,
     /// What is known of its attempts there.
     pub attempts: Attempts,
 }
@@ -88,7 +101,7 @@ impl<C: Call> Event<C> for Adopt<C> {
     type Reply = Result<CallId, NotNow>;
 
     fn apply(self, scheduler: &mut Scheduler<C>, now_ns: u64, actions: &mut Vec<Action<C>>) -> Self::Reply {
-        scheduler.accept(now_ns, self.call, self.terms, None, self.attempts, actions)
+        scheduler.accept(now_ns, self.call, self.spec, None, self.attempts, actions)
     }
 }
 
@@ -373,7 +386,7 @@ event! {
         /// Calls that it answered and whose [`Finished`] follows.
         answered: u64,
     } -> bool,
-    |event, scheduler, now_ns, actions| scheduler.yielded(now_ns, event, actions)
+    |event, scheduler, now_ns, actions| scheduler.yielded(now_ns, event.worker, event.turn, (event.used_ns, event.answered), actions)
 }
 
 event! {

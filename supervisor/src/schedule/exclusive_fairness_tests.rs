@@ -73,7 +73,7 @@ impl Device {
     fn submit(&mut self, caller: usize) {
         let Load { whole, .. } = self.loads[caller];
         let tenant = TenantId::new(caller as u32);
-        let terms = Terms {
+        let spec = CallSpec {
             domain: Domain { owner: tenant, caller: tenant },
             function: FUNCTION,
             bytes: 0,
@@ -84,7 +84,7 @@ impl Device {
         let limits = Limits { calls: 1 << 20, own_calls: 1 << 20, ..LIMITS };
         let call = self.callers.len() as u64;
         self.callers.push(caller);
-        self.scheduler.handle(self.now, Submit { call, terms, limits }, &mut self.actions).unwrap();
+        self.scheduler.handle(self.now, Submit { call, spec, limits }, &mut self.actions).unwrap();
         self.carry_out();
     }
 

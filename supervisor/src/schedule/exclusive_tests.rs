@@ -108,8 +108,8 @@ fn a_worker_that_gives_nothing_back_is_killed() {
     let mut b = Bench::of(Shape { memory_bytes: 100, ..Shape::new(2, 1) });
     let small = b.submit_sized(1, BOB, 32);
     b.finish(W0, small);
-    let terms = Terms { domain: ALICE, memory_bytes: 90, ..TERMS };
-    b.scheduler.handle(b.now, Submit { call: 2, terms, limits: LIMITS }, &mut b.actions).unwrap();
+    let spec = CallSpec { domain: ALICE, memory_bytes: 90, ..TERMS };
+    b.scheduler.handle(b.now, Submit { call: 2, spec, limits: LIMITS }, &mut b.actions).unwrap();
     b.expect("1 on 0.0, 0 gives 1");
     assert_eq!(b.scheduler.next_deadline_ns(), Some(SETTLE_NS));
     b.now = SETTLE_NS;
@@ -134,5 +134,5 @@ fn a_line_of_one_caller_keeps_no_other_waiting() {
     b.submit_sized(5, BOB, WHOLE);
     let fourth = b.scheduler.calls.running();
     assert_eq!(fourth, 1);
-    assert_eq!(b.scheduler.placing.next_for_device(), Some(BOB.caller));
+    assert_eq!(b.scheduler.slots.next_for_device(), Some(BOB.caller));
 }

@@ -16,7 +16,7 @@ use crate::ids::{IdMap, TenantId};
 pub(super) struct FairLine<K> {
     callers: IdMap<TenantId, Caller<K>>,
     /// First items of callers, the next one first.
-    ready: BTreeSet<Place<K>>,
+    ready: BTreeSet<Tagged<K>>,
     /// Callers without items, until the clock has passed their tags by the credit.
     idle: BTreeSet<(u64, TenantId)>,
     clock_ns: u64,
@@ -25,7 +25,7 @@ pub(super) struct FairLine<K> {
 }
 
 /// A caller's tag, its first item, and its name. Of equal tags the smaller item is first.
-type Place<K> = (u64, K, TenantId);
+type Tagged<K> = (u64, K, TenantId);
 
 #[derive(Debug)]
 struct Caller<K> {
@@ -34,7 +34,7 @@ struct Caller<K> {
 }
 
 impl<K: Ord + Copy> Caller<K> {
-    fn place(&self, caller: TenantId) -> Option<Place<K>> {
+    fn place(&self, caller: TenantId) -> Option<Tagged<K>> {
         Some((self.tag_ns, *self.items.first()?, caller))
     }
 }

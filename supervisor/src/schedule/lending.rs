@@ -51,7 +51,7 @@ pub(super) enum Short {
 
 /// A lane that a call may start in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct LanePlace {
     /// Which.
     pub(super) lane: u32,
     /// What the lane has then.
@@ -61,7 +61,7 @@ pub(super) struct Place {
 /// Where a call may start, and what that takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Placed {
-    pub(super) place: Place,
+    pub(super) place: LanePlace,
     /// What it is lent besides what is there.
     pub(super) missing_bytes: u64,
     /// What is left for weights besides.
@@ -250,14 +250,20 @@ impl Lending {
 
     /// The empty lane of a worker that needs the least memory for a call, and what it has then: the smallest that has
     /// enough, else the largest. `spare_bytes` may be used up to make it one of the usual sizes.
-    fn lane_for(&self, id: WorkerId, worker: &Worker, need: Need, spare_bytes: u64) -> Option<(Place, u64)> {
+    fn lane_for(
+        &self,
+        id: WorkerId,
+        worker: &Worker,
+        need: Need,
+        spare_bytes: u64,
+    ) -> Option<(LanePlace, u64)> {
         let lent = &self.workers[id.get()];
         let has = |lane: u32| lent.lanes.get(lane as usize).copied().unwrap_or(0);
         let empty = || (0..lent.lanes.len() as u32).filter(|lane| !worker.has_call_in(*lane));
         let enough = empty().filter(|lane| has(*lane) >= need.lane_bytes).min_by_key(|lane| has(*lane));
         let stack = need.stack_bytes.saturating_sub(lent.stack_bytes);
         if let Some(lane) = enough {
-            return Some((Place { lane, lane_bytes: has(lane) }, stack));
+            return Some((LanePlace { lane, lane_bytes: has(lane) }, stack));
         }
         // Of equal ones the first.
         let lane = empty().rev().max_by_key(|lane| has(*lane))?;
@@ -266,7 +272,7 @@ impl Lending {
         let missing = |size: u64| (size - has(lane)).saturating_add(stack);
         let size =
             if missing(usual).saturating_add(need.beside_bytes) <= spare_bytes { usual } else { exact };
-        Some((Place { lane, lane_bytes: size }, missing(size)))
+        Some((LanePlace { lane, lane_bytes: size }, missing(size)))
     }
 
     /// Where a call can start at once in a worker of its domain, which has an empty lane; `is_first`: no other domain waits for memory
@@ -336,7 +342,7 @@ impl Lending {
     }
 
     /// Lends what [`Lending::place`] or [`Lending::place_whole`] said.
-    pub(super) fn lend(&mut self, worker: WorkerId, place: Place, need: Need) {
+    pub(super) fn lend(&mut self, worker: WorkerId, place: LanePlace, need: Need) {
         let lent = &mut self.workers[worker.get()];
         let before = lent.bytes();
         if let Some(lane) = lent.lanes.get_mut(place.lane as usize) {

@@ -21,7 +21,7 @@ fn lending() -> (Lending, Workers) {
     (lending, workers)
 }
 
-fn lend(lending: &mut Lending, workers: &Workers, worker: WorkerId, bytes: u64) -> Place {
+fn lend(lending: &mut Lending, workers: &Workers, worker: WorkerId, bytes: u64) -> LanePlace {
     let place = lending.place(0, workers, worker, true, need(bytes)).unwrap().place;
     lending.lend(worker, place, need(bytes));
     place

@@ -2,7 +2,7 @@
 //! call. What workers say of weights later is taken in here, too.
 
 use super::events::Loaded;
-use super::lending::{Need, Place, Placed, Short};
+use super::lending::{LanePlace, Need, Placed, Short};
 use super::scheduler::Scheduler;
 use super::types::{Action, Call, CallId, Command, Domain, Verdict};
 use super::weights::{NoRoom, Source, Supply, When};
@@ -15,7 +15,7 @@ const AHEAD: usize = 4;
 /// Where a call starts, and how its worker gets the weights of its function, if it has to load them.
 #[derive(Debug)]
 pub(super) struct Fit<M> {
-    pub(super) place: Place,
+    pub(super) place: LanePlace,
     pub(super) load: Option<Supply<M>>,
 }
 
@@ -63,7 +63,7 @@ impl<C: Call> Scheduler<C> {
     ) -> Result<Fit<C::Memory>, Short> {
         let need = self.need_of(worker, id).ok_or(Short::Line)?;
         let placed = {
-            let first = self.placing.next_for_memory();
+            let first = self.slots.next_for_memory();
             self.lending.place(now_ns, &self.workers, worker, first.is_none_or(|first| first == domain), need)
         }?;
         let load = self.supply_for(worker, id, placed, actions)?;
@@ -188,8 +188,8 @@ impl<C: Call> Scheduler<C> {
         if self.weights.is_empty() || self.lending.most_bytes(domain.owner).is_some() {
             return;
         }
-        let (placing, calls) = (&self.placing, &self.calls);
-        let next = placing.next_few(domain, AHEAD).filter_map(|id| Some((id, calls.get(id)?)));
+        let (slots, calls) = (&self.slots, &self.calls);
+        let next = slots.next_few(domain, AHEAD).filter_map(|id| Some((id, calls.get(id)?)));
         let next = next.filter(|(_, entry)| entry.weight_bytes > 0);
         if next.clone().all(|(_, entry)| self.weights.has(entry.function, worker)) {
             return;

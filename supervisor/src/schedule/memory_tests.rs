@@ -181,8 +181,8 @@ fn contexts_take_what_is_free_and_what_idle_residents_give() {
 #[test]
 fn stacks_stay_with_their_process() {
     let mut b = bench(2);
-    let terms = Terms { stack_bytes: 30, memory_bytes: 8, ..TERMS };
-    let first = b.scheduler.handle(0, Submit { call: 1, terms, limits: LIMITS }, &mut b.actions).unwrap();
+    let spec = CallSpec { stack_bytes: 30, memory_bytes: 8, ..TERMS };
+    let first = b.scheduler.handle(0, Submit { call: 1, spec, limits: LIMITS }, &mut b.actions).unwrap();
     b.finish(W0, first);
     assert_eq!(b.scheduler.lent(), (8, 30));
     b.submit_sized(2, BOB, 50);
@@ -197,8 +197,8 @@ fn stacks_stay_with_their_process() {
 /// A call of a function with so many bytes of weights, in a worker where they are there then.
 fn weighted(b: &mut Bench, worker: WorkerId, call: u64, domain: Domain, weight_bytes: u64) {
     let function = FunctionId::new(call);
-    let terms = Terms { domain, function, weight_bytes, deadline_ns: 1000 * MS, ..TERMS };
-    let id = b.scheduler.handle(b.now, Submit { call, terms, limits: LIMITS }, &mut b.actions).unwrap();
+    let spec = CallSpec { domain, function, weight_bytes, deadline_ns: 1000 * MS, ..TERMS };
+    let id = b.scheduler.handle(b.now, Submit { call, spec, limits: LIMITS }, &mut b.actions).unwrap();
     let loaded = Loaded { worker, function, memory: Some(call), bytes: weight_bytes };
     assert!(b.scheduler.handle(b.now, loaded, &mut b.actions));
     b.finish(worker, id);
@@ -229,8 +229,8 @@ fn a_call_waits_for_weights_that_do_not_fit() {
     let mut b = bench(2);
     let first = b.submit_sized(1, BOB, 64);
     b.finish(W0, first);
-    let terms = Terms { weight_bytes: 60, memory_bytes: 8, deadline_ns: 1000 * MS, ..TERMS };
-    b.scheduler.handle(b.now, Submit { call: 2, terms, limits: LIMITS }, &mut b.actions).unwrap();
+    let spec = CallSpec { weight_bytes: 60, memory_bytes: 8, deadline_ns: 1000 * MS, ..TERMS };
+    b.scheduler.handle(b.now, Submit { call: 2, spec, limits: LIMITS }, &mut b.actions).unwrap();
     b.expect("1 on 0.0, 0 gives 1");
     b.gave_back(W0, 0);
     b.expect("2 on 1.0");
@@ -262,8 +262,8 @@ fn weights_that_no_process_has_are_free_at_once_for_who_waits() {
 #[test]
 fn a_function_that_is_gone_leaves_its_memory_to_who_waits() {
     let mut b = bench(2);
-    let terms = Terms { weight_bytes: 60, deadline_ns: 1000 * MS, ..TERMS };
-    b.scheduler.handle(b.now, Submit { call: 1, terms, limits: LIMITS }, &mut b.actions).unwrap();
+    let spec = CallSpec { weight_bytes: 60, deadline_ns: 1000 * MS, ..TERMS };
+    b.scheduler.handle(b.now, Submit { call: 1, spec, limits: LIMITS }, &mut b.actions).unwrap();
     let loaded = Loaded { worker: W0, function: FUNCTION, memory: Some(1), bytes: 60 };
     assert!(b.scheduler.handle(b.now, loaded, &mut b.actions));
     b.submit_sized(2, BOB, 50);

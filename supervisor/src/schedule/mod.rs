@@ -1,13 +1,13 @@
 //! Which call runs where, and when: decisions only, no effects.
 //!
 //! - [`types`]: what goes in and what comes out; [`events`]: what may happen.
-//! - [`scheduler`]: the state machine of one device: puts the policies together; `follow_up`: what their verdicts lead
-//!   to; `sharing`: what sharing a device takes from the events of calls; `gathering`: what follows where calls wait for
-//!   memory; [`resizing`]: what follows where the device is set up otherwise; `queries`: what may be asked at any time.
+//! - [`scheduler`]: the state machine of one device: puts the policies together; `transitions`: what their verdicts lead
+//!   to; `charging`: what sharing a device takes from the events of calls; `reclaim`: what follows where calls wait for
+//!   memory; `resizing`: what follows where the device is set up otherwise; `queries`: what may be asked at any time.
 //! - `calls`, `workers`: the state that policies look at.
 //!
 //! Policies, each with its own state:
-//! - `placing`: which call gets which worker (`view`: its arguments).
+//! - `slots`: which call gets which worker (`view`: its arguments).
 //! - [`turns`]: who may submit to the device (`turn_holder`: who does; `slowed_clock`: what each of several had); `turn_cost`: what a change costs; `turn_fines`: who
 //!   has to stand behind others; `share_line`: who is next, by classes and weights (`fair_line`: start-time fair queueing).
 //! - `lane_shares`: how many lanes a tenant may use where several have the device at once.
@@ -18,7 +18,7 @@
 //! - `domain_queue`: whose turn it is within a domain.
 //! - `run_times`: how long calls take at least; `device_time`: what each tenant used.
 //! - `retry`: calls whose process ended are run again.
-//! - `penalties`: for callers whose calls fail: [`budget`], [`quarantine`] and `unproven`.
+//! - `penalties`: for callers whose calls fail: [`budget`], [`quarantine`] and `mps_suspicion`.
 //! - `deadlines`: calls by the moment at which something must happen to them.
 //! - [`weights`]: which functions' weights stay on a device (`weight_holders`: who has them; `idle_weights`: which go first); `loading`: how
 //!   calls get them.
@@ -26,46 +26,45 @@
 mod asks;
 pub mod budget;
 mod calls;
+mod charging;
 mod deadlines;
 mod device_time;
 mod domain_queue;
 pub mod events;
 mod exclusive;
 mod fair_line;
-mod follow_up;
-mod gathering;
 mod idle_weights;
 mod lane_shares;
 mod lending;
 mod loading;
+mod mps_suspicion;
 mod overruns;
 mod penalties;
-mod placing;
 pub mod quarantine;
 mod queries;
+mod reclaim;
 mod residency;
-pub mod resizing;
+mod resizing;
 mod retry;
 mod run_times;
 pub mod scheduler;
 mod share_line;
-mod sharing;
+mod slots;
 mod slowed_clock;
+mod transitions;
 mod turn_cost;
 mod turn_fines;
 mod turn_holder;
 pub mod turns;
 pub mod types;
-mod unproven;
 mod view;
 mod weight_holders;
 pub mod weights;
 mod workers;
 
-pub use resizing::Size;
 pub use retry::{Attempts, Withdrawn};
 pub use scheduler::Scheduler;
 pub use types::{
-    Action, Address, Call, CallId, Class, Command, Domain, Ended, KillReason, Limits, Loss, NotNow, Policy,
-    Resident, ResidentPrice, Shape, TenantShare, Terms, Verdict, WhyGone,
+    Action, Address, Call, CallId, CallSpec, Class, Command, Domain, Ended, KillReason, Limits, Loss, NotNow,
+    Policy, Resident, ResidentPrice, Shape, Size, TenantShare, Verdict, WhyGone,
 };

@@ -182,7 +182,7 @@ impl World {
         };
         self.calls.insert(call, known);
         self.whole_wanted |= memory > self.shape.memory_bytes / 2 || is_suspect && self.shape.shared_faults;
-        let terms = Terms {
+        let spec = CallSpec {
             domain: Domain { owner: domain, caller: domain },
             function,
             bytes: 1,
@@ -191,7 +191,7 @@ impl World {
             stack_bytes: 0,
             weight_bytes: if has_weights(call) { OTHERS } else { 0 },
         };
-        match self.scheduler.handle(self.now, Submit { call, terms, limits: LIMITS }, &mut self.actions) {
+        match self.scheduler.handle(self.now, Submit { call, spec, limits: LIMITS }, &mut self.actions) {
             Ok(id) => {
                 assert_ne!(self.trouble.admits(self.now, (function, domain)), Admits::Never, "{call}");
                 if is_probe {

@@ -32,7 +32,7 @@ impl<C: Call> Scheduler<C> {
 impl<C: Call> Scheduler<C> {
     /// Ends what was in the way of others for too long.
     pub(super) fn check_overruns(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        let waits = self.placing.has_unplaced();
+        let waits = self.slots.has_unplaced();
         let Some(turns) = &mut self.turns else { return };
         turns.set_outside(now_ns, waits);
         if now_ns < self.overrun_check_ns || !turns.is_contended() {
@@ -46,7 +46,7 @@ impl<C: Call> Scheduler<C> {
             let Some((ran_ns, id)) = self.longest(worker, granted_clock_ns, clock_ns) else { continue };
             long_calls += usize::from(ran_ns >= LONG_NS);
             let Some(tenant) = self.workers[worker].served().map(|domain| domain.caller) else { continue };
-            let limit_ns = self.placing.share_of(tenant).overrun_ns.unwrap_or(self.overrun_ns);
+            let limit_ns = self.slots.share_of(tenant).overrun_ns.unwrap_or(self.overrun_ns);
             if limit_ns != 0 && ran_ns >= limit_ns {
                 self.turns.iter_mut().for_each(|turns| turns.fine(tenant, ran_ns));
                 self.kill_overrun(now_ns, worker, id, actions);

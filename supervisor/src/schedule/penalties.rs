@@ -2,9 +2,9 @@
 //! cost draw on their budget. Other callers are not held up by it.
 
 use super::budget::{Budget, Budgets};
+use super::mps_suspicion::MpsSuspicion;
 use super::quarantine::{Admission, Quarantine, Quarantined, Refusal, Use};
 use super::types::{Policy, Verdict};
-use super::unproven::Unproven;
 use crate::ids::{FunctionId, TenantId};
 
 /// The penalties of all callers of one device.
@@ -13,7 +13,7 @@ pub(super) struct Penalties {
     cancel_grace_ns: u64,
     budgets: Budgets,
     quarantine: Quarantine,
-    unproven: Unproven,
+    unproven: MpsSuspicion,
 }
 
 /// A draw on a caller's budget that may turn out to be wrong.
@@ -31,7 +31,7 @@ impl Penalties {
             cancel_grace_ns: policy.cancel_grace_ns,
             budgets: Budgets::new(policy.fault_budget),
             quarantine: Quarantine::new(policy.quarantine_after),
-            unproven: Unproven::default(),
+            unproven: MpsSuspicion::default(),
         }
     }
 

@@ -12,14 +12,14 @@ fn bench(workers: usize, lanes: u32, quarantine_after: u32, fault_budget: u32) -
 
 impl Bench {
     fn submit_to(&mut self, function: u64, call: u64, domain: Domain) -> Result<CallId, NotNow> {
-        let terms = Terms {
+        let spec = CallSpec {
             domain,
             function: FunctionId::new(function),
             bytes: 1,
             deadline_ns: self.now + 300 * S,
             ..TERMS
         };
-        self.scheduler.handle(self.now, Submit { call, terms, limits: LIMITS }, &mut self.actions)
+        self.scheduler.handle(self.now, Submit { call, spec, limits: LIMITS }, &mut self.actions)
     }
 
     fn faults(&mut self, worker: WorkerId, id: CallId) {
@@ -190,7 +190,7 @@ fn calls_do_not_wait_behind_a_caller_that_spent_its_budget() {
     let mut b = bench(2, 1, 0, 1);
     let running = b.submit_to(1, 1, BOB).unwrap();
     b.submit_to(1, 2, ALICE).unwrap();
-    let terms = Terms {
+    let spec = CallSpec {
         domain: ALICE,
         function: FUNCTION,
         bytes: 1,
@@ -198,7 +198,7 @@ fn calls_do_not_wait_behind_a_caller_that_spent_its_budget() {
         memory_bytes: WHOLE,
         ..TERMS
     };
-    let whole = b.scheduler.handle(0, Submit { call: 3, terms, limits: LIMITS }, &mut b.actions).unwrap();
+    let whole = b.scheduler.handle(0, Submit { call: 3, spec, limits: LIMITS }, &mut b.actions).unwrap();
     b.submit_to(1, 4, BOB).unwrap();
     b.expect("1 on 0.0, 2 on 1.0");
     b.dies(W1);
@@ -206,7 +206,7 @@ fn calls_do_not_wait_behind_a_caller_that_spent_its_budget() {
     b.expect("4 on 0.0");
     b.ready(W1);
     // One that comes now waits aside at once.
-    let second = b.scheduler.handle(0, Submit { call: 5, terms, limits: LIMITS }, &mut b.actions).unwrap();
+    let second = b.scheduler.handle(0, Submit { call: 5, spec, limits: LIMITS }, &mut b.actions).unwrap();
     b.submit_to(1, 6, BOB).unwrap();
     b.expect("6 on 1.0");
     b.dies(W0);
@@ -220,7 +220,7 @@ fn calls_do_not_wait_behind_a_caller_that_spent_its_budget() {
 fn a_whole_device_call_comes_back_from_aside() {
     let mut b = bench(1, 1, 0, 1);
     b.submit_to(1, 1, ALICE).unwrap();
-    let terms = Terms {
+    let spec = CallSpec {
         domain: ALICE,
         function: FUNCTION,
         bytes: 1,
@@ -228,7 +228,7 @@ fn a_whole_device_call_comes_back_from_aside() {
         memory_bytes: WHOLE,
         ..TERMS
     };
-    b.scheduler.handle(0, Submit { call: 2, terms, limits: LIMITS }, &mut b.actions).unwrap();
+    b.scheduler.handle(0, Submit { call: 2, spec, limits: LIMITS }, &mut b.actions).unwrap();
     b.dies_often(W0, 1);
     b.wait(60 * S);
     b.expect("1 on 0.0 alone");
@@ -292,8 +292,8 @@ fn where_faults_are_shared_a_deadline_is_no_way_out() {
     let fails_late = |b: &mut Bench, call| {
         b.now += 1;
         let deadline_ns = b.now + S;
-        let terms = Terms { domain: ALICE, function: FunctionId::new(7), bytes: 1, deadline_ns, ..TERMS };
-        b.scheduler.handle(b.now, Submit { call, terms, limits: LIMITS }, &mut b.actions).unwrap();
+        let spec = CallSpec { domain: ALICE, function: FunctionId::new(7), bytes: 1, deadline_ns, ..TERMS };
+        b.scheduler.handle(b.now, Submit { call, spec, limits: LIMITS }, &mut b.actions).unwrap();
         b.now += S;
         let ended = b.dies(W0);
         b.ready(W0);

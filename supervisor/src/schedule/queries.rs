@@ -64,7 +64,7 @@ impl<C: Call> Scheduler<C> {
             self.calls.next_deadline_ns(),
             turns,
             scrubs.flatten(),
-            self.placing.next_ns(),
+            self.slots.next_ns(),
             self.penalties.next_ns(),
             self.next_overrun_check_ns(),
             self.lending.next_ns(),
@@ -86,7 +86,7 @@ impl<C: Call> Scheduler<C> {
 
     /// True if calls wait for a lane of a worker.
     pub fn has_queued_for(&self, worker: WorkerId) -> bool {
-        self.workers[worker].served().is_some_and(|domain| self.placing.has_queued(domain))
+        self.workers[worker].served().is_some_and(|domain| self.slots.has_queued(domain))
     }
 
     /// Device time that the turns of a worker used.
@@ -97,7 +97,7 @@ impl<C: Call> Scheduler<C> {
     /// Device time that tenants used, and what each is given of the device; of so many at most.
     pub fn device_times(&self, most: usize) -> Vec<(TenantId, u64, TenantShare)> {
         let times = self.device_time.iter().take(most);
-        times.map(|(tenant, ns)| (tenant, ns, self.placing.share_of(tenant))).collect()
+        times.map(|(tenant, ns)| (tenant, ns, self.slots.share_of(tenant))).collect()
     }
 
     /// Device time that one tenant used.
@@ -137,7 +137,7 @@ impl<C: Call> Scheduler<C> {
 
     /// True if a call waits for device memory: what comes free is for it.
     pub fn is_memory_awaited(&self) -> bool {
-        self.placing.next_for_memory().is_some() || self.exclusive.prepared().is_some()
+        self.slots.next_for_memory().is_some() || self.exclusive.prepared().is_some()
     }
 
     /// Device memory that nothing has.
@@ -163,7 +163,7 @@ impl<C: Call> Scheduler<C> {
             is_used: slot.state != State::Empty,
             domain: slot.served(),
             lent_bytes: self.lending.worker_bytes(worker),
-            functions: slot.past.functions(),
+            functions: slot.rebuild_cost.functions(),
             last_gone: slot.last_gone,
         }
     }

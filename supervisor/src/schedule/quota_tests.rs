@@ -72,8 +72,8 @@ fn its_own_weights_give_way_to_its_own_calls() {
     for memory_bytes in [36, 55] {
         let mut b = Bench::of(Shape { memory_bytes: 100, workers_per_domain: 1, ..Shape::new(2, 2) });
         b.scheduler.handle(b.now, Allow { tenant: ALICE.caller, most_bytes: Some(60) }, &mut b.actions);
-        let terms = Terms { weight_bytes: 30, deadline_ns: 1000 * MS, ..TERMS };
-        let first = Submit { call: 1, terms, limits: LIMITS };
+        let spec = CallSpec { weight_bytes: 30, deadline_ns: 1000 * MS, ..TERMS };
+        let first = Submit { call: 1, spec, limits: LIMITS };
         let first = b.scheduler.handle(b.now, first, &mut b.actions).unwrap();
         let loaded = Loaded { worker: W0, function: FUNCTION, memory: Some(1), bytes: 30 };
         assert!(b.scheduler.handle(b.now, loaded, &mut b.actions));

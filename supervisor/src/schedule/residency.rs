@@ -97,7 +97,7 @@ impl Residency {
     /// A resident is about to be scrubbed: the next domain is expected to have as much to do in it as the last one had.
     pub(super) fn scrubs(&mut self, now_ns: u64, worker: &Worker) {
         self.scrubs_again_ns =
-            now_ns.saturating_add(self.price.scrub_share * worker.past.scrub_ns(self.price));
+            now_ns.saturating_add(self.price.scrub_share * worker.rebuild_cost.scrub_ns(self.price));
     }
 
     /// True if another process may come into an empty slot, while so many are `coming`: those that take a standby need not be made.
@@ -139,7 +139,7 @@ impl Residency {
         if !self.scrubs {
             return ends_ns;
         }
-        let rest_ns = UNUSED_NS.min(self.price.scrub_share * worker.past.scrub_ns(self.price));
+        let rest_ns = UNUSED_NS.min(self.price.scrub_share * worker.rebuild_cost.scrub_ns(self.price));
         let unused_ns = match worker.is_idle() {
             true => worker.idle_since_ns.saturating_add(rest_ns),
             false => u64::MAX,
@@ -156,8 +156,8 @@ impl Residency {
     pub(super) fn stays_ns(&self, worker: &Worker) -> u64 {
         match self.least_ns {
             0 => 0,
-            _ if self.scrubs => worker.idle_since_ns.saturating_add(worker.past.scrub_ns(self.price)),
-            _ => worker.idle_since_ns.saturating_add(worker.past.replace_ns(self.price)),
+            _ if self.scrubs => worker.idle_since_ns.saturating_add(worker.rebuild_cost.scrub_ns(self.price)),
+            _ => worker.idle_since_ns.saturating_add(worker.rebuild_cost.replace_ns(self.price)),
         }
     }
 
@@ -172,7 +172,7 @@ impl Residency {
 /// any device.
 pub(super) fn is_worth_less(now_ns: u64, one: &Worker, other: &Worker) -> bool {
     let idle_ns = |worker: &Worker| u128::from(now_ns.saturating_sub(worker.idle_since_ns).saturating_add(1));
-    let cost_ns = |worker: &Worker| u128::from(worker.past.rebuild_ns(ResidentPrice::GPU));
+    let cost_ns = |worker: &Worker| u128::from(worker.rebuild_cost.rebuild_ns(ResidentPrice::GPU));
     idle_ns(one) * cost_ns(other) > idle_ns(other) * cost_ns(one)
 }
 
@@ -207,7 +207,7 @@ mod tests {
     fn what_is_dear_to_have_again_goes_later() {
         let mut workers = Workers::new(2, 8);
         let [cheap, dear] = [0, 1].map(WorkerId::new);
-        workers[dear].past.ran(0, FunctionId::new(1), 20 << 30);
+        workers[dear].rebuild_cost.ran(0, FunctionId::new(1), 20 << 30);
         (workers[cheap].idle_since_ns, workers[dear].idle_since_ns) = (9 * S, 8 * S);
         assert!(is_worth_less(10 * S, &workers[cheap], &workers[dear]));
         assert!(!is_worth_less(10 * S, &workers[dear], &workers[cheap]));
@@ -222,16 +222,16 @@ mod tests {
         let mut workers = Workers::new(2, 8);
         let [busy, idle] = [0, 1].map(WorkerId::new);
         workers.put(busy, CallId(1), 0, false);
-        workers[busy].past.ran(0, FunctionId::new(1), 0);
+        workers[busy].rebuild_cost.ran(0, FunctionId::new(1), 0);
         assert_eq!(residency.ends_ns(&workers[busy], false), 0, "none was scrubbed yet");
         residency.scrubs(S, &workers[busy]);
         let next_ns = residency.ends_ns(&workers[busy], false);
         assert_eq!(
             next_ns,
-            S + ResidentPrice::GPU.scrub_share * workers[busy].past.scrub_ns(ResidentPrice::GPU)
+            S + ResidentPrice::GPU.scrub_share * workers[busy].rebuild_cost.scrub_ns(ResidentPrice::GPU)
         );
         // Long unused; what ran in it makes it no dearer than that.
-        workers[idle].past.ran(0, FunctionId::new(1), 0);
+        workers[idle].rebuild_cost.ran(0, FunctionId::new(1), 0);
         workers[idle].idle_since_ns = S - UNUSED_NS;
         assert_eq!(residency.ends_ns(&workers[idle], false), S);
         workers[idle].idle_since_ns = 2 * S;
@@ -245,7 +245,7 @@ mod tests {
         let (mut residency, mut workers) = (Residency::new(&shape), Workers::new(1, 1));
         let only = WorkerId::new(0);
         workers.put(only, CallId(1), 0, false);
-        workers[only].past.ran(0, FunctionId::new(1), 0);
+        workers[only].rebuild_cost.ran(0, FunctionId::new(1), 0);
         residency.scrubs(S, &workers[only]);
         assert!(residency.ends_ns(&workers[only], false) < S + 5_000_000);
         // Idle, it is not kept for the sake of what a fresh process would cost, which nobody makes.

@@ -129,8 +129,8 @@ fn a_process_is_not_lost_for_a_function_that_it_installs() {
     let first = b.submit(1, domain(1));
     b.finish(W0, first);
     b.now = 990 * MS;
-    let late = Terms { domain: domain(1), deadline_ns: 1000 * MS, ..TERMS };
-    b.scheduler.handle(b.now, Submit { call: 2, terms: late, limits: LIMITS }, &mut b.actions).unwrap();
+    let late = CallSpec { domain: domain(1), deadline_ns: 1000 * MS, ..TERMS };
+    b.scheduler.handle(b.now, Submit { call: 2, spec: late, limits: LIMITS }, &mut b.actions).unwrap();
     b.now = 1000 * MS;
     b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     assert_eq!(b.scheduler.next_deadline_ns(), Some(1000 * MS + DEADLINE_GRACE_NS));
@@ -150,7 +150,7 @@ fn lost_beside(owners: u32) -> usize {
         over.iter().for_each(|(worker, id, _)| b.finish(*worker, *id));
         for nth in 0..domains.len() {
             let is_over = step == 0 || over.iter().any(|(_, _, of)| *of == nth) && nth >= 2;
-            if is_over || nth < 2 && step % 2 == 0 && !b.scheduler.placing.has_queued(domains[nth]) {
+            if is_over || nth < 2 && step % 2 == 0 && !b.scheduler.slots.has_queued(domains[nth]) {
                 b.submit(nth as u64, domains[nth]);
             }
         }
@@ -213,9 +213,9 @@ fn the_resident_that_is_worth_least_gives_way_as_standbys_come() {
     let shape = Shape { standbys: 1, workers_per_domain: 1, residency_ns: 0, ..Shape::new(2, 1) };
     let mut b = bench(shape);
     let first = b.submit(1, domain(1));
-    let heavy = Terms { domain: domain(2), weight_bytes: 50 << 30, ..TERMS };
+    let heavy = CallSpec { domain: domain(2), weight_bytes: 50 << 30, ..TERMS };
     let second =
-        b.scheduler.handle(0, Submit { call: 2, terms: heavy, limits: LIMITS }, &mut b.actions).unwrap();
+        b.scheduler.handle(0, Submit { call: 2, spec: heavy, limits: LIMITS }, &mut b.actions).unwrap();
     b.ready(W1);
     b.finish(W1, second);
     b.now = MS;

@@ -11,30 +11,9 @@
 //! like any that has none.
 
 use super::scheduler::Scheduler;
-use super::types::{Action, Call, Command, WhyGone};
+use super::types::{Action, Call, Command, Size, WhyGone};
 use super::workers::{State, Worker};
 use crate::ids::WorkerId;
-
-/// What can change of a device's [`Shape`](super::types::Shape) while it serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
-    /// How many processes there may be at most.
-    pub workers: usize,
-    /// Lanes of each that comes from now on: at most 64.
-    pub lanes: u32,
-    /// Workers that one domain may have.
-    pub workers_per_domain: usize,
-    /// How long a turn lasts, where turns are taken.
-    pub quantum_us: u32,
-    /// How long a domain keeps a worker that another one waits for.
-    pub residency_ns: u64,
-    /// Processes that are kept ready to take a slot.
-    pub standbys: usize,
-    /// Device memory for everything.
-    pub memory_bytes: u64,
-    /// True if all processes are replaced, whatever their lanes.
-    pub remakes: bool,
-}
 
 impl<C: Call> Scheduler<C> {
     /// The device is set up otherwise. Every process that is ready from now on has as many lanes as this says. No call
@@ -55,7 +34,7 @@ impl<C: Call> Scheduler<C> {
         };
         self.workers.resize(workers, lanes);
         self.lending.resize(self.workers.len(), memory_bytes);
-        self.placing.resize(&self.shape);
+        self.slots.resize(&self.shape);
         self.residency.resize(&self.shape);
         if let Some(turns) = &mut self.turns {
             turns.resize(self.workers.len(), to.quantum_us);

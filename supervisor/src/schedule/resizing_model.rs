@@ -3,7 +3,7 @@
 use super::memory::has_weights;
 use super::{Admits, OTHERS, World};
 use crate::schedule::events::{Adopt, Resize, Withdraw};
-use crate::schedule::{Domain, NotNow, Shape, Size, Terms};
+use crate::schedule::{CallSpec, Domain, NotNow, Shape, Size};
 
 impl World {
     /// The device is set up otherwise. No call that is there needs more memory than is left for one.
@@ -60,7 +60,7 @@ impl World {
         known.runs = if is_suspect { 0 } else { known.runs };
         known.whole = known.memory > self.shape.memory_bytes / 2;
         self.whole_wanted |= known.whole || known.suspect && self.shape.shared_faults;
-        let terms = Terms {
+        let spec = CallSpec {
             domain: Domain { owner: known.domain, caller: known.domain },
             function: known.function,
             bytes: withdrawn.bytes,
@@ -71,7 +71,7 @@ impl World {
         };
         let function = (known.function, known.domain);
         self.calls.insert(call, known);
-        let adopt = Adopt { call, terms, attempts: withdrawn.attempts };
+        let adopt = Adopt { call, spec, attempts: withdrawn.attempts };
         match self.scheduler.handle(self.now, adopt, &mut self.actions) {
             Ok(id) => {
                 if is_probe {

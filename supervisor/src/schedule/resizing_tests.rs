@@ -133,7 +133,7 @@ fn a_tenants_calls_that_wait_have_a_limit_of_their_own() {
     let mut b = bench(1, 1);
     let limits = Limits { own_calls: 2, own_bytes: 10, ..LIMITS };
     let submit = |b: &mut Bench, call, domain, bytes| {
-        let submit = Submit { call, terms: Terms { domain, bytes, ..TERMS }, limits };
+        let submit = Submit { call, spec: CallSpec { domain, bytes, ..TERMS }, limits };
         b.scheduler.handle(0, submit, &mut b.actions)
     };
     let first = submit(&mut b, 1, ALICE, 100).unwrap();
@@ -160,7 +160,7 @@ fn calls_that_wait_go_elsewhere_with_what_is_known_of_them() {
     let mut other = bench(1, 4);
     for (id, _) in waiting {
         let withdrawn = b.scheduler.handle(0, Withdraw { id }, &mut b.actions).unwrap();
-        let adopt = Adopt { call: withdrawn.call, terms: TERMS, attempts: withdrawn.attempts };
+        let adopt = Adopt { call: withdrawn.call, spec: TERMS, attempts: withdrawn.attempts };
         other.scheduler.handle(0, adopt, &mut other.actions).unwrap();
         assert_eq!(b.scheduler.handle(0, Withdraw { id }, &mut b.actions), None, "once");
     }

@@ -1,5 +1,5 @@
 //! The state machine of one device: takes events and the time, returns actions. This file puts the policies
-//! together; each decides about its own part, and `follow_up` carries their verdicts out.
+//! together; each decides about its own part, and `transitions` carries their verdicts out.
 //!
 //! ```text
 //! call:    submit ──► queued ──► running ──► finished
@@ -19,18 +19,17 @@
 
 use super::calls::{CallState, Calls, MAX_CALLS};
 use super::device_time::DeviceTime;
-use super::events::{Event, Yielded};
 use super::exclusive::Exclusive;
 use super::lending::{Lending, TakeBack};
 use super::penalties::{Draw, Penalties};
-use super::placing::Placing;
 use super::quarantine::{Admission, Use};
 use super::residency::Residency;
 use super::retry::{Attempts, Withdrawn};
 use super::run_times::RunTimes;
+use super::slots::Slots;
 use super::turns::{Order, Turns};
 use super::types::{
-    Action, Call, CallId, Command, Ended, KillReason, Limits, Loss, NotNow, Policy, Shape, Terms, Verdict,
+    Action, Call, CallId, CallSpec, Command, Ended, KillReason, Limits, Loss, NotNow, Policy, Shape, Verdict,
     WhyGone,
 };
 use super::weights::Weights;
@@ -44,7 +43,7 @@ pub struct Scheduler<C: Call> {
     pub(super) shape: Shape,
     pub(super) workers: Workers,
     pub(super) calls: Calls<C>,
-    pub(super) placing: Placing,
+    pub(super) slots: Slots,
     pub(super) turns: Option<Turns>,
     pub(super) run_times: RunTimes,
     pub(super) device_time: DeviceTime,
@@ -74,7 +73,7 @@ impl<C: Call> Scheduler<C> {
         Self {
             workers: Workers::new(shape.workers, shape.lanes),
             calls: Calls::default(),
-            placing: Placing::new(&shape),
+            slots: Slots::new(&shape),
             turns: shape.quantum_us.map(|us| Turns::new(shape.workers, us, shape.change_ns)),
             run_times: RunTimes::default(),
             device_time: DeviceTime::default(),
@@ -94,30 +93,18 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
-    /// Something happened: decides what follows from it. What is to be done is appended to `actions`.
-    pub fn handle<E: Event<C>>(&mut self, now_ns: u64, event: E, actions: &mut Vec<Action<C>>) -> E::Reply {
-        let reply = event.apply(self, now_ns, actions);
-        if self.resizing {
-            self.go_on_resizing(now_ns, actions);
-        }
-        while let Some(memory) = self.weights.take_released() {
-            actions.push(Action::Release { memory });
-        }
-        reply
-    }
-
     /// A call is accepted, or why not. One without `limits` was accepted elsewhere.
     pub(super) fn accept(
         &mut self,
         now_ns: u64,
         call: C,
-        terms: Terms,
+        spec: CallSpec,
         limits: Option<Limits>,
         attempts: Attempts,
         actions: &mut Vec<Action<C>>,
     ) -> Result<CallId, NotNow> {
-        let domain = terms.domain;
-        let used = Use { function: terms.function, caller: domain.caller };
+        let domain = spec.domain;
+        let used = Use { function: spec.function, caller: domain.caller };
         let is_probe = match self.penalties.admit(now_ns, used) {
             Admission::Free => false,
             Admission::Probe => true,
@@ -127,27 +114,27 @@ impl<C: Call> Scheduler<C> {
         let is_suspect = is_probe || self.penalties.must_prove(now_ns, domain.caller);
         let attempts = if is_suspect { Attempts::of_suspect() } else { attempts };
         let alone = attempts.is_suspect();
-        let is_whole = terms.memory_bytes > self.shape.memory_bytes / 2;
+        let is_whole = spec.memory_bytes > self.shape.memory_bytes / 2;
         let wants_device = is_whole || alone && self.shape.shared_faults;
         let room = match wants_device {
             false => {
                 let held = || self.holds(now_ns, domain.caller);
-                self.placing.find_lane(now_ns, domain, alone, held, self.view(), &self.residency)
+                self.slots.find_lane(now_ns, domain, alone, held, self.view(), &self.residency)
             }
             true => None,
         };
         if room.is_none()
             && let Some(limits) = limits
         {
-            self.check_room(&terms, limits)?;
+            self.check_room(&spec, limits)?;
             if !is_probe
                 && !wants_device
-                && let Some(late) = self.too_late(now_ns, &terms)
+                && let Some(late) = self.too_late(now_ns, &spec)
             {
                 return Err(late);
             }
         }
-        let id = self.calls.insert(call, terms, is_whole, attempts, is_probe);
+        let id = self.calls.insert(call, spec, is_whole, attempts, is_probe);
         if is_probe {
             self.penalties.probe(used);
         }
@@ -155,13 +142,13 @@ impl<C: Call> Scheduler<C> {
             Some(worker) => self.start_or_wait(now_ns, worker, id, actions),
             None if wants_device => self.line_up(now_ns, domain.caller, id, actions),
             None => {
-                let is_searched = self.placing.is_searched(now_ns) && self.workers.first_empty().is_none();
+                let is_searched = self.slots.is_searched(now_ns) && self.workers.first_empty().is_none();
                 self.enqueue(now_ns, domain, id);
                 // Its domain may have what those that waited then had not.
-                if !is_searched || !self.placing.is_searched(now_ns) {
+                if !is_searched || !self.slots.is_searched(now_ns) {
                     self.make_room(now_ns, actions);
                 }
-                if terms.weight_bytes > 0 {
+                if spec.weight_bytes > 0 {
                     self.look_ahead_for(domain, actions);
                 }
             }
@@ -170,19 +157,19 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// Whether one more call may wait.
-    fn check_room(&self, terms: &Terms, limits: Limits) -> Result<(), NotNow> {
+    fn check_room(&self, spec: &CallSpec, limits: Limits) -> Result<(), NotNow> {
         let (queued, bytes) = (self.calls.queued(), self.calls.queued_bytes());
         if queued >= limits.calls.min(MAX_CALLS) {
             return Err(NotNow::Calls(queued));
         }
-        if bytes.saturating_add(terms.bytes) > limits.bytes {
+        if bytes.saturating_add(spec.bytes) > limits.bytes {
             return Err(NotNow::Bytes(bytes));
         }
-        let (queued, bytes) = self.calls.waiting_of(terms.domain.caller);
+        let (queued, bytes) = self.calls.waiting_of(spec.domain.caller);
         if queued >= limits.own_calls {
             return Err(NotNow::OwnCalls(queued));
         }
-        if bytes.saturating_add(terms.bytes) > limits.own_bytes {
+        if bytes.saturating_add(spec.bytes) > limits.own_bytes {
             return Err(NotNow::OwnBytes(bytes));
         }
         Ok(())
@@ -258,7 +245,7 @@ impl<C: Call> Scheduler<C> {
     /// A call does not wait any more: others start that it `held_up`, since it was for the whole device.
     pub(super) fn waits_no_more(&mut self, now_ns: u64, held_up: bool, actions: &mut Vec<Action<C>>) {
         match held_up {
-            true if self.exclusive.is_in_vain() => self.share(now_ns, actions),
+            true if self.exclusive.is_in_vain() => self.reopen_to_all(now_ns, actions),
             true => self.resume(now_ns, actions),
             false => {}
         }
@@ -432,7 +419,9 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn yielded(
         &mut self,
         now_ns: u64,
-        Yielded { worker, turn, used_ns, answered }: Yielded,
+        worker: WorkerId,
+        turn: TurnId,
+        (used_ns, answered): (u64, u64),
         actions: &mut Vec<Action<C>>,
     ) -> bool {
         let has_calls = self.workers[worker].calls().len() as u64 > answered;
@@ -440,7 +429,7 @@ impl<C: Call> Scheduler<C> {
             .turn(actions, |turns, orders| turns.yielded(now_ns, worker, turn, used_ns, has_calls, orders));
         let charge = charge.flatten();
         self.charge(charge);
-        if self.placing.next_for_memory().is_some() {
+        if self.slots.next_for_memory().is_some() {
             // Another one may be first now.
             self.serve_line(now_ns, actions);
         }
@@ -472,7 +461,7 @@ impl<C: Call> Scheduler<C> {
 
     pub(super) fn standbys_ready(&mut self, now_ns: u64, ready: usize, actions: &mut Vec<Action<C>>) {
         self.residency.set_ready(ready);
-        if self.placing.has_unplaced() {
+        if self.slots.has_unplaced() {
             self.make_room(now_ns, actions);
         }
     }
@@ -520,7 +509,7 @@ impl<C: Call> Scheduler<C> {
         for worker in self.lending.expire(now_ns) {
             self.kill(now_ns, worker, KillReason::NotGivenBack, actions);
         }
-        if self.placing.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
+        if self.slots.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
             self.make_room(now_ns, actions);
         }
         // Now that no call is overdue which could start.

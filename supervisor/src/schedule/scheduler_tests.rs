@@ -22,7 +22,7 @@ mod quota_tests;
 mod residents_tests;
 #[path = "resizing_tests.rs"]
 mod resizing_tests;
-#[path = "sharing_tests.rs"]
+#[path = "charging_tests.rs"]
 mod sharing_tests;
 #[path = "starvation_tests.rs"]
 mod starvation_tests;
@@ -40,7 +40,7 @@ const W1: WorkerId = WorkerId::new(1);
 const MS: u64 = 1_000_000;
 /// More than half of all memory, where a case does not say how much there is.
 const WHOLE: u64 = (1 << 59) + 1;
-const TERMS: Terms = Terms {
+const TERMS: CallSpec = CallSpec {
     domain: ALICE,
     function: FUNCTION,
     bytes: 1,
@@ -95,8 +95,8 @@ impl Bench {
 
     /// A call that needs so much memory.
     fn submit_sized(&mut self, call: u64, domain: Domain, memory_bytes: u64) -> CallId {
-        let terms = Terms { domain, deadline_ns: self.now + 1000 * MS, memory_bytes, ..TERMS };
-        self.scheduler.handle(self.now, Submit { call, terms, limits: LIMITS }, &mut self.actions).unwrap()
+        let spec = CallSpec { domain, deadline_ns: self.now + 1000 * MS, memory_bytes, ..TERMS };
+        self.scheduler.handle(self.now, Submit { call, spec, limits: LIMITS }, &mut self.actions).unwrap()
     }
 
     fn finish(&mut self, worker: WorkerId, id: CallId) {
@@ -358,8 +358,8 @@ fn a_full_queue_says_so() {
     let mut b = Bench::new(1, 1);
     b.submit(1, ALICE);
     let mut full = |limits| {
-        let terms = Terms { domain: ALICE, function: FUNCTION, bytes: 10, deadline_ns: 1, ..TERMS };
-        b.scheduler.handle(0, Submit { call: 9, terms, limits }, &mut b.actions)
+        let spec = CallSpec { domain: ALICE, function: FUNCTION, bytes: 10, deadline_ns: 1, ..TERMS };
+        b.scheduler.handle(0, Submit { call: 9, spec, limits }, &mut b.actions)
     };
     assert_eq!(full(Limits { calls: 0, bytes: 100, ..LIMITS }), Err(NotNow::Calls(0)));
     assert_eq!(full(Limits { calls: 1, bytes: 9, ..LIMITS }), Err(NotNow::Bytes(0)));
@@ -494,10 +494,10 @@ fn queue_limits_do_not_hit_calls_that_come_back() {
     let mut b = Bench::new(1, 1);
     b.submit(1, ALICE);
     assert!(b.dies(W0).is_empty());
-    let terms = Terms { domain: ALICE, function: FUNCTION, bytes: 1, deadline_ns: 1, ..TERMS };
+    let spec = CallSpec { domain: ALICE, function: FUNCTION, bytes: 1, deadline_ns: 1, ..TERMS };
     let full = b.scheduler.handle(
         0,
-        Submit { call: 2, terms, limits: Limits { calls: 1, bytes: 9, ..LIMITS } },
+        Submit { call: 2, spec, limits: Limits { calls: 1, bytes: 9, ..LIMITS } },
         &mut b.actions,
     );
     assert_eq!(full, Err(NotNow::Calls(1)));

@@ -68,8 +68,8 @@ impl Device {
     fn submit(&mut self, nth: usize) {
         let call = self.calls * self.domains.len() as u64 + nth as u64;
         self.calls += 1;
-        let terms = Terms { domain: self.domains[nth].0, deadline_ns: u64::MAX, ..TERMS };
-        let submit = Submit { call, terms, limits: LIMITS };
+        let spec = CallSpec { domain: self.domains[nth].0, deadline_ns: u64::MAX, ..TERMS };
+        let submit = Submit { call, spec, limits: LIMITS };
         self.bench.scheduler.handle(self.bench.now, submit, &mut self.bench.actions).unwrap();
     }
 

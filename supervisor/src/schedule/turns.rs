@@ -60,7 +60,7 @@ pub enum Order {
 }
 
 /// A place in the line, and the worker that has it.
-type Place = (u64, WorkerId);
+type TurnPlace = (u64, WorkerId);
 
 /// The turns of one device.
 #[derive(Debug)]
@@ -70,9 +70,9 @@ pub struct Turns {
     /// One, unless a turn is overrun, or those that joined it did not yield yet.
     holders: Vec<Holder>,
     /// Workers that have calls and no grant.
-    line: ShareLine<Place>,
+    line: ShareLine<TurnPlace>,
     /// Where each worker stands in it.
-    places: Vec<Option<(TenantId, Place)>>,
+    places: Vec<Option<(TenantId, TurnPlace)>>,
     next_turn: u64,
     next_place: u64,
     /// Device time that each worker was charged.

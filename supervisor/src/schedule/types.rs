@@ -176,9 +176,30 @@ impl Shape {
     }
 }
 
+/// What can change of a device's [`Shape`] while it serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// How many processes there may be at most.
+    pub workers: usize,
+    /// Lanes of each that comes from now on: at most 64.
+    pub lanes: u32,
+    /// Workers that one domain may have.
+    pub workers_per_domain: usize,
+    /// How long a turn lasts, where turns are taken.
+    pub quantum_us: u32,
+    /// How long a domain keeps a worker that another one waits for.
+    pub residency_ns: u64,
+    /// Processes that are kept ready to take a slot.
+    pub standbys: usize,
+    /// Device memory for everything.
+    pub memory_bytes: u64,
+    /// True if all processes are replaced, whatever their lanes.
+    pub remakes: bool,
+}
+
 /// What the scheduler needs to know of a call.
 #[derive(Debug, Clone, Copy)]
-pub struct Terms {
+pub struct CallSpec {
     /// Whose worker may run it.
     pub domain: Domain,
     /// The function's name towards workers.

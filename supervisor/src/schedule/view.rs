@@ -1,10 +1,10 @@
-//! What placing looks at: workers, and calls for the whole device.
+//! The state that `slots` reads: workers, and calls for the whole device.
 
 use super::exclusive::Exclusive;
 use super::workers::{Worker, Workers};
 use crate::ids::WorkerId;
 
-/// What placing looks at and does not change.
+/// The state that `slots` reads.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) workers: &'a Workers,

@@ -12,14 +12,14 @@ fn bench(workers: usize, lanes: u32, functions: u64) -> Bench {
 impl Bench {
     /// A call of a function with weights.
     fn submit_weighted(&mut self, call: u64, domain: Domain, function: u64) -> CallId {
-        let terms = Terms {
+        let spec = CallSpec {
             domain,
             function: FunctionId::new(function),
             deadline_ns: 1_000_000 * MS,
             weight_bytes: MIB,
             ..TERMS
         };
-        self.scheduler.handle(self.now, Submit { call, terms, limits: LIMITS }, &mut self.actions).unwrap()
+        self.scheduler.handle(self.now, Submit { call, spec, limits: LIMITS }, &mut self.actions).unwrap()
     }
 
     /// A worker loaded weights as it was told.

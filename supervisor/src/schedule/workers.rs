@@ -31,7 +31,7 @@ pub(super) struct Worker {
     /// Commands that its process was given.
     commands: u64,
     /// What ran in the process for its present domain.
-    pub(super) past: Past,
+    pub(super) rebuild_cost: RebuildCost,
     /// Its slot is to be empty once its process is gone.
     pub(super) dismissed: bool,
     /// Lanes of its process.
@@ -46,7 +46,7 @@ pub(super) struct Worker {
 
 /// What a process would have to do again, if it gave way.
 #[derive(Debug, Default)]
-pub(super) struct Past {
+pub(super) struct RebuildCost {
     /// Functions, the one that ran last at the end.
     functions: Vec<FunctionId>,
     weight_bytes: u64,
@@ -59,7 +59,7 @@ const FUNCTIONS: usize = 64;
 /// Bytes of weights that are copied in a microsecond.
 const WEIGHTS_PER_US: u64 = 50_000;
 
-impl Past {
+impl RebuildCost {
     /// A call runs in a lane. True if its function did not run there before.
     pub(super) fn ran(&mut self, lane: u32, function: FunctionId, weight_bytes: u64) -> bool {
         self.lanes |= 1 << lane;
@@ -286,7 +286,7 @@ impl Workers {
             idle_since_ns: 0,
             tainted: false,
             commands: 0,
-            past: Past::default(),
+            rebuild_cost: RebuildCost::default(),
             dismissed: false,
             lanes,
             outdated: false,
@@ -423,7 +423,7 @@ impl Workers {
         self.set_state(worker, State::Free);
         let slot = &mut self[worker];
         slot.tainted = false;
-        slot.past = Past::default();
+        slot.rebuild_cost = RebuildCost::default();
         (slot.bound_ns, slot.idle_since_ns) = (now_ns, now_ns);
     }
 
@@ -495,10 +495,11 @@ mod tests {
 
     #[test]
     fn a_process_is_the_dearer_the_more_it_would_have_to_do_again() {
-        let mut past = Past::default();
-        let rebuild_ns = |past: &Past| past.rebuild_ns(ResidentPrice::GPU);
+        let mut past = RebuildCost::default();
+        let rebuild_ns = |past: &RebuildCost| past.rebuild_ns(ResidentPrice::GPU);
         let mut before = rebuild_ns(&past);
-        let mut dearer = |past: &Past| std::mem::replace(&mut before, rebuild_ns(past)) < rebuild_ns(past);
+        let mut dearer =
+            |past: &RebuildCost| std::mem::replace(&mut before, rebuild_ns(past)) < rebuild_ns(past);
         assert!(past.ran(0, FunctionId::new(1), 0));
         assert!(dearer(&past), "a function");
         assert!(!past.ran(0, FunctionId::new(1), 0));
@@ -508,7 +509,7 @@ mod tests {
         past.ran(3, FunctionId::new(2), 1 << 30);
         assert!(dearer(&past), "weights");
         let prices_ns =
-            |past: &Past| [past.scrub_ns(ResidentPrice::GPU), past.replace_ns(ResidentPrice::GPU)];
+            |past: &RebuildCost| [past.scrub_ns(ResidentPrice::GPU), past.replace_ns(ResidentPrice::GPU)];
         let before_ns = prices_ns(&past);
         for id in 0..1000 {
             past.ran(0, FunctionId::new(id), 0);

@@ -39,8 +39,8 @@ impl<C: Call> Scheduler<C> {
         let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return };
         match short {
             Short::Line | Short::Crowded => {
-                self.placing.ask_for_memory(domain);
-                if self.placing.next_for_memory() == Some(domain) && !self.exclusive.is_closed() {
+                self.slots.ask_for_memory(domain);
+                if self.slots.next_for_memory() == Some(domain) && !self.exclusive.is_closed() {
                     if short == Short::Crowded {
                         self.lending.crowded(now_ns);
                     }
@@ -190,7 +190,7 @@ impl<C: Call> Scheduler<C> {
 
     /// Serves the line of domains that wait for memory, as far as there is some.
     pub(super) fn serve_line(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        while let Some(domain) = self.placing.next_for_memory().filter(|_| !self.exclusive.is_closed()) {
+        while let Some(domain) = self.slots.next_for_memory().filter(|_| !self.exclusive.is_closed()) {
             let serves = |worker: &WorkerId| self.workers[*worker].state == State::Bound(domain);
             let mut workers = WorkerId::first(self.workers.len()).filter(serves);
             let found = workers.find_map(|worker| Some((worker, self.next_of(now_ns, worker)?)));
@@ -223,7 +223,7 @@ impl<C: Call> Scheduler<C> {
 
     /// A domain's first call does not wait for memory any more.
     fn memory_served(&mut self, domain: Domain) {
-        self.placing.has_memory(domain);
+        self.slots.has_memory(domain);
         self.lending.reopen();
     }
 
@@ -237,8 +237,8 @@ impl<C: Call> Scheduler<C> {
         let Some(need) = self.need_of(worker, id) else { return };
         if self.holds(now_ns, domain.caller) {
             // Its caller spent the budget meanwhile, elsewhere.
-            self.placing.ask_no_more(domain.caller);
-            return self.share(now_ns, actions);
+            self.slots.ask_no_more(domain.caller);
+            return self.reopen_to_all(now_ns, actions);
         }
         if self.lending.excess_bytes(&self.workers, worker, domain.caller, need) > 0 {
             return self.wait_for_memory(now_ns, worker, id, Short::OwnLimit, actions);

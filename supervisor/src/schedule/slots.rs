@@ -1,11 +1,11 @@
 //! Which call gets which worker: the queues of domains, and the lines in which domains wait for a worker.
 //!
 //! A worker serves one domain (owner, caller) at a time, not less than the domain's residency while others wait; which
-//! one gives way then is found in `giving_way`.
+//! one gives way then is found in `eviction`.
 //! Calls of a domain start by their deadlines (`domain_queue`); domains without a worker are served by the shares of
 //! their callers, and so are callers that need the whole device (`asks`).
 
-mod giving_way;
+mod eviction;
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ use crate::ids::{IdMap, TenantId, WorkerId};
 
 /// The domains of one device that have calls or workers.
 #[derive(Debug)]
-pub(super) struct Placing {
+pub(super) struct Slots {
     lanes: u32,
     workers_per_domain: usize,
     /// Several have the device at the same time: shares are kept by how many lanes each may use.
@@ -42,15 +42,15 @@ pub(super) struct Placing {
 struct DomainState {
     queue: DomainQueue,
     workers: WorkerSet,
-    /// True if it asks for a worker in [`Placing::asks`].
+    /// True if it asks for a worker in [`Slots::asks`].
     is_unplaced: bool,
-    /// True if it stands in [`Placing::waiting`].
+    /// True if it stands in [`Slots::waiting`].
     waits: bool,
     /// True if its caller spent its budget: none of its calls start, and it stands in neither line.
     held: bool,
 }
 
-impl Placing {
+impl Slots {
     /// Without domains.
     pub(super) fn new(shape: &Shape) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl Placing {
         // Those that have workers may have more now.
         let waiting: Vec<_> =
             self.domains.iter().filter(|(_, d)| !d.workers.is_empty()).map(|(domain, _)| *domain).collect();
-        waiting.into_iter().for_each(|domain| self.stand(domain));
+        waiting.into_iter().for_each(|domain| self.join_line(domain));
     }
 
     /// A worker that can take a call of `domain` at once: its own with a free lane (the fullest first,
@@ -122,7 +122,7 @@ impl Placing {
         held: impl FnOnce() -> bool,
     ) {
         self.domain_mut(domain, held).queue.push(id, deadline_ns, takes_ns);
-        self.stand(domain);
+        self.join_line(domain);
     }
 
     /// True if calls of a domain wait.
@@ -237,13 +237,13 @@ impl Placing {
         if let Some(d) = self.domains.get_mut(&domain) {
             d.workers.set(worker, false);
             self.several_workers -= usize::from(d.workers.len() == 1);
-            self.stand(domain);
+            self.join_line(domain);
             self.drop_if_empty(domain);
         }
     }
 
     /// Puts a domain in line for a worker, if its calls need one and it may have one.
-    pub(super) fn stand(&mut self, domain: Domain) {
+    pub(super) fn join_line(&mut self, domain: Domain) {
         let Some(d) = self.domains.get_mut(&domain).filter(|d| !d.held && !d.queue.is_empty()) else {
             return;
         };
@@ -304,7 +304,7 @@ impl Placing {
                 freed.push(*domain);
             }
         }
-        freed.iter().for_each(|domain| self.stand(*domain));
+        freed.iter().for_each(|domain| self.join_line(*domain));
         !freed.is_empty()
     }
 
@@ -415,5 +415,5 @@ impl Placing {
 }
 
 #[cfg(test)]
-#[path = "placing_tests.rs"]
+#[path = "slots_tests.rs"]
 mod tests;

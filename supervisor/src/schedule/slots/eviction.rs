@@ -6,14 +6,14 @@ use super::super::share_line::Front;
 use super::super::types::Domain;
 use super::super::view::View;
 use super::super::workers::Worker;
-use super::Placing;
+use super::Slots;
 use crate::ids::{TenantId, WorkerId};
 
 /// Device time that a caller may be ahead of those that wait for a worker, before it loses its worker at any pace. It bounds how long
 /// they wait where that worker has a call whenever the pace allows that one goes: well below the deadline that calls have by default.
 const OVERSTAY_NS: u64 = 1_000_000_000;
 
-/// A search for workers for domains that wait, see [`Placing::next_to_bring`] and [`Placing::next_to_go`].
+/// A search for workers for domains that wait, see [`Slots::next_to_bring`] and [`Slots::next_to_go`].
 #[derive(Debug, Default)]
 pub(in super::super) struct Search {
     /// How many processes are still to be brought for domains without workers, and for others.
@@ -24,7 +24,7 @@ pub(in super::super) struct Search {
     may_go: Option<usize>,
 }
 
-impl Placing {
+impl Slots {
     /// Where the line of domains without workers begins. A caller that has a worker gets another one only from callers that had
     /// more by a residency: who has many domains, with a small call in each, would have all workers go round among these.
     fn front(&self, residency: &Residency) -> Front {

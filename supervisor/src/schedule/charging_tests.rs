@@ -11,8 +11,8 @@ fn by_turns(workers: usize, lanes: u32) -> Shape {
 }
 
 fn submit_due(b: &mut Bench, call: u64, domain: Domain, deadline_ns: u64) -> Result<CallId, NotNow> {
-    let terms = Terms { domain, deadline_ns, ..TERMS };
-    b.scheduler.handle(b.now, Submit { call, terms, limits: LIMITS }, &mut b.actions)
+    let spec = CallSpec { domain, deadline_ns, ..TERMS };
+    b.scheduler.handle(b.now, Submit { call, spec, limits: LIMITS }, &mut b.actions)
 }
 
 /// Lets time pass, with a look whenever one is due.

@@ -1,7 +1,7 @@
 //! What follows from what the policies say: calls are started, workers bound, brought and handed on.
 
 use super::calls::{CallState, Entry};
-use super::lending::Place;
+use super::lending::LanePlace;
 use super::loading::Fit;
 use super::penalties::Draw;
 use super::quarantine::{Refusal, Use};
@@ -50,7 +50,7 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
-    /// What placing looks at.
+    /// The state that `slots` reads.
     pub(super) fn view(&self) -> View<'_> {
         View::new(&self.workers, &self.exclusive)
     }
@@ -67,7 +67,7 @@ impl<C: Call> Scheduler<C> {
         let takes_ns = self.run_times.at_least_ns(kind).unwrap_or(0);
         let (penalties, workers) = (&self.penalties, &self.workers);
         let held = || penalties.holds(now_ns, domain.caller, || workers.runs(domain.caller));
-        self.placing.enqueue(domain, id, (entry.deadline_ns, takes_ns), held);
+        self.slots.enqueue(domain, id, (entry.deadline_ns, takes_ns), held);
         self.calls.count(id);
         self.note_contention(now_ns);
     }
@@ -76,7 +76,7 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn unqueue(&mut self, now_ns: u64, id: CallId) -> Option<(Entry<C>, bool)> {
         let entry = self.calls.remove(id)?;
         if !entry.wants_device(self.shape.shared_faults) {
-            self.placing.unqueue(entry.domain, id, entry.deadline_ns);
+            self.slots.unqueue(entry.domain, id, entry.deadline_ns);
             return Some((entry, false));
         }
         self.exclusive.take(entry.domain.caller, |one| one == id);
@@ -87,16 +87,16 @@ impl<C: Call> Scheduler<C> {
     /// A call of a domain waits no more: it is about to start.
     pub(super) fn take_from_queue(&mut self, domain: Domain, id: CallId) {
         if let Some(entry) = self.calls.get(id) {
-            self.placing.started(domain, id, entry.deadline_ns);
+            self.slots.started(domain, id, entry.deadline_ns);
         }
     }
 
     /// A caller asks for the whole device as long as calls of it need that and may start. True if it asks since now.
     pub(super) fn list_whole(&mut self, now_ns: u64, caller: TenantId) -> bool {
         match self.exclusive.first_of(caller).is_some() && !self.holds(now_ns, caller) {
-            true => self.placing.ask_for_device(caller),
+            true => self.slots.ask_for_device(caller),
             false => {
-                self.placing.ask_no_more(caller);
+                self.slots.ask_no_more(caller);
                 false
             }
         }
@@ -115,19 +115,19 @@ impl<C: Call> Scheduler<C> {
         let (alone, call, domain) = (entry.attempts.is_suspect(), entry.call.clone(), entry.domain);
         self.lending.lend(worker, place, entry.need());
         self.workers.put(worker, id, place.lane, entry.wants_all_lanes());
-        if self.workers[worker].past.functions() == 0 {
+        if self.workers[worker].rebuild_cost.functions() == 0 {
             // All others paid for its process, too.
-            self.placing.charge(domain.caller, self.residency.taken_ns());
+            self.slots.charge(domain.caller, self.residency.taken_ns());
         }
-        let installs = self.workers[worker].past.ran(place.lane, entry.function, entry.weight_bytes);
+        let installs = self.workers[worker].rebuild_cost.ran(place.lane, entry.function, entry.weight_bytes);
         let clock_ns = self.turns.as_ref().map_or(0, |turns| turns.in_the_way_ns(now_ns));
         self.calls.started(id, worker, place.lane, installs, [now_ns, clock_ns]);
-        let Place { lane, lane_bytes: memory_bytes } = place;
+        let LanePlace { lane, lane_bytes: memory_bytes } = place;
         self.tell(worker, Command::Start { lane, alone, memory_bytes, id, call, load }, actions);
         self.turn(actions, |turns, orders| turns.has_work(now_ns, worker, domain.caller, orders));
         self.note_contention(now_ns);
         if self.penalties.is_careful(now_ns, domain.caller) {
-            self.placing.hold(domain.caller);
+            self.slots.hold(domain.caller);
         }
     }
 
@@ -142,7 +142,7 @@ impl<C: Call> Scheduler<C> {
         if self.workers[worker].state == State::Free {
             let (penalties, workers) = (&self.penalties, &self.workers);
             let held = || penalties.holds(now_ns, domain.caller, || workers.runs(domain.caller));
-            self.placing.bound(worker, domain, held);
+            self.slots.bound(worker, domain, held);
             self.workers.set_state(worker, State::Bound(domain));
             self.workers[worker].bound_ns = now_ns;
             let weights_bytes = self.limited_weights_of(domain.caller);
@@ -160,7 +160,7 @@ impl<C: Call> Scheduler<C> {
         }
         if let State::Bound(domain) = self.workers.set_state(worker, State::Absent) {
             self.workers[worker].last_gone = Some(why);
-            self.placing.unbound(worker, domain);
+            self.slots.unbound(worker, domain);
         }
     }
 
@@ -185,12 +185,12 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn feed(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
         if self.workers[worker].state == State::Free {
             let view = View::new(&self.workers, &self.exclusive);
-            let Some(domain) = self.placing.next_for_free(view) else { return };
+            let Some(domain) = self.slots.next_for_free(view) else { return };
             self.bind(now_ns, worker, domain, actions);
-        } else if self.placing.may_go(now_ns, &self.workers[worker], &self.residency) {
+        } else if self.slots.may_go(now_ns, &self.workers[worker], &self.residency) {
             let slot = &self.workers[worker];
-            let waits = slot.served().is_some_and(|domain| self.placing.waits_for_memory(domain));
-            match !waits && self.placing.overstays(slot, self.view(), &self.residency) {
+            let waits = slot.served().is_some_and(|domain| self.slots.waits_for_memory(domain));
+            match !waits && self.slots.overstays(slot, self.view(), &self.residency) {
                 true => self.hand_on(now_ns, worker, actions),
                 false => self.make_room(now_ns, actions),
             }
@@ -215,13 +215,13 @@ impl<C: Call> Scheduler<C> {
         }
         self.look_ahead(worker, domain, actions);
         // What is left may go to another worker that comes.
-        self.placing.stand(domain);
+        self.slots.join_line(domain);
         let has_slots = self.workers.first_empty().is_some();
-        if has_slots && self.placing.has_waiting() {
+        if has_slots && self.slots.has_waiting() {
             self.make_room(now_ns, actions);
-        } else if self.workers[worker].is_idle() && self.placing.has_unplaced() {
+        } else if self.workers[worker].is_idle() && self.slots.has_unplaced() {
             let slot = &self.workers[worker];
-            if has_slots || !self.placing.is_searched_but_for(now_ns, slot, &self.residency) {
+            if has_slots || !self.slots.is_searched_but_for(now_ns, slot, &self.residency) {
                 self.make_room(now_ns, actions);
             }
         }
@@ -230,25 +230,25 @@ impl<C: Call> Scheduler<C> {
     /// The next call of a worker's domain, if the worker has room for it.
     pub(super) fn next_of(&self, now_ns: u64, worker: WorkerId) -> Option<CallId> {
         let wants_all = |id| self.calls.get(id).is_some_and(Entry::wants_all_lanes);
-        self.placing.next_of(now_ns, &self.workers[worker], wants_all, self.view(), &self.residency)
+        self.slots.next_of(now_ns, &self.workers[worker], wants_all, self.view(), &self.residency)
     }
 
     /// Brings workers for domains that wait, into slots that are empty, few at the same time; then takes idle ones from
     /// other domains, for those for which none comes soon.
     pub(super) fn make_room(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        let mut search = self.placing.search();
+        let mut search = self.slots.search();
         while self.residency.may_start(self.workers.coming())
             && let Some(worker) = self.workers.first_empty()
         {
             let view = View::new(&self.workers, &self.exclusive);
-            if !self.placing.next_to_bring(&mut search, view) {
+            if !self.slots.next_to_bring(&mut search, view) {
                 break;
             }
             self.bring(worker, actions);
         }
         loop {
             let view = View::new(&self.workers, &self.exclusive);
-            let found = self.placing.next_to_go(now_ns, &mut search, view, &self.residency);
+            let found = self.slots.next_to_go(now_ns, &mut search, view, &self.residency);
             let Some(worker) = found else { return };
             self.hand_on(now_ns, worker, actions);
         }
@@ -256,7 +256,7 @@ impl<C: Call> Scheduler<C> {
 
     /// Another process may start, or be taken from a domain, since one is there.
     pub(super) fn bring_next(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        if self.workers.first_empty().is_some() && self.placing.has_unplaced() {
+        if self.workers.first_empty().is_some() && self.slots.has_unplaced() {
             self.make_room(now_ns, actions);
         }
     }
@@ -369,7 +369,7 @@ impl<C: Call> Scheduler<C> {
         let is_one =
             |id| calls.get(id).is_some_and(|entry| !entry.attempts.is_suspect() && entry.used() == used);
         // All calls of a function by one caller are of one domain.
-        let mut refused = self.placing.take(domain, is_one);
+        let mut refused = self.slots.take(domain, is_one);
         let whole = self.exclusive.take(domain.caller, is_one);
         let held_up = !whole.is_empty();
         refused.extend(whole);
@@ -388,9 +388,9 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn draw(&mut self, now_ns: u64, caller: TenantId, actions: &mut Vec<Action<C>>) -> Draw {
         let draw = self.penalties.draw(now_ns, caller);
         if self.holds(now_ns, caller) {
-            self.placing.hold(caller);
+            self.slots.hold(caller);
             // Other callers' calls do not wait behind those of this one.
-            if self.placing.ask_no_more(caller) {
+            if self.slots.ask_no_more(caller) {
                 self.resume(now_ns, actions);
             }
         }
@@ -402,7 +402,7 @@ impl<C: Call> Scheduler<C> {
         if self.holds(now_ns, caller) {
             return;
         }
-        let released = self.placing.release(caller);
+        let released = self.slots.release(caller);
         if self.list_whole(now_ns, caller) || released {
             self.resume(now_ns, actions);
         }
@@ -429,20 +429,20 @@ impl<C: Call> Scheduler<C> {
         if !self.exclusive.waits() || self.exclusive.is_closed() || self.calls.in_processes() != 0 {
             return;
         }
-        let Some(caller) = self.placing.next_for_device() else { return };
+        let Some(caller) = self.slots.next_for_device() else { return };
         let Some(id) = self.exclusive.first_of(caller) else { return };
         let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return };
         if self.holds(now_ns, caller) {
             // What was prepared for it was in vain: its worker ended, and that spent the budget.
-            self.placing.ask_no_more(caller);
+            self.slots.ask_no_more(caller);
             return self.resume(now_ns, actions);
         }
         let has = |state| self.workers.iter().find(|(_, w)| w.state == state).map(|(worker, _)| worker);
         if let Some(worker) = has(State::Bound(domain)).or_else(|| has(State::Free)) {
             self.bind(now_ns, worker, domain, actions);
-            self.placing.stand(domain);
+            self.slots.join_line(domain);
             self.lending.reopen();
-            self.placing.serve_device(caller);
+            self.slots.serve_device(caller);
             self.exclusive.begin(now_ns, caller, id, worker);
             self.advance(now_ns, actions);
         } else if self.workers.coming() == 0 {
@@ -465,18 +465,18 @@ impl<C: Call> Scheduler<C> {
         }
         // Its domain had everything: a domain that waits for a worker need not wait for its residency.
         self.workers[worker].bound_ns = 0;
-        self.share(now_ns, actions);
+        self.reopen_to_all(now_ns, actions);
     }
 
     /// The device is no one call's any more: its caller is charged, and whose turn it is starts.
-    pub(super) fn share(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+    pub(super) fn reopen_to_all(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
         if let Some((caller, since_ns)) = self.exclusive.end() {
             // Where there are no turns, callers are charged for each of their lanes.
             let lanes = if self.turns.is_some() { 1 } else { u64::from(self.shape.lanes) };
             let had_ns = now_ns.saturating_sub(since_ns).saturating_mul(lanes);
             // Without charges it is the same caller's again.
             if !Defence::WholeDevice.is_off() {
-                self.placing.charge_device(caller, had_ns);
+                self.slots.charge_device(caller, had_ns);
             }
         }
         self.serve_line(now_ns, actions);

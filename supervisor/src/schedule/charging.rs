@@ -4,7 +4,7 @@
 use super::run_times::Kind;
 use super::scheduler::Scheduler;
 use super::turns::Charge;
-use super::types::{Action, Call, CallId, NotNow, TenantShare, Terms};
+use super::types::{Action, Call, CallId, CallSpec, NotNow, TenantShare};
 use crate::ids::{TenantId, WorkerId};
 
 impl<C: Call> Scheduler<C> {
@@ -16,11 +16,11 @@ impl<C: Call> Scheduler<C> {
         share: TenantShare,
         actions: &mut Vec<Action<C>>,
     ) {
-        if self.placing.share_of(tenant) == share {
+        if self.slots.share_of(tenant) == share {
             return;
         }
-        let limited = self.placing.limits_lanes();
-        self.placing.set_share(tenant, share);
+        let limited = self.slots.limits_lanes();
+        self.slots.set_share(tenant, share);
         match &mut self.turns {
             Some(turns) => turns.set_share(tenant, share),
             None if limited => return self.resume(now_ns, actions),
@@ -34,7 +34,7 @@ impl<C: Call> Scheduler<C> {
 
     /// A worker has no calls any more: where lanes are shared by weights, others may use more of them.
     pub(super) fn lanes_are_free(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        if self.placing.limits_lanes() && self.calls.queued() > 0 {
+        if self.slots.limits_lanes() && self.calls.queued() > 0 {
             self.resume(now_ns, actions);
         }
     }
@@ -45,7 +45,7 @@ impl<C: Call> Scheduler<C> {
             self.device_time.add(tenant, used_ns);
             // Who has the whole device is charged for that when it is over.
             if self.exclusive.caller() != Some(tenant) {
-                self.placing.charge(tenant, contended_ns);
+                self.slots.charge(tenant, contended_ns);
             }
         }
     }
@@ -84,19 +84,19 @@ impl<C: Call> Scheduler<C> {
 
     /// Why a call that would have to wait cannot end before its deadline, if that is sure: by the least that the calls
     /// before it take, and it itself.
-    pub(super) fn too_late(&self, now_ns: u64, terms: &Terms) -> Option<NotNow> {
-        let kind = Kind::of(terms.function, terms.domain.caller, terms.memory_bytes);
+    pub(super) fn too_late(&self, now_ns: u64, spec: &CallSpec) -> Option<NotNow> {
+        let kind = Kind::of(spec.function, spec.domain.caller, spec.memory_bytes);
         let call_ns = self.run_times.at_least_ns(kind)?;
-        let queue_ns = self.placing.before_ns(terms.domain, terms.deadline_ns).filter(|ns| *ns > 0)?;
+        let queue_ns = self.slots.before_ns(spec.domain, spec.deadline_ns).filter(|ns| *ns > 0)?;
         let ends_ns = now_ns.saturating_add(queue_ns).saturating_add(call_ns);
         let [queue_ms, call_ms] = [queue_ns, call_ns].map(|ns| ns.div_ceil(1_000_000));
-        (ends_ns > terms.deadline_ns).then_some(NotNow::TooLate { queue_ms, call_ms })
+        (ends_ns > spec.deadline_ns).then_some(NotNow::TooLate { queue_ms, call_ms })
     }
 
     /// A call waits, or a worker has one: whether tenants contend may have changed.
     pub(super) fn note_contention(&mut self, now_ns: u64) {
         if let Some(turns) = &mut self.turns {
-            turns.set_outside(now_ns, self.placing.has_asks());
+            turns.set_outside(now_ns, self.slots.has_asks());
         }
     }
 }

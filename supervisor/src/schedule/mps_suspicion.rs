@@ -24,7 +24,7 @@ const MAX_FUNCTIONS: usize = 16;
 
 /// All callers that are unproven.
 #[derive(Debug, Default)]
-pub(super) struct Unproven {
+pub(super) struct MpsSuspicion {
     callers: HashMap<TenantId, Open>,
 }
 
@@ -40,7 +40,7 @@ impl Open {
     }
 }
 
-impl Unproven {
+impl MpsSuspicion {
     /// True if nobody is, which is nearly always so.
     pub(super) fn is_empty(&self) -> bool {
         self.callers.is_empty()
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn every_function_that_was_open_has_to_end_well() {
-        let mut unproven = Unproven::default();
+        let mut unproven = MpsSuspicion::default();
         assert!(!unproven.left_open(10, used(1), 5, true) && !unproven.left_open(10, used(2), 6, true));
         assert!(unproven.includes(10, ALICE) && !unproven.includes(10, TenantId::new(2)));
         unproven.ended_well(used(1));
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn it_is_over_after_a_minute_however_many_functions_are_open() {
-        let mut unproven = Unproven::default();
+        let mut unproven = MpsSuspicion::default();
         let most = MAX_FUNCTIONS as u64 + 5;
         (0..most).for_each(|function| assert!(!unproven.left_open(10, used(function), 5, true)));
         (0..most).for_each(|function| unproven.ended_well(used(function)));
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_call_that_ran_alone_since_and_failed_was_why() {
-        let mut unproven = Unproven::default();
+        let mut unproven = MpsSuspicion::default();
         assert!(!unproven.left_open(10, used(1), 5, true));
         assert!(!unproven.left_open(20, used(1), 15, false), "no kernel of it failed");
         assert!(unproven.left_open(20, used(2), 15, true));
