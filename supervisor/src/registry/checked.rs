@@ -8,7 +8,7 @@ use std::sync::Arc;
 use pappus_blueprint::Mistakes;
 use pappus_protocol::Kind;
 
-use super::code::CodeError;
+use super::codes::CodeError;
 use super::error::RegistryError;
 use super::state::Registry;
 use crate::blocking::Whose;

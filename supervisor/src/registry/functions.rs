@@ -15,7 +15,7 @@ use std::sync::Arc;
 use pappus_blueprint::Mistakes;
 
 use super::admission::{able, check_blob, check_module_bytes, check_modules, check_weights};
-use super::code::{Codes, Wish};
+use super::codes::{Codes, Wish};
 use super::error::{RegistryError, Thing};
 use super::requests::NewFunction;
 use super::signature::{Signature, signature};

@@ -9,7 +9,7 @@
 //! - [`state`]: all of it as one object, read from the state directory.
 //! - [`requests`]: what the registry is asked to add; [`views`]: its answers; [`error`]: its refusals.
 //! - [`layout`]: kernels and parameters against what a blueprint does with them.
-//! - [`code`]: machine code for the devices here; [`admission`]: what a registration must fulfil.
+//! - [`codes`]: the machine code that one request needs; [`code`]: which variant each device runs, and making its code; [`admission`]: what a registration must fulfil.
 //! - Lookups: `access`: which function a tenant means; `lookups`: what is shown; `loading`: functions ready to invoke.
 //! - `checked`: checked versions of functions.
 //! - `tries`: requests that may need machine code, tried until it is there.
@@ -21,6 +21,7 @@ mod blob_table;
 mod blobs;
 mod checked;
 pub mod code;
+pub mod codes;
 mod compilations;
 pub mod compile;
 #[cfg(test)]

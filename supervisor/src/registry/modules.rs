@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::admission::{check_module_bytes, check_variants};
-use super::code::Codes;
+use super::codes::Codes;
 use super::error::{RegistryError, Thing};
 use super::requests::NewModule;
 use super::snapshot::ModuleEntry;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pappus_protocol::Kind;
 
-use super::code::{Codes, Wish};
+use super::codes::{Codes, Wish};
 use super::failures::Job;
 use super::requests::{NewFunction, NewFunctionModule, NewModule, NewVariant, NewWeight};
 use super::*;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::code::{Codes, Wish};
+use super::codes::{Codes, Wish};
 use super::error::RegistryError;
 use super::requests::{NewFunction, NewModule};
 use super::state::Registry;
