@@ -42,6 +42,10 @@ pub struct KindTraits {
     pub max_lease_bytes: Option<u64>,
     /// The most processes of which its driver makes contexts on one device at the same time; none where no limit is known.
     pub max_contexts: Option<usize>,
+    /// What UUIDs of slices begin with, where a GPU can be cut into such (MIG).
+    pub slices: Option<&'static str>,
+    /// Its compiler can put a check in front of every access to memory, for checked calls.
+    pub has_checks: bool,
     /// The formats of modules that it runs.
     pub formats: &'static [&'static dyn CodeFormat],
     /// What its driver is told and found by; none where there is no driver.
@@ -83,6 +87,8 @@ const CPU: KindTraits = KindTraits {
     page_bytes: WASM_PAGE_BYTES,
     max_lease_bytes: Some(MAX_CPU_LEASE_BYTES),
     max_contexts: None,
+    slices: None,
+    has_checks: true,
     formats: &[&Wasm],
     environment: None,
 };
@@ -98,6 +104,8 @@ const CUDA: KindTraits = KindTraits {
     max_lease_bytes: None,
     // Driver 580 on an H200: the 65th is "out of memory" (docs/benchmarks/history.md).
     max_contexts: Some(64),
+    slices: Some("MIG-"),
+    has_checks: false,
     formats: &[&Cubin, &Fatbin, &Ptx],
     environment: Some(DriverEnvironment {
         passed: &["LD_LIBRARY_PATH", "CUDA_MPS_PIPE_DIRECTORY"],
@@ -123,6 +131,8 @@ const HIP: KindTraits = KindTraits {
     page_bytes: GPU_PAGE_BYTES,
     max_lease_bytes: None,
     max_contexts: None,
+    slices: None,
+    has_checks: false,
     formats: &[&Hsaco],
     environment: Some(DriverEnvironment {
         // Nothing that loads tools or pretends to another GPU (HSA_TOOLS_LIB, HSA_OVERRIDE_GFX_VERSION).
@@ -138,6 +148,9 @@ const HIP: KindTraits = KindTraits {
 impl Kind {
     /// All of them.
     pub const ALL: [Kind; 3] = [Kind::Cpu, Kind::Cuda, Kind::Hip];
+
+    /// The kind that is there on every machine, without a driver.
+    pub const BUILT_IN: Kind = Kind::Cpu;
 
     /// What it is like.
     pub const fn traits(self) -> &'static KindTraits {
@@ -158,6 +171,11 @@ impl KindTraits {
     /// The most whole pages in `bytes`.
     pub const fn whole_pages(&self, bytes: u64) -> u64 {
         bytes / self.page_bytes * self.page_bytes
+    }
+
+    /// True if a UUID is that of a slice.
+    pub fn is_slice(&self, uuid: &str) -> bool {
+        self.slices.is_some_and(|beginning| uuid.starts_with(beginning))
     }
 }
 
