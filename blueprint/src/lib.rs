@@ -30,9 +30,11 @@
 //! - `checked`: the blueprint of checked calls
 //! - `cache`: plans by what they depend on, bounded
 //! - `expression`: symbolic sums of products, for people
+//! - [`kernel_info`]: what a module tells of its kernels, and what a launch may pass them
 //! - [`ptx`]: what PTX declares of its kernels, to compare it with a blueprint
 //! - [`hsaco`]: the same for machine code of AMD's, which is judged to the end
 //! - [`signatures`]: the same for wasm, in a section of its own
+//! - [`code`]: the formats of modules: names, which devices run them, what a file tells
 //! - `describe`: `pappus function check`: buffers, memory, launches, as far as they are known
 
 #![forbid(unsafe_code)]
@@ -42,6 +44,7 @@ mod binding;
 mod blueprint;
 mod cache;
 mod checked;
+pub mod code;
 mod cursor;
 mod describe;
 mod error;
@@ -50,6 +53,7 @@ mod format;
 mod half;
 pub mod hints;
 pub mod hsaco;
+pub mod kernel_info;
 mod launch;
 mod launches;
 mod layout;

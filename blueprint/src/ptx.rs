@@ -4,40 +4,7 @@
 //! compiler. "PTX ISA", NVIDIA: "Kernel and Function Directives", "Parameter State Space", "Kernel Function Parameter
 //! Alignment".
 
-/// A kernel that PTX declares.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// Its symbol.
-    pub name: String,
-    /// Its parameters, in order; nothing if one of them is not understood.
-    pub params: Option<Vec<Param>>,
-    /// The most threads of a block, where it is declared (`.maxntid`, `.reqntid`).
-    pub max_threads: Option<u32>,
-}
-
-/// A parameter that PTX declares.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Param {
-    /// What it is.
-    pub class: Class,
-    /// Its first byte among the parameters.
-    pub offset: u32,
-    /// Its bytes.
-    pub bytes: u32,
-}
-
-/// The type that PTX declares for a parameter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Class {
-    /// An integer or an address.
-    Integer,
-    /// A float.
-    Float,
-    /// Bits of any meaning.
-    Bits,
-    /// Bytes: a struct.
-    Struct,
-}
+use crate::kernel_info::{KernelInfo, ParamClass, ParamInfo};
 
 /// Why a text's kernels cannot be told.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -56,9 +23,9 @@ const MAX_KERNELS: usize = 1 << 16;
 const MAX_LIST_BYTES: usize = 1 << 20;
 
 /// The kernels that the text declares, by their first appearance. A prototype and its definition are one.
-pub fn entries(text: &str) -> Result<Vec<Entry>, Malformed> {
+pub fn entries(text: &str) -> Result<Vec<KernelInfo>, Malformed> {
     let text = without_comments(text);
-    let mut kernels: Vec<Entry> = Vec::new();
+    let mut kernels: Vec<KernelInfo> = Vec::new();
     let mut known = std::collections::HashMap::new();
     // Each piece begins behind an `.entry`.
     for piece in text.split(".entry").skip(1) {
@@ -84,7 +51,8 @@ pub fn entries(text: &str) -> Result<Vec<Entry>, Malformed> {
             return Err(Malformed::Many);
         }
         if at == kernels.len() {
-            kernels.push(Entry { name: name.to_owned(), params, max_threads: max_threads(behind) });
+            let max_threads = max_threads(behind).unwrap_or(0);
+            kernels.push(KernelInfo { name: name.to_owned(), params, max_threads, ..KernelInfo::default() });
         }
     }
     Ok(kernels)
@@ -108,14 +76,14 @@ fn max_threads(behind: &str) -> Option<u32> {
 }
 
 /// A parameter list; nothing if one of its parameters is not understood.
-fn params(list: &str) -> Option<Vec<Param>> {
+fn params(list: &str) -> Option<Vec<ParamInfo>> {
     let mut params = Vec::new();
     let mut end: u32 = 0;
     for one in list.split(',').filter(|one| !one.trim().is_empty()) {
         let Declared { bytes, align, class } = param(one)?;
         let offset = end.checked_next_multiple_of(align)?;
         end = offset.checked_add(bytes)?;
-        params.push(Param { class, offset, bytes });
+        params.push(ParamInfo { name: Box::default(), class, offset, bytes });
     }
     Some(params)
 }
@@ -124,7 +92,7 @@ fn params(list: &str) -> Option<Vec<Param>> {
 struct Declared {
     bytes: u32,
     align: u32,
-    class: Class,
+    class: ParamClass,
 }
 
 /// One parameter, such as `.param .u64 .ptr .global .align 8 name` or `.param .align 8 .b8 name[320]`.
@@ -150,18 +118,18 @@ fn param(text: &str) -> Option<Declared> {
         }
     }
     let (bytes, class) = element?;
-    let class = if count.is_some() { Class::Struct } else { class };
+    let class = if count.is_some() { ParamClass::Bytes } else { class };
     Some(Declared { bytes: bytes.checked_mul(count.unwrap_or(1))?, align: align.unwrap_or(bytes), class })
 }
 
 /// Bytes and class of a type.
-fn scalar(name: &str) -> Option<(u32, Class)> {
+fn scalar(name: &str) -> Option<(u32, ParamClass)> {
     let bits = name.strip_prefix('.')?;
     let (kind, bits) = bits.split_at_checked(bits.find(|c: char| c.is_ascii_digit())?)?;
     let class = match kind {
-        "f" | "bf" => Class::Float,
-        "u" | "s" => Class::Integer,
-        "b" => Class::Bits,
+        "f" | "bf" => ParamClass::Float,
+        "u" | "s" => ParamClass::Integer,
+        "b" => ParamClass::Unknown,
         _ => return None,
     };
     let bytes = match bits {
@@ -199,17 +167,17 @@ fn without_comments(text: &str) -> String {
 mod tests {
     use super::*;
 
-    type Params = Option<Vec<(u32, u32, Class)>>;
+    type Params = Option<Vec<(u32, u32, ParamClass)>>;
 
     fn declared(text: &str) -> Vec<(String, Params)> {
-        let each = |param: &Param| (param.offset, param.bytes, param.class);
-        let params = |kernel: &Entry| Some(kernel.params.as_ref()?.iter().map(each).collect());
+        let each = |param: &ParamInfo| (param.offset, param.bytes, param.class);
+        let params = |kernel: &KernelInfo| Some(kernel.params.as_ref()?.iter().map(each).collect());
         entries(text).unwrap().iter().map(|kernel| (kernel.name.clone(), params(kernel))).collect()
     }
 
     #[test]
     fn kernels_are_read_with_the_places_and_classes_of_their_parameters() {
-        use Class::*;
+        use ParamClass::*;
         let text = "
             .version 7.0
             /* .entry not_me (.param .f32 x) */
@@ -228,8 +196,8 @@ mod tests {
         let scale = vec![
             (0, 8, Integer),
             (8, 4, Float),
-            (16, 320, Struct),
-            (336, 4, Bits),
+            (16, 320, Bytes),
+            (336, 4, Unknown),
             (340, 1, Integer),
             (342, 2, Integer),
         ];
@@ -241,9 +209,9 @@ mod tests {
             named("odd", None),
         ];
         assert_eq!(declared(text), expected);
-        let entries = entries(text).unwrap();
-        let limits: Vec<_> = entries.iter().map(|entry| entry.max_threads).collect();
-        assert_eq!(limits, [Some(256), None, None, None]);
+        let kernels = entries(text).unwrap();
+        let limits: Vec<_> = kernels.iter().map(|entry| entry.max_threads).collect();
+        assert_eq!(limits, [256, 0, 0, 0]);
         assert_eq!((target(".version 7.0\n .target sm_90a, debug\n"), target("x")), (Some("sm_90a"), None));
         for (directives, most) in [
             (".reqntid 8, 4", Some(32)),
@@ -277,6 +245,6 @@ mod tests {
         let kernels = declared(include_str!("../../kernels/built/mlops.ptx"));
         let params =
             kernels.into_iter().find(|(name, _)| name == "matmul_para").and_then(|(_, params)| params);
-        assert_eq!(params.unwrap(), [0, 8, 16].map(|offset| (offset, 8, Class::Integer)));
+        assert_eq!(params.unwrap(), [0, 8, 16].map(|offset| (offset, 8, ParamClass::Integer)));
     }
 }

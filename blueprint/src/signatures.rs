@@ -10,6 +10,7 @@
 //! ```
 //! In version 1, which is still read, parameters have no names. Counts, lengths and sizes are unsigned LEB128 of at most 32 bits.
 
+use crate::kernel_info::{ParamClass, ParamInfo};
 use crate::limits::{KERNELS, NAME_BYTES, PARAM_BYTES, PARAMS};
 
 /// The section's name.
@@ -44,6 +45,19 @@ pub struct Param {
     pub bytes: u32,
     /// What its first byte is a multiple of.
     pub align: u32,
+}
+
+impl From<&Param> for ParamInfo {
+    fn from(param: &Param) -> Self {
+        let class = match param.class {
+            Class::Bits => ParamClass::Unknown,
+            Class::Integer => ParamClass::Whole,
+            Class::Float => ParamClass::Float,
+            Class::Struct => ParamClass::Bytes,
+            Class::Pointer => ParamClass::Pointer,
+        };
+        Self { name: param.name.clone(), offset: param.offset, bytes: param.bytes, class }
+    }
 }
 
 /// What the source declares a parameter as.

@@ -83,7 +83,7 @@ fn a_package_is_read_like_the_folder_that_it_was_made_of() {
     }
     for path in [dir.path(), &folder.join("good.pappus")] {
         let package = Package::read(path, &[]).unwrap();
-        assert_eq!(package.modules()[0].files[0].format, "wasm", "{}", path.display());
+        assert_eq!(package.modules()[0].files[0].format.name(), "wasm", "{}", path.display());
         assert_eq!(package.weights()[0].data.unwrap().bytes, 8, "{}", path.display());
     }
     let absent = judge(&folder.join("absent.pappus")).unwrap();

@@ -338,7 +338,7 @@ mod tests {
         std::fs::write(&w1, [0; 5]).unwrap();
         let package = Package::read(&config, &[("W1".into(), w1.clone())]).unwrap();
         let formats: Vec<_> =
-            package.modules()[0].files.iter().map(|file| (file.format, &*file.arch)).collect();
+            package.modules()[0].files.iter().map(|file| (file.format.name(), &*file.arch)).collect();
         assert_eq!(formats, [("ptx", "sm_90"), ("wasm", "")]);
         let bytes: Vec<_> = package.weights().iter().map(|weight| weight.data.unwrap().bytes).collect();
         assert_eq!(bytes, [8, 5]);

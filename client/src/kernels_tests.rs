@@ -1,6 +1,14 @@
 //! What machine code and configurations say of each other.
 
+use pappus_blueprint::code::of_name;
+use pappus_blueprint::signatures;
+
 use super::*;
+
+/// As of a file whose name ends in the format's.
+fn of_bytes(path: &Path, format: &str, content: &[u8]) -> Result<Vec<Part>> {
+    super::of_bytes(path, of_name(format).unwrap(), content)
+}
 
 fn part(found: Result<Vec<Part>>) -> Part {
     let [part] = &found.unwrap()[..] else { panic!("one part") };
@@ -16,11 +24,12 @@ fn built(name: &str) -> Vec<Kernel> {
 #[test]
 fn every_form_of_a_module_tells_its_kernels() {
     for name in ["mlops.wasm", "mlops.ptx", "mlops.hsaco", "mlops.gfx942.hsaco"] {
-        let names: Vec<String> = built(name).into_iter().map(|kernel| kernel.name).collect();
+        let names: Vec<String> = built(name).into_iter().map(|kernel| kernel.info.name).collect();
         assert!(names.contains(&"matmul_para".to_owned()), "{name}: {names:?}");
     }
     let ptx = built("mlops.ptx");
-    let params = ptx.iter().find(|kernel| kernel.name == "matmul_para").unwrap().params.as_ref().unwrap();
+    let params =
+        ptx.iter().find(|kernel| kernel.info.name == "matmul_para").unwrap().info.params.as_ref().unwrap();
     assert_eq!(params.iter().map(|param| param.bytes).collect::<Vec<_>>(), [8, 8, 8]);
 }
 
@@ -33,8 +42,8 @@ fn a_code_object_tells_what_its_kernels_take_and_need() {
         ("gfx942", &[("code_object_version", 5), ("variable_bytes", 0)][..])
     );
     let kernels = object.kernels.unwrap();
-    let kernel = kernels.iter().find(|kernel| kernel.name == "matmul_tiled_i64").unwrap();
-    let classes: Vec<_> = kernel.params.iter().flatten().map(|param| param.class.name()).collect();
+    let kernel = kernels.iter().find(|kernel| kernel.info.name == "matmul_tiled_i64").unwrap();
+    let classes: Vec<_> = kernel.info.params.iter().flatten().map(|param| param.class.name()).collect();
     assert_eq!(classes, ["pointer", "pointer", "pointer", "value", "value", "value"]);
     let figure = |name| kernel.figures.iter().find(|(known, _)| *known == name).unwrap().1;
     assert_eq!((figure("max_threads"), figure("wave"), figure("local_bytes")), (1024, 64, 0));
@@ -212,7 +221,10 @@ fn a_cubin_tells_where_its_parameters_lie() {
     };
     // In any order, among other attributes.
     let kernels = of(&[record(1, 64, 128), vec![3, 0x1b, 255, 0], record(0, 0, 8)].concat());
-    assert_eq!(kernels[0].params.iter().flatten().map(|param| param.bytes).collect::<Vec<_>>(), [8, 128]);
+    assert_eq!(
+        kernels[0].info.params.iter().flatten().map(|param| param.bytes).collect::<Vec<_>>(),
+        [8, 128]
+    );
     assert_eq!(judge(&kernels), "");
     let why = judge(&of(&[record(0, 0, 8), record(1, 112, 128)].concat()));
     let words = "kernel \"k\", argument 2: the kernel has it at byte 112 of its parameters, the blueprint's alignment of 64 \
@@ -220,7 +232,7 @@ fn a_cubin_tells_where_its_parameters_lie() {
     assert!(why.contains(words), "{why}");
     // What is not understood tells nothing.
     for info in [&[][..], &record(1, 8, 8), &record(0, 0, 8)[..12], &[5, 0x17, 0, 0]] {
-        assert_eq!(of(info)[0].params, None, "{info:?}");
+        assert_eq!(of(info)[0].info.params, None, "{info:?}");
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use pappus_blueprint::code::{CodeFormat, Hsaco, Ptx, Wasm};
+
 /// A device, or an architecture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
@@ -45,7 +47,7 @@ const PTX: [(&str, &str, u32); 11] = [
 ];
 
 /// Architectures whose file names do not have them: what is taken where nothing fits better.
-const UNNAMED: [&str; 2] = ["sm_70", "gfx90a"];
+const UNNAMED: [&str; 3] = ["cpu", "sm_70", "gfx90a"];
 
 /// The same on every target. Contracting a*b+c into one rounding would make devices disagree, and an overflowing index must
 /// not become undefined behaviour where the bounds come from the data.
@@ -75,11 +77,12 @@ impl FromStr for Target {
 impl Target {
     /// The name of a module file that is made of `STEM.c`, as `function add` looks for it.
     pub(crate) fn file_name(&self, stem: &str) -> String {
-        let format = match self.code {
-            Code::Wasm => return format!("{stem}.wasm"),
-            Code::Ptx(_) => "ptx",
-            Code::Hsaco => "hsaco",
+        let format: &dyn CodeFormat = match self.code {
+            Code::Wasm => &Wasm,
+            Code::Ptx(_) => &Ptx,
+            Code::Hsaco => &Hsaco,
         };
+        let format = format.name();
         match UNNAMED.contains(&self.name.as_str()) {
             true => format!("{stem}.{format}"),
             false => format!("{stem}.{}.{format}", self.name),

@@ -47,7 +47,7 @@ impl<'a> Uploads<'a> {
     /// Hands over one variant of a module.
     pub(crate) fn variant(&mut self, file: &VariantFile) -> Result<v1::Variant> {
         Ok(v1::Variant {
-            format: file.format.into(),
+            format: file.format.name().into(),
             arch: file.arch.clone(),
             sha256: self.file(file.path(), Blob::File(&file.source))?,
         })

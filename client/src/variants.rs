@@ -3,12 +3,10 @@
 
 use std::path::Path;
 
+use pappus_blueprint::code::{self, CodeFormat, FORMATS};
+
 use crate::error::{Error, Result};
 use crate::source::Source;
-
-/// What a module file may be, and the architectures it may be for.
-const FORMATS: [(&str, &str); 5] =
-    [("wasm", ""), ("ptx", "sm_"), ("cubin", "sm_"), ("fatbin", "sm_"), ("hsaco", "gfx")];
 
 /// A file with one compiled form of a module.
 #[derive(Debug, Clone)]
@@ -16,17 +14,17 @@ pub struct VariantFile {
     /// The file.
     pub source: Source,
     /// What kind of code it is.
-    pub format: &'static str,
+    pub format: &'static dyn CodeFormat,
     /// The architecture it is for; empty for the format's default.
     pub arch: String,
 }
 
 /// Reads a file name as `(stem, format, arch)`; `None` where it names no module.
-fn split(name: &str) -> Option<(&str, &'static str, &str)> {
+fn split(name: &str) -> Option<(&str, &'static dyn CodeFormat, &str)> {
     let (rest, extension) = name.rsplit_once('.')?;
-    let (format, prefix) = FORMATS.into_iter().find(|(format, _)| *format == extension)?;
+    let format = code::of_name(extension)?;
     match rest.rsplit_once('.') {
-        Some((stem, arch)) if is_arch(arch, prefix) => Some((stem, format, arch)),
+        Some((stem, arch)) if is_arch(arch, format.arch_prefix()) => Some((stem, format, arch)),
         _ => Some((rest, format, "")),
     }
     .filter(|(stem, ..)| !stem.is_empty())
@@ -41,8 +39,10 @@ fn is_arch(text: &str, prefix: &str) -> bool {
 pub fn of_file(path: &Path) -> Result<VariantFile> {
     let name = path.file_name().and_then(|name| name.to_str());
     let Some((_, format, arch)) = name.and_then(split) else {
-        let message = "its name does not say what it holds, expected it to end in .wasm, .ptx, .cubin, \
-                       .fatbin or .hsaco";
+        let message = format!(
+            "its name does not say what it holds, expected it to end in one of .{}",
+            names(FORMATS).join(", .")
+        );
         return Err(Error::content(path, message));
     };
     Ok(VariantFile { source: Source::file(path), format, arch: arch.to_owned() })
@@ -93,10 +93,13 @@ pub(crate) fn among(path: &Path, files: impl Iterator<Item = Source>) -> Vec<Var
 pub fn looked_for(path: &Path) -> String {
     let stem = path.with_file_name(stem(path));
     let stem = stem.display();
-    let names =
-        |formats: &[(&str, &str)]| formats.iter().map(|(format, _)| *format).collect::<Vec<_>>().join(",");
-    // Wasm has no architectures.
-    format!("{stem}.{{{}}} and {stem}.ARCH.{{{}}}", names(&FORMATS), names(&FORMATS[1..]))
+    let all = names(FORMATS).join(",");
+    let with_archs = FORMATS.into_iter().filter(|format| !format.arch_prefix().is_empty());
+    format!("{stem}.{{{all}}} and {stem}.ARCH.{{{}}}", names(with_archs).join(","))
+}
+
+fn names(formats: impl IntoIterator<Item = &'static dyn CodeFormat>) -> Vec<&'static str> {
+    formats.into_iter().map(CodeFormat::name).collect()
 }
 
 fn folder(path: &Path) -> &Path {
@@ -125,7 +128,8 @@ mod tests {
             ("mlops", None),
         ];
         for (name, expect) in cases {
-            assert_eq!(split(name), expect, "{name}");
+            let found = split(name).map(|(stem, format, arch)| (stem, format.name(), arch));
+            assert_eq!(found, expect, "{name}");
         }
     }
 

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+pub use pappus_blueprint::kernel_info::{KernelInfo, ParamClass, ParamInfo};
+
 use crate::ProtocolError;
 use crate::header::{Frame, Tag, VERSION};
 use crate::ids::FunctionId;
@@ -133,68 +135,6 @@ pub struct CompiledModule {
     /// What a module that was only described is made for, where it says so itself, such as `gfx90a:xnack-`; empty for
     /// PTX.
     pub targets: Vec<String>,
-}
-
-/// A kernel of a module.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KernelInfo {
-    /// Its name.
-    pub name: String,
-    /// Its parameters, where the machine code tells them.
-    #[serde(default)]
-    pub params: Option<Vec<ParamInfo>>,
-    /// Bytes of stack that each of its threads needs.
-    #[serde(default)]
-    pub local_bytes: u32,
-    /// Device memory that the driver takes for the stacks of all threads that can be resident.
-    #[serde(default)]
-    pub stack_bytes: u64,
-    /// Bytes of shared memory that the kernel declares.
-    #[serde(default)]
-    pub shared_bytes: u32,
-    /// Most threads in a block of a launch; 0 if unknown.
-    #[serde(default)]
-    pub max_threads: u32,
-}
-
-impl KernelInfo {
-    /// The kernel and its parameters: what is told of it is as many parts.
-    pub fn details(&self) -> usize {
-        1 + self.params.as_ref().map_or(0, Vec::len)
-    }
-}
-
-/// A kernel's parameter.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ParamInfo {
-    /// Its name in the source; empty where the module does not tell it.
-    #[serde(default)]
-    pub name: Box<str>,
-    /// Its offset in the parameter memory.
-    pub offset: u32,
-    /// Its bytes.
-    pub bytes: u32,
-    /// What is known about its type.
-    pub class: ParamClass,
-}
-
-/// What the source of a kernel tells about a parameter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ParamClass {
-    /// Nothing.
-    Unknown,
-    /// An integer or an address.
-    Integer,
-    /// A floating-point number.
-    Float,
-    /// Bytes: a struct by value.
-    Bytes,
-    /// An address, and nothing else.
-    Pointer,
-    /// A number or a struct, and no address.
-    Value,
-    /// An integer, and no address.
-    Whole,
 }
 
 /// The devices of one kind on this machine.

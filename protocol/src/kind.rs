@@ -3,6 +3,7 @@
 //! Outside of a kind's own backend nothing asks which kind a device is, only what it is like ([`KindTraits`]). A new
 //! kind does not compile until [`Kind::traits`] has answered everything.
 
+use pappus_blueprint::code::{CodeFormat, Cubin, Fatbin, Hsaco, Ptx, Wasm};
 use serde::{Deserialize, Serialize};
 
 /// A kind of device.
@@ -18,7 +19,7 @@ pub enum Kind {
 }
 
 /// What a kind of device is like.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct KindTraits {
     /// Its name, as in `--device`.
     pub name: &'static str,
@@ -41,8 +42,12 @@ pub struct KindTraits {
     pub max_lease_bytes: Option<u64>,
     /// The most processes of which its driver makes contexts on one device at the same time; none where no limit is known.
     pub max_contexts: Option<usize>,
-    /// The machine code that it runs.
-    pub code: CodeFamily,
+    /// What UUIDs of slices begin with, where a GPU can be cut into such (MIG).
+    pub slices: Option<&'static str>,
+    /// Its compiler can put a check in front of every access to memory, for checked calls.
+    pub has_checks: bool,
+    /// The formats of modules that it runs.
+    pub formats: &'static [&'static dyn CodeFormat],
     /// What its driver is told and found by; none where there is no driver.
     pub environment: Option<DriverEnvironment>,
 }
@@ -61,17 +66,6 @@ pub struct DriverEnvironment {
     /// The variable for the same by positions among the devices of `visible`, for devices without a UUID of
     /// their own.
     pub positions: &'static str,
-}
-
-/// Families of machine code: the variants that a module can have, and those that a device takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CodeFamily {
-    /// `wasm`, one form for all devices.
-    Wasm,
-    /// `cubin`, `fatbin` and `ptx`, for architectures such as `sm_90`.
-    Nvidia,
-    /// `hsaco`, for architectures such as `gfx90a`.
-    Amd,
 }
 
 /// Memory of a GPU is mapped in pages of this size; weights and what lanes are lent are whole pages.
@@ -93,7 +87,9 @@ const CPU: KindTraits = KindTraits {
     page_bytes: WASM_PAGE_BYTES,
     max_lease_bytes: Some(MAX_CPU_LEASE_BYTES),
     max_contexts: None,
-    code: CodeFamily::Wasm,
+    slices: None,
+    has_checks: true,
+    formats: &[&Wasm],
     environment: None,
 };
 
@@ -108,7 +104,9 @@ const CUDA: KindTraits = KindTraits {
     max_lease_bytes: None,
     // Driver 580 on an H200: the 65th is "out of memory" (docs/benchmarks/history.md).
     max_contexts: Some(64),
-    code: CodeFamily::Nvidia,
+    slices: Some("MIG-"),
+    has_checks: false,
+    formats: &[&Cubin, &Fatbin, &Ptx],
     environment: Some(DriverEnvironment {
         passed: &["LD_LIBRARY_PATH", "CUDA_MPS_PIPE_DIRECTORY"],
         // Positions follow the bus; machine code comes from the registry alone and is loaded whole.
@@ -133,7 +131,9 @@ const HIP: KindTraits = KindTraits {
     page_bytes: GPU_PAGE_BYTES,
     max_lease_bytes: None,
     max_contexts: None,
-    code: CodeFamily::Amd,
+    slices: None,
+    has_checks: false,
+    formats: &[&Hsaco],
     environment: Some(DriverEnvironment {
         // Nothing that loads tools or pretends to another GPU (HSA_TOOLS_LIB, HSA_OVERRIDE_GFX_VERSION).
         passed: &["LD_LIBRARY_PATH"],
@@ -148,6 +148,9 @@ const HIP: KindTraits = KindTraits {
 impl Kind {
     /// All of them.
     pub const ALL: [Kind; 3] = [Kind::Cpu, Kind::Cuda, Kind::Hip];
+
+    /// The kind that is there on every machine, without a driver.
+    pub const BUILT_IN: Kind = Kind::Cpu;
 
     /// What it is like.
     pub const fn traits(self) -> &'static KindTraits {
@@ -168,6 +171,11 @@ impl KindTraits {
     /// The most whole pages in `bytes`.
     pub const fn whole_pages(&self, bytes: u64) -> u64 {
         bytes / self.page_bytes * self.page_bytes
+    }
+
+    /// True if a UUID is that of a slice.
+    pub fn is_slice(&self, uuid: &str) -> bool {
+        self.slices.is_some_and(|beginning| uuid.starts_with(beginning))
     }
 }
 

@@ -9,7 +9,7 @@ use pappus_protocol::from_worker::{FoundDevice, Survey};
 use serde_json::{Value, json};
 
 use crate::config::SandboxSettings;
-use crate::config::device::name_of;
+use crate::config::device::{BUILT_IN, name_of};
 use crate::processes::confinement::Confinement;
 use crate::processes::launcher::Launcher;
 use crate::processes::survey::{self, SurveyError};
@@ -24,7 +24,7 @@ pub fn run(program: &Path, as_json: bool, out: &mut dyn Write) -> std::io::Resul
     if as_json {
         return writeln!(out, "{}", in_json(&surveys));
     }
-    writeln!(out, "cpu  the built-in device for wasm")?;
+    writeln!(out, "{}  {BUILT_IN}", Kind::BUILT_IN)?;
     surveys.iter().try_for_each(|(kind, survey)| match survey {
         Ok(survey) => {
             survey.devices.iter().try_for_each(|device| writeln!(out, "{}", line(*kind, device)))?;
@@ -56,7 +56,7 @@ fn in_json(surveys: &[(Kind, Result<Survey, SurveyError>)]) -> Value {
             "numa_node": device.numa_node,
         })
     };
-    let mut devices = vec![json!({"name": "cpu", "kind": "cpu"})];
+    let mut devices = vec![json!({"name": Kind::BUILT_IN, "kind": Kind::BUILT_IN})];
     let (mut drivers, mut missing) = (serde_json::Map::new(), serde_json::Map::new());
     let mut mps = false;
     for (kind, survey) in surveys {

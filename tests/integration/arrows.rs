@@ -56,16 +56,17 @@ const ORDER: [(&str, &[Level]); 4] = [
     (
         "blueprint",
         &[
-            &["half", "hsaco", "limits", "ptx", "types"],
-            &["arrays", "cursor", "expression", "hints", "launch", "plan", "signatures"],
+            &["half", "limits", "types"],
+            &["arrays", "cursor", "expression", "hints", "launch", "plan"],
             &["place"],
             &["error"],
             &["read", "size"],
             &["blueprint", "format"],
             &["checked", "layout", "terms"],
             &["describe", "launches", "planner", "resolve", "weights"],
-            &["warnings"],
-            &["binding", "cache"],
+            &["kernel_info", "warnings"],
+            &["binding", "cache", "hsaco", "ptx", "signatures"],
+            &["code"],
         ],
     ),
 ];

@@ -12,7 +12,7 @@ const DEPENDENCIES: [(&str, &[&str]); 14] = [
     ("blueprint", &[]),
     ("kernels", &[]),
     ("proto", &[]),
-    ("protocol", &["shmem"]),
+    ("protocol", &["blueprint", "shmem"]),
     ("worker", &["blueprint", "protocol", "shmem", "version"]),
     ("supervisor", &["blueprint", "proto", "protocol", "shmem", "version"]),
     ("client", &["blueprint", "kernels", "proto", "shmem", "version"]),

@@ -4,13 +4,14 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use pappus_blueprint::code;
 use pappus_protocol::from_worker::CompiledModule;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{Fault, FaultCode, FromWorker, ToWorker, control};
 use pappus_shmem::memfd;
 
 use crate::channels::read_whole;
-use crate::device::{Compiler, MAX_MODULE_BYTES, cuda, hsaco};
+use crate::device::{Compiler, MAX_MODULE_BYTES};
 use crate::{Channels, Error};
 
 /// Answers jobs until the supervisor closes its pipe.
@@ -36,12 +37,8 @@ pub fn run(mut channels: Channels, compiler: &impl Compiler) -> Result<(), Error
 
 /// What a module for a device that is not here declares, with the module itself in place of machine code.
 fn describe(module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
-    let declared = match pappus_blueprint::hsaco::recognises(module) {
-        true => hsaco::declared(module),
-        false => cuda::declared(module),
-    };
-    let declared = declared.map_err(|why| Fault::new(FaultCode::BadModule, why.to_string()))?;
-    Ok((module.to_vec(), declared))
+    let declared = code::declared(module).map_err(|why| Fault::new(FaultCode::BadModule, why.0))?;
+    Ok((module.to_vec(), CompiledModule { kernels: declared.kernels, targets: declared.targets }))
 }
 
 fn answer(

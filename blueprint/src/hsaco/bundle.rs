@@ -6,7 +6,7 @@
 //! ```
 
 use super::elf::slice;
-use super::{Refused, Target};
+use super::{CodeError, Target};
 
 const MAGIC: &[u8] = b"__CLANG_OFFLOAD_BUNDLE__";
 const COMPRESSED: &[u8] = b"CCOB";
@@ -28,7 +28,7 @@ pub(super) fn is_bundle(file: &[u8]) -> bool {
 }
 
 /// The code objects in a file, at least one.
-pub(super) fn entries(file: &[u8]) -> Result<Vec<Entry<'_>>, Refused> {
+pub(super) fn entries(file: &[u8]) -> Result<Vec<Entry<'_>>, CodeError> {
     if file.starts_with(COMPRESSED) {
         return Err("a compressed bundle: build it with --no-offload-compress, or take the code objects out of it with \
                     clang-offload-bundler --unbundle"
@@ -40,7 +40,7 @@ pub(super) fn entries(file: &[u8]) -> Result<Vec<Entry<'_>>, Refused> {
     let mut table = Table(table);
     let count = table.number()?;
     if count > MAX_ENTRIES {
-        return Err(Refused(format!("a bundle of {count} entries, allowed are {MAX_ENTRIES}")));
+        return Err(CodeError(format!("a bundle of {count} entries, allowed are {MAX_ENTRIES}")));
     }
     let mut entries: Vec<Entry<'_>> = Vec::new();
     let mut unknown = Vec::new();
@@ -61,7 +61,7 @@ pub(super) fn entries(file: &[u8]) -> Result<Vec<Entry<'_>>, Refused> {
             continue;
         };
         if entries.iter().any(|entry| entry.target == Some(target)) {
-            return Err(Refused(format!("malformed: two entries of the bundle are for {target}")));
+            return Err(CodeError(format!("malformed: two entries of the bundle are for {target}")));
         }
         entries.push(Entry { target: Some(target), bytes });
     }
@@ -69,7 +69,7 @@ pub(super) fn entries(file: &[u8]) -> Result<Vec<Entry<'_>>, Refused> {
         (false, _) => Ok(entries),
         (true, true) => Err("the bundle has no code object for an AMD GPU".into()),
         (true, false) => {
-            Err(Refused(format!("the bundle has code for {unknown:?} only, which is not known here")))
+            Err(CodeError(format!("the bundle has code for {unknown:?} only, which is not known here")))
         }
     }
 }
@@ -78,16 +78,16 @@ pub(super) fn entries(file: &[u8]) -> Result<Vec<Entry<'_>>, Refused> {
 struct Table<'a>(&'a [u8]);
 
 impl<'a> Table<'a> {
-    fn number(&mut self) -> Result<u64, Refused> {
+    fn number(&mut self) -> Result<u64, CodeError> {
         let (number, rest) = self.0.split_first_chunk().ok_or("truncated: the bundle's table ends within")?;
         self.0 = rest;
         Ok(u64::from_le_bytes(*number))
     }
 
-    fn id(&mut self) -> Result<&'a str, Refused> {
+    fn id(&mut self) -> Result<&'a str, CodeError> {
         let bytes = self.number()?;
         if bytes > MAX_ID_BYTES {
-            return Err(Refused(format!("an entry's id has {bytes} bytes, allowed are {MAX_ID_BYTES}")));
+            return Err(CodeError(format!("an entry's id has {bytes} bytes, allowed are {MAX_ID_BYTES}")));
         }
         let (id, rest) =
             self.0.split_at_checked(bytes as usize).ok_or("truncated: the bundle's table ends within")?;

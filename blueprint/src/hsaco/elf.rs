@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::{Refused, Section as Writable, Variable};
+use super::{CodeError, Section as Writable, Variable};
 
 /// How the symbol of a kernel's descriptor ends.
 pub(super) const DESCRIPTOR: &str = ".kd";
@@ -135,7 +135,7 @@ pub(super) struct Elf<'a> {
 }
 
 impl<'a> Elf<'a> {
-    pub(super) fn read(file: &'a [u8]) -> Result<Self, Refused> {
+    pub(super) fn read(file: &'a [u8]) -> Result<Self, CodeError> {
         let header = file.get(..HEADER_BYTES).ok_or("truncated: shorter than the header of an ELF file")?;
         if !header.starts_with(b"\x7fELF\x02\x01\x01") {
             return Err("no code object: this is no ELF file of 64 bits, little-endian".into());
@@ -144,11 +144,13 @@ impl<'a> Elf<'a> {
         match number(18) {
             MACHINE => {}
             machine => {
-                return Err(Refused(format!("an ELF file, but not of AMD machine code (machine {machine})")));
+                return Err(CodeError(format!(
+                    "an ELF file, but not of AMD machine code (machine {machine})"
+                )));
             }
         }
         if header[7] != OS_ABI {
-            return Err(Refused(format!(
+            return Err(CodeError(format!(
                 "it is not made for AMD's HSA runtime (OS ABI {}): see --target",
                 header[7]
             )));
@@ -158,7 +160,7 @@ impl<'a> Elf<'a> {
             abi => {
                 let message =
                     "version 4, 5 or 6 of the format of code objects is needed, this one has ABI version";
-                return Err(Refused(format!("{message} {abi}: build it with -mcode-object-version=5")));
+                return Err(CodeError(format!("{message} {abi}: build it with -mcode-object-version=5")));
             }
         };
         const ET_DYN: u16 = 3;
@@ -184,7 +186,7 @@ impl<'a> Elf<'a> {
     }
 
     /// What is loaded lies in order, apart from each other, and is not too much.
-    fn check_loads(&self) -> Result<(), Refused> {
+    fn check_loads(&self) -> Result<(), CodeError> {
         let mut end = 0;
         for load in self.loads() {
             if load.address < end || load.file_bytes > load.memory_bytes {
@@ -195,7 +197,7 @@ impl<'a> Elf<'a> {
                 .checked_add(load.memory_bytes)
                 .filter(|end| *end <= MAX_IMAGE_BYTES)
                 .ok_or_else(|| {
-                    Refused(format!(
+                    CodeError(format!(
                         "loaded, it takes more than {} MiB: buffers belong into the blueprint",
                         MAX_IMAGE_BYTES >> 20
                     ))
@@ -211,7 +213,7 @@ impl<'a> Elf<'a> {
     }
 
     /// Sections agree with what is loaded. Drivers read both.
-    fn check_sections(&self) -> Result<(), Refused> {
+    fn check_sections(&self) -> Result<(), CodeError> {
         const RELOCATIONS_KINDS: [u32; 3] = [4, 9, 19];
         const CONSTRUCTORS_KINDS: [u32; 3] = [14, 15, 16];
         for section in self.sections.iter().filter(|section| section.bytes > 0) {
@@ -222,7 +224,7 @@ impl<'a> Elf<'a> {
                 return Err(CONSTRUCTORS.into());
             }
             if section.flags & (SHF_TLS | SHF_COMPRESSED) != 0 {
-                return Err(Refused(format!("section {} is of a thread or compressed", section.name)));
+                return Err(CodeError(format!("section {} is of a thread or compressed", section.name)));
             }
             if section.kind == SHT_NOTE {
                 let inside = |note: &Segment| {
@@ -244,7 +246,7 @@ impl<'a> Elf<'a> {
                         && within + section.bytes <= load.file_bytes
             });
             if !agrees {
-                return Err(Refused(format!(
+                return Err(CodeError(format!(
                     "malformed: section {} is not what is loaded there",
                     section.name
                 )));
@@ -254,7 +256,7 @@ impl<'a> Elf<'a> {
     }
 
     /// The dynamic table asks for nothing: no other library, no relocations, no constructors.
-    fn check_dynamic(&self) -> Result<(), Refused> {
+    fn check_dynamic(&self) -> Result<(), CodeError> {
         const NEEDED: u64 = 1;
         const RELOCATION_BYTES: [u64; 5] = [2, 8, 18, 22, 35];
         const CONSTRUCTORS_TAGS: [u64; 5] = [12, 13, 27, 28, 33];
@@ -282,7 +284,7 @@ impl<'a> Elf<'a> {
     }
 
     /// Reads both tables of symbols; those of the dynamic one are kept.
-    fn read_symbols(&mut self) -> Result<(), Refused> {
+    fn read_symbols(&mut self) -> Result<(), CodeError> {
         let mut symbols: HashMap<&str, Symbol<'_>> = HashMap::new();
         let mut others = Vec::new();
         let mut tables = 0;
@@ -300,7 +302,7 @@ impl<'a> Elf<'a> {
                 return Err("malformed: a table of symbols with another length".into());
             }
             if tables > 2 || table.len() / SYMBOL_BYTES > MAX_SYMBOLS {
-                return Err(Refused(format!("more than {MAX_SYMBOLS} symbols: split the module")));
+                return Err(CodeError(format!("more than {MAX_SYMBOLS} symbols: split the module")));
             }
             // The first entry means no symbol.
             for entry in table.chunks_exact(SYMBOL_BYTES).skip(1) {
@@ -310,7 +312,7 @@ impl<'a> Elf<'a> {
                     let is_local = entry[4] >> 4 == STB_LOCAL && !symbol.name.ends_with(DESCRIPTOR);
                     others.extend(Some(symbol).filter(|_| !is_local));
                 } else if !symbol.name.is_empty() && symbols.insert(symbol.name, symbol).is_some() {
-                    return Err(Refused(format!("malformed: two symbols are called {:?}", symbol.name)));
+                    return Err(CodeError(format!("malformed: two symbols are called {:?}", symbol.name)));
                 }
             }
         }
@@ -318,7 +320,7 @@ impl<'a> Elf<'a> {
         if let Some(other) =
             others.iter().find(|other| symbols.get(other.name).is_some_and(|it| it != *other))
         {
-            return Err(Refused(format!("malformed: two symbols are called {:?}", other.name)));
+            return Err(CodeError(format!("malformed: two symbols are called {:?}", other.name)));
         }
         if symbols.is_empty() {
             return Err(
@@ -329,8 +331,8 @@ impl<'a> Elf<'a> {
         Ok(())
     }
 
-    fn symbol(&self, entry: &[u8], names: &'a [u8]) -> Result<Symbol<'a>, Refused> {
-        let malformed = || Refused::from("malformed: a symbol lies outside of what it belongs to");
+    fn symbol(&self, entry: &[u8], names: &'a [u8]) -> Result<Symbol<'a>, CodeError> {
+        let malformed = || CodeError::from("malformed: a symbol lies outside of what it belongs to");
         let symbol = Symbol {
             name: name(names, u32_at(entry, 0).ok_or_else(malformed)?)?,
             kind: entry[4] & 15,
@@ -341,7 +343,7 @@ impl<'a> Elf<'a> {
         match symbol.section {
             0 => {
                 let name = symbol.name;
-                return Err(Refused(format!(
+                return Err(CodeError(format!(
                     "it needs the symbol `{name}`: link everything into one object"
                 )));
             }
@@ -379,7 +381,7 @@ impl<'a> Elf<'a> {
     }
 
     /// The one note with AMD's metadata.
-    pub(super) fn note(&self) -> Result<&'a [u8], Refused> {
+    pub(super) fn note(&self) -> Result<&'a [u8], CodeError> {
         const METADATA: u32 = 32;
         const OWNER: &[u8] = b"AMDGPU\0";
         let mut found = None;
@@ -399,7 +401,7 @@ impl<'a> Elf<'a> {
         match found {
             None => Err("it has no metadata (a note of AMDGPU): nothing tells its kernels".into()),
             Some(note) if note.len() > MAX_NOTE_BYTES => {
-                Err(Refused(format!("its metadata has {} bytes, allowed are {MAX_NOTE_BYTES}", note.len())))
+                Err(CodeError(format!("its metadata has {} bytes, allowed are {MAX_NOTE_BYTES}", note.len())))
             }
             Some(note) => Ok(note),
         }
@@ -432,12 +434,12 @@ impl<'a> Elf<'a> {
     }
 }
 
-fn segments(file: &[u8], header: &[u8]) -> Result<Vec<Segment>, Refused> {
+fn segments(file: &[u8], header: &[u8]) -> Result<Vec<Segment>, CodeError> {
     let truncated =
-        || Refused::from("truncated: its program headers, or what they name, end behind the file");
+        || CodeError::from("truncated: its program headers, or what they name, end behind the file");
     let count = usize::from(u16_at(header, 56).unwrap_or_default());
     if count > MAX_SEGMENTS || u16_at(header, 54) != Some(SEGMENT_BYTES as u16) {
-        return Err(Refused(format!("malformed: {count} program headers, allowed are {MAX_SEGMENTS}")));
+        return Err(CodeError(format!("malformed: {count} program headers, allowed are {MAX_SEGMENTS}")));
     }
     let table = slice(file, u64_at(header, 32).unwrap_or_default(), (count * SEGMENT_BYTES) as u64);
     let mut segments = Vec::with_capacity(count);
@@ -462,12 +464,12 @@ fn segments(file: &[u8], header: &[u8]) -> Result<Vec<Segment>, Refused> {
     Ok(segments)
 }
 
-fn sections<'a>(file: &'a [u8], header: &[u8]) -> Result<Vec<Section<'a>>, Refused> {
+fn sections<'a>(file: &'a [u8], header: &[u8]) -> Result<Vec<Section<'a>>, CodeError> {
     let truncated =
-        || Refused::from("truncated: its section headers, or what they name, end behind the file");
+        || CodeError::from("truncated: its section headers, or what they name, end behind the file");
     let count = usize::from(u16_at(header, 60).unwrap_or_default());
     if count > MAX_SECTIONS || u16_at(header, 58) != Some(SECTION_BYTES as u16) {
-        return Err(Refused(format!("malformed: {count} section headers, allowed are {MAX_SECTIONS}")));
+        return Err(CodeError(format!("malformed: {count} section headers, allowed are {MAX_SECTIONS}")));
     }
     let table = slice(file, u64_at(header, 40).unwrap_or_default(), (count * SECTION_BYTES) as u64);
     let mut sections = Vec::with_capacity(count);
@@ -503,12 +505,12 @@ fn sections<'a>(file: &'a [u8], header: &[u8]) -> Result<Vec<Section<'a>>, Refus
 }
 
 /// A name out of a table of names.
-fn name(table: &[u8], at: u32) -> Result<&str, Refused> {
+fn name(table: &[u8], at: u32) -> Result<&str, CodeError> {
     let rest = table.get(at as usize..).ok_or("malformed: a name lies outside of the names")?;
     let window = &rest[..rest.len().min(MAX_NAME_BYTES)];
     let end = window.iter().position(|byte| *byte == 0);
     let name = end.and_then(|end| std::str::from_utf8(&window[..end]).ok());
-    name.ok_or_else(|| Refused(format!("a name does not end within {MAX_NAME_BYTES} bytes, or is no text")))
+    name.ok_or_else(|| CodeError(format!("a name does not end within {MAX_NAME_BYTES} bytes, or is no text")))
 }
 
 /// One note, and what is behind it.

@@ -5,7 +5,8 @@ use std::collections::HashSet;
 
 use super::elf::{DESCRIPTOR, Elf, u32_at, u64_at};
 use super::metadata::{ToldArgument, ToldKernel};
-use super::{MAX_ARGUMENTS, MAX_KERNELS, MAX_NAME_BYTES, Refused, Target};
+use super::{CodeError, MAX_ARGUMENTS, MAX_KERNELS, MAX_NAME_BYTES, Target};
+use crate::kernel_info::{KernelInfo, ParamClass, ParamInfo};
 
 /// Bytes of a kernel descriptor.
 const DESCRIPTOR_BYTES: usize = 64;
@@ -54,6 +55,25 @@ pub struct Argument {
     pub bytes: u32,
     /// True if the argument is an address; the note does not tell numbers from structs.
     pub is_pointer: bool,
+}
+
+impl From<&Kernel> for KernelInfo {
+    fn from(kernel: &Kernel) -> Self {
+        let param = |argument: &Argument| ParamInfo {
+            name: Box::default(),
+            offset: argument.offset,
+            bytes: argument.bytes,
+            class: if argument.is_pointer { ParamClass::Pointer } else { ParamClass::Value },
+        };
+        Self {
+            name: kernel.name.clone(),
+            params: Some(kernel.arguments.iter().map(param).collect()),
+            local_bytes: kernel.private_bytes,
+            shared_bytes: kernel.lds_bytes,
+            max_threads: kernel.max_threads,
+            ..Self::default()
+        }
+    }
 }
 
 /// Arguments that the driver fills in by itself, from the launch alone, with their sizes.
@@ -106,7 +126,7 @@ pub(super) fn check(
     told: Vec<ToldKernel<'_>>,
     elf: &Elf<'_>,
     target: Target,
-) -> Result<Vec<Kernel>, Refused> {
+) -> Result<Vec<Kernel>, CodeError> {
     if told.is_empty() {
         return Err("the module has no kernel".into());
     }
@@ -116,11 +136,11 @@ pub(super) fn check(
     for told in told {
         let name = told.name.filter(|name| !name.is_empty()).ok_or("malformed: a kernel without a name")?;
         if !names.insert(name) {
-            return Err(Refused(format!("malformed: two kernels are called {name:?}")));
+            return Err(CodeError(format!("malformed: two kernels are called {name:?}")));
         }
         let kernel = judge(name, &told, elf, target).map_err(|why| match why {
-            Why::Malformed(what) => Refused(format!("malformed: kernel `{name}`: {what}")),
-            Why::Needs(what) => Refused(format!("kernel `{name}` {what}")),
+            Why::Malformed(what) => CodeError(format!("malformed: kernel `{name}`: {what}")),
+            Why::Needs(what) => CodeError(format!("kernel `{name}` {what}")),
         })?;
         arguments += kernel.arguments.len();
         name_bytes += name.len();
@@ -128,7 +148,7 @@ pub(super) fn check(
     }
     match arguments <= MAX_ARGUMENTS && name_bytes <= MAX_NAME_BYTES {
         true => Ok(kernels),
-        false => Err(Refused(format!(
+        false => Err(CodeError(format!(
             "{} kernels with {arguments} parameters and {name_bytes} bytes of names, allowed are {MAX_KERNELS}, \
              {MAX_ARGUMENTS} and {MAX_NAME_BYTES}: split the module",
             kernels.len()

@@ -1,7 +1,7 @@
 //! The note of a code object: what it is made for, its kernels, and what each takes, as the compiler wrote it down.
 //! "Code Object V5 Metadata".
 
-use super::Refused;
+use super::CodeError;
 use super::msgpack::Reader;
 
 /// Keys of one map.
@@ -48,7 +48,7 @@ pub(super) struct ToldArgument<'a> {
 }
 
 /// Reads a note's content.
-pub(super) fn read(note: &[u8]) -> Result<Told<'_>, Refused> {
+pub(super) fn read(note: &[u8]) -> Result<Told<'_>, CodeError> {
     let mut reader = Reader::new(note);
     let (mut version, mut target, mut kernels) = (None, None, None);
     let mut arguments_left = MAX_ARGUMENTS;
@@ -61,7 +61,7 @@ pub(super) fn read(note: &[u8]) -> Result<Told<'_>, Refused> {
                 let mut read = Vec::new();
                 for _ in 0..count {
                     if read.len() == super::MAX_KERNELS {
-                        return Err(Refused(format!(
+                        return Err(CodeError(format!(
                             "more than {} kernels: split the module",
                             super::MAX_KERNELS
                         )));
@@ -88,7 +88,7 @@ pub(super) fn read(note: &[u8]) -> Result<Told<'_>, Refused> {
         Some([1, 1]) => 4,
         Some([1, 2]) => 5,
         version => {
-            return Err(Refused(format!(
+            return Err(CodeError(format!(
                 "its metadata has version {version:?}, [1, 1] and [1, 2] are known"
             )));
         }
@@ -100,11 +100,11 @@ pub(super) fn read(note: &[u8]) -> Result<Told<'_>, Refused> {
 /// Reads a map. What `each` does not know it leaves unread.
 fn for_each_entry<'a>(
     reader: &mut Reader<'a>,
-    mut each: impl FnMut(&'a str, &mut Reader<'a>) -> Result<bool, Refused>,
-) -> Result<(), Refused> {
+    mut each: impl FnMut(&'a str, &mut Reader<'a>) -> Result<bool, CodeError>,
+) -> Result<(), CodeError> {
     let pairs = reader.map()?;
     if pairs > MAX_KEYS {
-        return Err(Refused(format!(
+        return Err(CodeError(format!(
             "malformed: a map of {pairs} keys in its metadata, allowed are {MAX_KEYS}"
         )));
     }
@@ -113,7 +113,7 @@ fn for_each_entry<'a>(
         let key = reader.text()?;
         // Of two, another reader might take the other.
         if keys.contains(&key) {
-            return Err(Refused(format!("malformed: {key:?} is in its metadata twice")));
+            return Err(CodeError(format!("malformed: {key:?} is in its metadata twice")));
         }
         keys.push(key);
         if !each(key, reader)? {
@@ -123,7 +123,7 @@ fn for_each_entry<'a>(
     Ok(())
 }
 
-fn kernel<'a>(reader: &mut Reader<'a>, arguments_left: &mut usize) -> Result<ToldKernel<'a>, Refused> {
+fn kernel<'a>(reader: &mut Reader<'a>, arguments_left: &mut usize) -> Result<ToldKernel<'a>, CodeError> {
     let mut kernel = ToldKernel::default();
     for_each_entry(reader, |key, reader| {
         match key {
@@ -158,7 +158,7 @@ fn kernel<'a>(reader: &mut Reader<'a>, arguments_left: &mut usize) -> Result<Tol
     Ok(kernel)
 }
 
-fn argument<'a>(reader: &mut Reader<'a>) -> Result<ToldArgument<'a>, Refused> {
+fn argument<'a>(reader: &mut Reader<'a>) -> Result<ToldArgument<'a>, CodeError> {
     let (mut offset, mut bytes, mut kind) = (None, None, None);
     for_each_entry(reader, |key, reader| {
         match key {
@@ -176,9 +176,9 @@ fn argument<'a>(reader: &mut Reader<'a>) -> Result<ToldArgument<'a>, Refused> {
 }
 
 /// An array of exactly so many numbers.
-fn numbers<const N: usize>(reader: &mut Reader<'_>) -> Result<[u64; N], Refused> {
+fn numbers<const N: usize>(reader: &mut Reader<'_>) -> Result<[u64; N], CodeError> {
     if reader.array()? as usize != N {
-        return Err(Refused(format!("malformed: its metadata has an array of other than {N} numbers")));
+        return Err(CodeError(format!("malformed: its metadata has an array of other than {N} numbers")));
     }
     let mut numbers = [0; N];
     for number in &mut numbers {

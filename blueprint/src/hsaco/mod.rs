@@ -38,23 +38,14 @@ pub use target::Target;
 
 use elf::Elf;
 
+use crate::kernel_info::CodeError;
+
 /// Kernels of an object, and arguments of all of them that a launch passes.
 pub const MAX_KERNELS: usize = 1024;
 /// See [`MAX_KERNELS`].
 pub const MAX_ARGUMENTS: usize = 8192;
 /// Bytes of all kernels' names.
 pub const MAX_NAME_BYTES: usize = 64 << 10;
-
-/// Why bytes are no code object that can run here, in words for its author.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Refused(pub(crate) String);
-
-impl From<&str> for Refused {
-    fn from(why: &str) -> Self {
-        Self(why.to_owned())
-    }
-}
 
 /// One code object, judged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,18 +100,18 @@ pub fn recognises(bytes: &[u8]) -> bool {
 }
 
 /// Every code object in a file, each judged.
-pub fn read(file: &[u8]) -> Result<Vec<CodeObject<'_>>, Refused> {
+pub fn read(file: &[u8]) -> Result<Vec<CodeObject<'_>>, CodeError> {
     bundle::entries(file)?.into_iter().map(|entry| judge(&entry)).collect()
 }
 
 /// The code object that suits a device best, judged.
-pub fn pick<'a>(file: &'a [u8], device: &Target) -> Result<CodeObject<'a>, Refused> {
+pub fn pick<'a>(file: &'a [u8], device: &Target) -> Result<CodeObject<'a>, CodeError> {
     let entries = bundle::entries(file)?;
     if let [bundle::Entry { target: None, .. }] = &entries[..] {
         let object = judge(&entries[0])?;
         return match object.target.suits(device) {
             Some(_) => Ok(object),
-            None => Err(Refused(format!("it is made for {}, the device is {device}", object.target))),
+            None => Err(CodeError(format!("it is made for {}, the device is {device}", object.target))),
         };
     }
     let suiting = entries.iter().filter_map(|entry| Some((entry.target?.suits(device)?, entry)));
@@ -129,14 +120,14 @@ pub fn pick<'a>(file: &'a [u8], device: &Target) -> Result<CodeObject<'a>, Refus
         None => {
             let there: Vec<_> =
                 entries.iter().filter_map(|entry| entry.target).map(|t| t.to_string()).collect();
-            Err(Refused(format!("the bundle has code for {}, the device is {device}", there.join(", "))))
+            Err(CodeError(format!("the bundle has code for {}, the device is {device}", there.join(", "))))
         }
     }
 }
 
 /// Kernels that every one of the objects has, with the same parameters: a function may rely on them whichever object
 /// will run.
-pub fn common_kernels(objects: &[CodeObject<'_>]) -> Result<Vec<Kernel>, Refused> {
+pub fn common_kernels(objects: &[CodeObject<'_>]) -> Result<Vec<Kernel>, CodeError> {
     let Some((first, others)) = objects.split_first() else { return Ok(Vec::new()) };
     let mut common = Vec::new();
     for kernel in &first.kernels {
@@ -146,7 +137,7 @@ pub fn common_kernels(objects: &[CodeObject<'_>]) -> Result<Vec<Kernel>, Refused
         for (object, twin) in twins {
             match twin {
                 Some(twin) if twin.arguments != kernel.arguments => {
-                    return Err(Refused(format!(
+                    return Err(CodeError(format!(
                         "kernel `{}` takes other arguments for {} than for {}",
                         kernel.name, object.target, first.target
                     )));
@@ -174,18 +165,20 @@ fn processor(target: &str) -> Option<&str> {
     rest.strip_prefix("unknown").unwrap_or(rest).strip_prefix('-')
 }
 
-fn judge<'a>(entry: &bundle::Entry<'a>) -> Result<CodeObject<'a>, Refused> {
+fn judge<'a>(entry: &bundle::Entry<'a>) -> Result<CodeObject<'a>, CodeError> {
     let elf = Elf::read(entry.bytes)?;
     let target = Target::of_flags(elf.flags, elf.version)?;
     if let Some(named) = entry.target.filter(|named| *named != target) {
-        return Err(Refused(format!("the bundle says that it is made for {named}, the object for {target}")));
+        return Err(CodeError(format!(
+            "the bundle says that it is made for {named}, the object for {target}"
+        )));
     }
     let told = metadata::read(elf.note()?)?;
     if told.version != elf.version.min(5) {
         return Err("malformed: its header and its note have different versions".into());
     }
     if Target::of_text(processor(told.target).unwrap_or_default()) != Some(target) {
-        return Err(Refused(format!(
+        return Err(CodeError(format!(
             "malformed: its header says that it is made for {target}, its note for {:?}",
             told.target
         )));

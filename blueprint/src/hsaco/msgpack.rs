@@ -1,7 +1,7 @@
 //! MessagePack, as much as notes of code objects use: read in place, item by item, without building a tree. Every step
 //! consumes a byte of the input, so that nothing takes longer than it is long.
 
-use super::Refused;
+use super::CodeError;
 
 /// What begins at a place of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl<'a> Reader<'a> {
     }
 
     /// How many pairs a map has; they follow.
-    pub(super) fn map(&mut self) -> Result<u32, Refused> {
+    pub(super) fn map(&mut self) -> Result<u32, CodeError> {
         match self.item()? {
             Item::Map(pairs) => Ok(pairs),
             _ => Err(wrong("a map")),
@@ -42,21 +42,21 @@ impl<'a> Reader<'a> {
     }
 
     /// How many items an array has; they follow.
-    pub(super) fn array(&mut self) -> Result<u32, Refused> {
+    pub(super) fn array(&mut self) -> Result<u32, CodeError> {
         match self.item()? {
             Item::Array(items) => Ok(items),
             _ => Err(wrong("an array")),
         }
     }
 
-    pub(super) fn text(&mut self) -> Result<&'a str, Refused> {
+    pub(super) fn text(&mut self) -> Result<&'a str, CodeError> {
         match self.item()? {
             Item::Text(bytes) => std::str::from_utf8(bytes).map_err(|_| wrong("a text")),
             _ => Err(wrong("a text")),
         }
     }
 
-    pub(super) fn number(&mut self) -> Result<u64, Refused> {
+    pub(super) fn number(&mut self) -> Result<u64, CodeError> {
         match self.item()? {
             Item::Number(number) => Ok(number),
             _ => Err(wrong("a number")),
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A truth value; some compilers write 0 and 1.
-    pub(super) fn flag(&mut self) -> Result<bool, Refused> {
+    pub(super) fn flag(&mut self) -> Result<bool, CodeError> {
         match self.item()? {
             Item::Flag(flag) => Ok(flag),
             Item::Number(number @ 0..=1) => Ok(number == 1),
@@ -73,7 +73,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Passes over one item with everything in it.
-    pub(super) fn skip(&mut self) -> Result<(), Refused> {
+    pub(super) fn skip(&mut self) -> Result<(), CodeError> {
         let mut left = 1u64;
         while left > 0 {
             left -= 1;
@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn item(&mut self) -> Result<Item<'a>, Refused> {
+    fn item(&mut self) -> Result<Item<'a>, CodeError> {
         let [kind] = self.take()?;
         Ok(match kind {
             0x00..=0x7f => Item::Number(kind.into()),
@@ -133,7 +133,7 @@ impl<'a> Reader<'a> {
     }
 
     /// An array or a map; each of its items has at least one byte.
-    fn items(&self, count: u64, each: u64) -> Result<Item<'a>, Refused> {
+    fn items(&self, count: u64, each: u64) -> Result<Item<'a>, CodeError> {
         if count * each > self.rest.len() as u64 {
             return Err(truncated());
         }
@@ -142,7 +142,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A number of 1, 2, 4 or 8 bytes.
-    fn length(&mut self, power: u8) -> Result<u64, Refused> {
+    fn length(&mut self, power: u8) -> Result<u64, CodeError> {
         Ok(match power {
             0 => u64::from(u8::from_be_bytes(self.take()?)),
             1 => u64::from(u16::from_be_bytes(self.take()?)),
@@ -151,17 +151,17 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn pass(&mut self, bytes: u64) -> Result<Item<'a>, Refused> {
+    fn pass(&mut self, bytes: u64) -> Result<Item<'a>, CodeError> {
         self.bytes(bytes).map(|_| Item::Other)
     }
 
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Refused> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], CodeError> {
         let (taken, rest) = self.rest.split_first_chunk().ok_or_else(truncated)?;
         self.rest = rest;
         Ok(*taken)
     }
 
-    fn bytes(&mut self, count: u64) -> Result<&'a [u8], Refused> {
+    fn bytes(&mut self, count: u64) -> Result<&'a [u8], CodeError> {
         let count = usize::try_from(count).map_err(|_| truncated())?;
         let (taken, rest) = self.rest.split_at_checked(count).ok_or_else(truncated)?;
         self.rest = rest;
@@ -169,12 +169,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn truncated() -> Refused {
+fn truncated() -> CodeError {
     "truncated: its note ends within".into()
 }
 
-fn wrong(expected: &str) -> Refused {
-    Refused(format!("malformed: its note has something else where {expected} belongs"))
+fn wrong(expected: &str) -> CodeError {
+    CodeError(format!("malformed: its note has something else where {expected} belongs"))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What code is made for: a processor, and the settings of its memory's error correction (SRAM-ECC) and of its retries
 //! after page faults (XNACK), which each instruction depends on. `gfx90a:sramecc+:xnack-`.
 
-use super::Refused;
+use super::CodeError;
 
 /// A processor, or a family of them that code can be made for.
 #[derive(Debug, PartialEq, Eq)]
@@ -103,22 +103,22 @@ impl Target {
     }
 
     /// As the header of an object of this version tells.
-    pub(super) fn of_flags(flags: u32, version: u8) -> Result<Self, Refused> {
+    pub(super) fn of_flags(flags: u32, version: u8) -> Result<Self, CodeError> {
         const GENERIC_VERSION: u32 = 0xff00_0000;
         const KNOWN: u32 = 0xfff;
         let machine = (flags & 0xff) as u8;
         let Some(processor) = PROCESSORS.iter().find(|processor| processor.machine == machine) else {
-            return Err(Refused(format!(
+            return Err(CodeError(format!(
                 "it is made for a processor that is not known here (machine {machine:#x})"
             )));
         };
         let is_family = processor.name == processor.family;
         let generic = if version >= 6 { GENERIC_VERSION } else { 0 };
         if flags & !(KNOWN | generic) != 0 {
-            return Err(Refused(format!("malformed: unknown flags {flags:#x} in its header")));
+            return Err(CodeError(format!("malformed: unknown flags {flags:#x} in its header")));
         }
         if is_family && version < 6 {
-            return Err(Refused(format!("malformed: code for {} before version 6", processor.name)));
+            return Err(CodeError(format!("malformed: code for {} before version 6", processor.name)));
         }
         let setting = |bits: u32| match bits {
             // The processor has no such setting, or either will do.

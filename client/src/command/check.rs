@@ -200,7 +200,7 @@ fn open_modules(package: &Package) -> Result<Vec<Opened>> {
                         misfits.push(misfit);
                     }
                 }
-                let told = kernels.iter().any(|kernel| kernel.params.is_some());
+                let told = kernels.iter().any(|kernel| kernel.info.params.is_some());
                 tells = if told { Tells::Parameters } else { Tells::Names };
             }
             opened.push(Opened { module: module.name.clone(), path: file.path().to_owned(), tells });

@@ -3,7 +3,9 @@
 use std::io::Write;
 use std::path::Path;
 
-use pappus_client::kernels::{self, Figures, Kernel, Param, Part};
+use pappus_blueprint::code::{Figures, Kernel, Part};
+use pappus_blueprint::kernel_info::ParamInfo;
+use pappus_client::kernels;
 use pappus_client::variants;
 use serde_json::{Map, Value, json};
 
@@ -21,30 +23,35 @@ pub(crate) fn show(path: &Path, as_json: bool, out: &mut dyn Write) -> Result<()
     let parts = kernels::of_file(&file)?;
     if as_json {
         let parts: Vec<Value> = parts.iter().map(part).collect();
-        return Ok(writeln!(out, "{}", json!({"file": path, "format": file.format, "parts": parts}))?);
+        return Ok(writeln!(out, "{}", json!({"file": path, "format": file.format.name(), "parts": parts}))?);
     }
     for part in &parts {
         let target = if part.target.is_empty() { "" } else { " for " };
-        let head =
-            format!("{}: {}{target}{}{}", path.display(), file.format, part.target, words(&part.figures));
+        let head = format!(
+            "{}: {}{target}{}{}",
+            path.display(),
+            file.format.name(),
+            part.target,
+            words(&part.figures)
+        );
         let Some(kernels) = &part.kernels else {
             writeln!(out, "{head}: only a driver can tell its kernels")?;
             continue;
         };
         writeln!(out, "{head}")?;
         for kernel in kernels {
-            let params = match &kernel.params {
+            let params = match &kernel.info.params {
                 None => "not told".to_owned(),
                 Some(params) => params.iter().map(param).collect::<Vec<_>>().join(", "),
             };
-            writeln!(out, "  {}({params}){}", kernel.name, words(&kernel.figures))?;
+            writeln!(out, "  {}({params}){}", kernel.info.name, words(&kernel.figures))?;
         }
     }
     Ok(())
 }
 
 /// `8 pointer x`.
-fn param(param: &Param) -> String {
+fn param(param: &ParamInfo) -> String {
     shown_param(param.bytes, param.class.name(), &param.name)
 }
 
@@ -96,13 +103,13 @@ fn part(part: &Part) -> Value {
 }
 
 fn kernel(kernel: &Kernel) -> Value {
-    let param = |param: &Param| {
+    let param = |param: &ParamInfo| {
         let class = param.class.name();
         json!({"name": param.name, "offset": param.offset, "bytes": param.bytes, "type": class})
     };
-    let params = kernel.params.as_ref().map(|params| params.iter().map(param).collect::<Vec<_>>());
+    let params = kernel.info.params.as_ref().map(|params| params.iter().map(param).collect::<Vec<_>>());
     let mut value = with(Map::new(), &kernel.figures);
-    value.insert("name".into(), kernel.name.clone().into());
+    value.insert("name".into(), kernel.info.name.clone().into());
     value.insert("params".into(), params.into());
     value.into()
 }

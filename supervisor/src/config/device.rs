@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use pappus_protocol::Kind;
-use pappus_protocol::device_memory::{WASM_PAGE_BYTES, whole_gpu_pages};
+use pappus_protocol::device_memory::whole_gpu_pages;
 use pappus_protocol::from_worker::{FoundDevice, Survey};
 
 use super::request::{DeviceRequest, Selector};
@@ -59,6 +59,8 @@ pub struct DeviceConfig {
     pub under_mps: bool,
 }
 
+/// What a device that needs no driver is called.
+pub(crate) const BUILT_IN: &str = "the built-in device for wasm";
 /// What a process takes of a GPU's memory before any lease, until workers say what it really is.
 const CONTEXT_BYTES: u64 = 540 << 20;
 /// The most that an MPS daemon serves on one device ("Multi-Process Service", NVIDIA, section "Limitations": 48 clients).
@@ -102,23 +104,23 @@ impl DeviceConfig {
 
     /// How many of a device's `workers` one domain may have.
     pub(super) fn per_domain(&self, workers: usize) -> usize {
-        match (self.kind, self.turns) {
+        match (self.kind.traits().has_driver, self.turns) {
             // More than there are processors make no domain faster.
-            (Kind::Cpu, _) => workers.min(limits::processors().max(2)),
-            (_, true) => 1,
-            (_, false) => workers.min(GPU_WORKERS_PER_DOMAIN),
+            (false, _) => workers.min(limits::processors().max(2)),
+            (true, true) => 1,
+            (true, false) => workers.min(GPU_WORKERS_PER_DOMAIN),
         }
     }
 
-    fn cpu(request: &DeviceRequest) -> Result<Self, ConfigError> {
+    fn built_in(request: &DeviceRequest) -> Result<Self, ConfigError> {
         let workers = request.workers.unwrap_or(CPU_WORKERS);
         let device = Self {
             name: request.selector.to_string(),
-            kind: Kind::Cpu,
+            kind: request.selector.kind(),
             uuid: String::new(),
             arch: String::new(),
             driver: String::new(),
-            description: "the built-in device for wasm".to_owned(),
+            description: BUILT_IN.to_owned(),
             numa_node: None,
             workers,
             lanes: 1,
@@ -141,20 +143,21 @@ impl DeviceConfig {
 
     /// Checks what settings demand of each other and of the device.
     pub(super) fn check(self, request: &DeviceRequest) -> Result<Self, ConfigError> {
+        let traits = self.kind.traits();
         if self.memory_bytes > self.there_bytes {
             let (asked, there, name) = (iec(self.memory_bytes), iec(self.there_bytes), &self.name);
-            return Err(request.bad(match self.kind {
-                Kind::Cpu => format!("memory is {asked}, expected at most {there}: ask for less"),
-                _ => format!("memory is {asked}, but {name} has {there}: ask for less"),
+            return Err(request.bad(match traits.has_own_memory {
+                false => format!("memory is {asked}, expected at most {there}: ask for less"),
+                true => format!("memory is {asked}, but {name} has {there}: ask for less"),
             }));
         }
-        if self.kind == Kind::Cpu && self.memory_bytes < WASM_PAGE_BYTES {
+        if !traits.has_own_memory && self.memory_bytes < traits.page_bytes {
             let memory = iec(self.memory_bytes);
             return Err(
                 request.bad(format!("memory is {memory}, but a call takes 64KiB at least: give it more"))
             );
         }
-        match self.kind.traits().has_own_memory {
+        match traits.has_own_memory {
             true => self.check_contexts(request)?.check_standbys(request),
             false => self.check_standbys(request),
         }
@@ -279,7 +282,7 @@ fn default_memory(free_bytes: u64) -> u64 {
 
 /// A slice keeps its UUID as its name, since positions count whole GPUs.
 pub(crate) fn name_of(kind: Kind, found: &FoundDevice) -> String {
-    match found.uuid.starts_with("MIG-") {
+    match kind.traits().is_slice(&found.uuid) {
         true => format!("{kind}:{}", found.uuid),
         false => format!("{kind}:{}", found.index),
     }
@@ -320,9 +323,9 @@ fn resolve_one(
     let none = Survey::default();
     let survey = surveys.get(&kind).unwrap_or(&none);
     let is_named =
-        |found: &FoundDevice| all.iter().any(|r| r.selector == Selector::MigUuid(found.uuid.clone()));
+        |found: &FoundDevice| all.iter().any(|r| r.selector == Selector::SliceUuid(kind, found.uuid.clone()));
     let found: Vec<&FoundDevice> = match &request.selector {
-        Selector::Cpu(_) => return Ok(vec![DeviceConfig::cpu(request)?]),
+        Selector::BuiltIn(..) => return Ok(vec![DeviceConfig::built_in(request)?]),
         // A container may see nothing but a slice; slices that were named have settings of their own.
         Selector::AllGpus(_) => survey.devices.iter().filter(|d| !is_named(d)).collect(),
         Selector::Gpu(_, index) => {
@@ -332,7 +335,7 @@ fn resolve_one(
             let begins = |d: &&FoundDevice| d.uuid.to_lowercase().starts_with(&uuid.to_lowercase());
             survey.devices.iter().filter(begins).collect()
         }
-        Selector::MigUuid(uuid) => survey.devices.iter().filter(|d| d.uuid == *uuid).collect(),
+        Selector::SliceUuid(_, uuid) => survey.devices.iter().filter(|d| d.uuid == *uuid).collect(),
     };
     match (&request.selector, found.len()) {
         (_, 0) => Err(ConfigError::Device {
@@ -361,7 +364,9 @@ pub fn default_devices(surveys: &Surveys) -> Result<(Vec<DeviceConfig>, Vec<Conf
         }
     }
     if devices.is_empty() {
-        devices.push(DeviceConfig::cpu(&DeviceRequest::plain(Selector::Cpu(0), "cpu"))?);
+        let first = Selector::BuiltIn(Kind::BUILT_IN, 0);
+        let text = first.to_string();
+        devices.push(DeviceConfig::built_in(&DeviceRequest::plain(first, &text))?);
     }
     Ok((devices, left_out))
 }

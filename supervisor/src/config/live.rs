@@ -146,14 +146,14 @@ impl DeviceConfig {
 
     /// True if a request means this device.
     pub fn is_meant(&self, selector: &Selector) -> bool {
-        let is_slice = self.uuid.starts_with("MIG-");
+        let is_slice = self.kind.traits().is_slice(&self.uuid);
         match selector {
             Selector::AllGpus(kind) => self.kind == *kind,
-            Selector::Cpu(_) | Selector::Gpu(..) => self.name == selector.to_string(),
+            Selector::BuiltIn(..) | Selector::Gpu(..) => self.name == selector.to_string(),
             Selector::GpuUuid(kind, uuid) => {
                 self.kind == *kind && !is_slice && self.uuid.to_lowercase().starts_with(&uuid.to_lowercase())
             }
-            Selector::MigUuid(uuid) => self.uuid == *uuid,
+            Selector::SliceUuid(_, uuid) => self.uuid == *uuid,
         }
     }
 
@@ -169,8 +169,8 @@ impl DeviceConfig {
     fn selector(&self) -> Selector {
         match self.uuid.is_empty() {
             true => {
-                let index = self.name.strip_prefix("cpu:").and_then(|index| index.parse().ok());
-                Selector::Cpu(index.unwrap_or(0))
+                let index = self.name.split_once(':').and_then(|(_, index)| index.parse().ok());
+                Selector::BuiltIn(self.kind, index.unwrap_or(0))
             }
             false => Selector::GpuUuid(self.kind, self.uuid.clone()),
         }
@@ -239,7 +239,10 @@ mod tests {
             assert!(why.contains(words), "{why}");
         }
         let cpu = device("cpu:workers=2");
-        assert!(device("cpu:3:workers=2").is_meant(&Selector::Cpu(3)) && !cpu.is_meant(&Selector::Cpu(3)));
+        assert!(
+            device("cpu:3:workers=2").is_meant(&Selector::BuiltIn(Kind::Cpu, 3))
+                && !cpu.is_meant(&Selector::BuiltIn(Kind::Cpu, 3))
+        );
         assert!(change(&cpu, &[("lanes", "2")]).unwrap_err().contains("one lane"));
         assert!(change(&cpu, &[("memory", "1KiB")]).unwrap_err().contains("64KiB"));
         assert_eq!(

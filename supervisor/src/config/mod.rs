@@ -260,7 +260,7 @@ impl Config {
     }
 }
 
-/// Devices as asked for. A mistake about the CPU is known without a look at the machine.
+/// Devices as asked for. A mistake about a built-in device is known without a look at the machine.
 fn requests(texts: &[String], wrong: &mut Vec<ConfigError>) -> Vec<DeviceRequest> {
     let mut requests: Vec<DeviceRequest> = Vec::new();
     for text in texts {
@@ -268,7 +268,7 @@ fn requests(texts: &[String], wrong: &mut Vec<ConfigError>) -> Vec<DeviceRequest
         if requests.iter().any(|other| other.selector == request.selector) {
             wrong.push(given_twice(&request.selector.to_string()));
         }
-        if matches!(request.selector, request::Selector::Cpu(_)) {
+        if matches!(request.selector, request::Selector::BuiltIn(..)) {
             kept(wrong, device::resolve(std::slice::from_ref(&request), &device::Surveys::new()));
         }
         requests.push(request);

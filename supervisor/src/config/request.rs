@@ -18,25 +18,27 @@ use crate::limits;
 /// Which device is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
-    /// A built-in device: `cpu` is the first one, `cpu:1` the second.
-    Cpu(u32),
+    /// A device that needs no driver: `cpu` is the first one, `cpu:1` the second.
+    BuiltIn(Kind, u32),
     /// Every GPU of a kind that there is.
     AllGpus(Kind),
     /// A GPU by its position on the bus.
     Gpu(Kind, u32),
     /// A GPU by its UUID, `GPU-…`, or the beginning of it.
     GpuUuid(Kind, String),
-    /// A slice of an NVIDIA GPU by its UUID, `MIG-…`.
-    MigUuid(String),
+    /// A slice of a GPU by its UUID, such as `MIG-…`.
+    SliceUuid(Kind, String),
 }
 
 impl Selector {
     /// What kind of device it is.
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Cpu(_) => Kind::Cpu,
-            Self::AllGpus(kind) | Self::Gpu(kind, _) | Self::GpuUuid(kind, _) => *kind,
-            Self::MigUuid(_) => Kind::Cuda,
+            Self::BuiltIn(kind, _)
+            | Self::AllGpus(kind)
+            | Self::Gpu(kind, _)
+            | Self::GpuUuid(kind, _)
+            | Self::SliceUuid(kind, _) => *kind,
         }
     }
 }
@@ -44,11 +46,10 @@ impl Selector {
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Cpu(0) => f.write_str("cpu"),
-            Self::Cpu(index) => write!(f, "cpu:{index}"),
+            Self::BuiltIn(kind, 0) => write!(f, "{kind}"),
             Self::AllGpus(kind) => write!(f, "{kind}:all"),
-            Self::Gpu(kind, index) => write!(f, "{kind}:{index}"),
-            Self::GpuUuid(_, uuid) | Self::MigUuid(uuid) => write!(f, "{}:{uuid}", self.kind()),
+            Self::BuiltIn(kind, index) | Self::Gpu(kind, index) => write!(f, "{kind}:{index}"),
+            Self::GpuUuid(kind, uuid) | Self::SliceUuid(kind, uuid) => write!(f, "{kind}:{uuid}"),
         }
     }
 }
@@ -123,12 +124,9 @@ impl DeviceRequest {
         self.min_residency.unwrap_or(Duration::from_nanos(limits::RESIDENCY_NS))
     }
 
-    fn is_cpu(&self) -> bool {
-        self.selector.kind() == Kind::Cpu
-    }
-
     fn no_setting(&self, setting: &str) -> ConfigError {
-        let there_are = if self.is_cpu() { CPU_SETTINGS } else { GPU_SETTINGS };
+        let has_driver = self.selector.kind().traits().has_driver;
+        let there_are = if has_driver { GPU_SETTINGS } else { CPU_SETTINGS };
         bad("device", &self.text, format!("{setting:?} is no setting of it; there are {there_are}"))
     }
 
@@ -143,7 +141,8 @@ impl DeviceRequest {
     }
 
     fn set(&mut self, key: &str, value: &str, setting: &str) -> Result<(), ConfigError> {
-        let gpu = !self.is_cpu();
+        let kind = self.selector.kind();
+        let gpu = kind.traits().has_driver;
         match key {
             "workers" => self.workers = Some(self.number(key, value, 1, limits::MAX_WORKERS)?),
             "standbys" => self.standbys = Some(self.number(key, value, 0, limits::MAX_WORKERS)?),
@@ -183,7 +182,9 @@ impl DeviceRequest {
             "lanes" if gpu => {
                 self.lanes = Some(self.number(key, value, 1, limits::MAX_LANES as usize)? as u32)
             }
-            "lanes" => return Err(self.bad("a cpu worker has one lane: give it more workers instead")),
+            "lanes" => {
+                return Err(self.bad(format!("a {kind} worker has one lane: give it more workers instead")));
+            }
             "weights" => self.weights_bytes = Some(self.bytes(key, value)?),
             "stack" if gpu => self.stack_bytes = Some(self.bytes(key, value)?),
             "scrub" if gpu => {
@@ -229,49 +230,50 @@ impl DeviceRequest {
 
 /// Splits into what names the device and what sets it up.
 pub(super) fn select(text: &str) -> Result<(Selector, &str), ConfigError> {
-    let wrong = |why: &str| bad("device", text, why);
+    let wrong = |why: String| bad("device", text, why);
     let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
-    match kind {
-        "cpu" => {
-            let (which, settings) = rest.split_once(':').unwrap_or((rest, ""));
-            if which.is_empty() || which.contains('=') {
-                return Ok((Selector::Cpu(0), rest));
-            }
-            let index = which.parse().ok().filter(|index| *index < limits::MAX_CPU_DEVICES);
-            let most = limits::MAX_CPU_DEVICES - 1;
-            let index = index.ok_or_else(|| {
-                wrong(&format!("expected cpu, cpu:1 to cpu:{most}, then settings, e.g. cpu:1:workers=2"))
-            })?;
-            Ok((Selector::Cpu(index), settings))
+    let kind: Kind = kind.parse().map_err(|_| wrong(known()))?;
+    let (which, settings) = rest.split_once(':').unwrap_or((rest, ""));
+    if !kind.traits().has_driver {
+        if which.is_empty() || which.contains('=') {
+            return Ok((Selector::BuiltIn(kind, 0), rest));
         }
-        "cuda" | "hip" => {
-            let kind = if kind == "hip" { Kind::Hip } else { Kind::Cuda };
-            let (which, settings) = rest.split_once(':').unwrap_or((rest, ""));
-            let uuid = || which.len() <= MAX_UUID && which.bytes().all(is_uuid_byte);
-            let selector = match which {
-                "all" => Selector::AllGpus(kind),
-                _ if which.starts_with("GPU-") && uuid() => Selector::GpuUuid(kind, which.to_owned()),
-                _ if which.starts_with("MIG-") && kind == Kind::Cuda && uuid() => {
-                    Selector::MigUuid(which.to_owned())
-                }
-                _ => {
-                    let index = which.parse().map_err(|_| {
-                        let slice = if kind == Kind::Cuda { ", cuda:MIG-UUID" } else { "" };
-                        wrong(&format!(
-                            "which GPU is missing: expected {kind}:0 (its position), {kind}:GPU-UUID{slice} or \
-                             {kind}:all, then its settings, e.g. {kind}:0:workers=4,lanes=8",
-                        ))
-                    })?;
-                    Selector::Gpu(kind, index)
-                }
-            };
-            Ok((selector, settings))
-        }
-        _ => Err(wrong(
-            "this build knows the devices cpu, e.g. cpu:workers=2,memory=256MiB, NVIDIA GPUs, e.g. \
-             cuda:0:workers=4,lanes=8, and AMD GPUs, e.g. hip:0:workers=4,lanes=8",
-        )),
+        let index = which.parse().ok().filter(|index| *index < limits::MAX_CPU_DEVICES);
+        let most = limits::MAX_CPU_DEVICES - 1;
+        let index = index.ok_or_else(|| {
+            wrong(format!(
+                "expected {kind}, {kind}:1 to {kind}:{most}, then settings, e.g. {kind}:1:workers=2"
+            ))
+        })?;
+        return Ok((Selector::BuiltIn(kind, index), settings));
     }
+    let uuid = || which.len() <= MAX_UUID && which.bytes().all(is_uuid_byte);
+    let selector = match which {
+        "all" => Selector::AllGpus(kind),
+        _ if which.starts_with("GPU-") && uuid() => Selector::GpuUuid(kind, which.to_owned()),
+        _ if kind.traits().is_slice(which) && uuid() => Selector::SliceUuid(kind, which.to_owned()),
+        _ => {
+            let index = which.parse().map_err(|_| {
+                let slice = kind.traits().slices.map(|slices| format!(", {kind}:{slices}UUID"));
+                wrong(format!(
+                    "which GPU is missing: expected {kind}:0 (its position), {kind}:GPU-UUID{} or {kind}:all, then its \
+                     settings, e.g. {kind}:0:workers=4,lanes=8",
+                    slice.unwrap_or_default()
+                ))
+            })?;
+            Selector::Gpu(kind, index)
+        }
+    };
+    Ok((selector, settings))
+}
+
+/// The devices that this build knows, each with an example.
+fn known() -> String {
+    let known = Kind::ALL.map(|kind| match kind.traits().has_driver {
+        true => format!("{}, e.g. {kind}:0:workers=4,lanes=8", kind.traits().devices),
+        false => format!("{kind}, e.g. {kind}:workers=2,memory=256MiB"),
+    });
+    format!("this build knows the devices {}", known.join("; "))
 }
 
 fn is_uuid_byte(byte: u8) -> bool {
@@ -289,12 +291,12 @@ mod tests {
     #[test]
     fn the_device_ends_where_its_settings_begin() {
         for (text, selector) in [
-            ("cpu", Selector::Cpu(0)),
-            ("cpu:", Selector::Cpu(0)),
-            ("cpu:workers=2", Selector::Cpu(0)),
-            ("cpu:0", Selector::Cpu(0)),
-            ("cpu:1", Selector::Cpu(1)),
-            ("cpu:15:workers=2", Selector::Cpu(15)),
+            ("cpu", Selector::BuiltIn(Kind::Cpu, 0)),
+            ("cpu:", Selector::BuiltIn(Kind::Cpu, 0)),
+            ("cpu:workers=2", Selector::BuiltIn(Kind::Cpu, 0)),
+            ("cpu:0", Selector::BuiltIn(Kind::Cpu, 0)),
+            ("cpu:1", Selector::BuiltIn(Kind::Cpu, 1)),
+            ("cpu:15:workers=2", Selector::BuiltIn(Kind::Cpu, 15)),
             ("cuda:0", Selector::Gpu(Kind::Cuda, 0)),
             ("hip:1:lanes=2", Selector::Gpu(Kind::Hip, 1)),
             ("hip:all", Selector::AllGpus(Kind::Hip)),
@@ -302,7 +304,7 @@ mod tests {
             ("cuda:12:workers=4", Selector::Gpu(Kind::Cuda, 12)),
             ("cuda:all:workers=4", Selector::AllGpus(Kind::Cuda)),
             ("cuda:GPU-8f01:lanes=2", Selector::GpuUuid(Kind::Cuda, "GPU-8f01".into())),
-            ("cuda:MIG-GPU-8f01/1/0", Selector::MigUuid("MIG-GPU-8f01/1/0".into())),
+            ("cuda:MIG-GPU-8f01/1/0", Selector::SliceUuid(Kind::Cuda, "MIG-GPU-8f01/1/0".into())),
         ] {
             assert_eq!(request(text).selector, selector, "{text}");
         }

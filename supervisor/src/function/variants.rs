@@ -1,80 +1,15 @@
-//! Which compiled form of a module a device runs.
-//!
-//! ```text
-//! cpu    wasm
-//! cuda   cubin of the same architecture, else of the same generation and older,
-//!        else fatbin, else the newest ptx that is not newer, else a cubin that does not say
-//! hip    hsaco for exactly this processor and its settings, else for the processor, else for its family,
-//!        else one that does not say (it may be a bundle)
-//! ```
+//! Which compiled form of a module a device runs: the one that suits it best, as each format says.
 
-use pappus_blueprint::hsaco;
 use pappus_protocol::Kind;
-use pappus_protocol::kind::CodeFamily;
 
 use crate::store::records::Variant;
 
-/// An NVIDIA architecture: `sm_90a` is generation 9, step 0, for that chip alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Sm {
-    major: u32,
-    minor: u32,
-}
-
-/// The architecture, and whether code for it runs on that chip alone (`sm_90a`).
-fn sm(arch: &str) -> Option<(Sm, bool)> {
-    let rest = arch.strip_prefix("sm_")?;
-    let digits = rest.trim_end_matches(|c: char| c.is_ascii_lowercase());
-    let number: u32 = digits.parse().ok().filter(|n| (10..1000).contains(n))?;
-    Some((Sm { major: number / 10, minor: number % 10 }, digits.len() < rest.len()))
-}
-
 /// The variant of a module that a device of this kind and architecture runs, if there is one.
 pub fn choose<'v>(variants: &'v [Variant], kind: Kind, arch: &str) -> Option<&'v Variant> {
-    match kind.traits().code {
-        CodeFamily::Wasm => variants.iter().find(|v| &*v.format == "wasm"),
-        CodeFamily::Nvidia => variants
-            .iter()
-            .filter_map(|v| Some((rank(v, arch)?, v)))
-            .max_by_key(|(rank, _)| *rank)
-            .map(|(_, v)| v),
-        CodeFamily::Amd => variants
-            .iter()
-            .filter(|v| &*v.format == "hsaco")
-            .filter_map(|v| Some((suits(&v.arch, arch)?, v)))
-            .max_by_key(|(how_well, _)| *how_well)
-            .map(|(_, v)| v),
-    }
-}
-
-/// How well machine code for `made_for` suits an AMD GPU; none if it does not run there.
-fn suits(made_for: &str, device: &str) -> Option<u32> {
-    if made_for.is_empty() {
-        return Some(0);
-    }
-    let suits = hsaco::Target::of_text(made_for)?.suits(&hsaco::Target::of_text(device)?)?;
-    Some(suits + 1)
-}
-
-/// How good a variant is for a GPU; none if it does not run there.
-fn rank(variant: &Variant, arch: &str) -> Option<(u32, Sm)> {
-    const NONE: Sm = Sm { major: 0, minor: 0 };
-    let device = sm(arch).map(|(sm, _)| sm);
-    let made_for = sm(&variant.arch);
-    match (&*variant.format, made_for) {
-        ("cubin", _) if *variant.arch == *arch && device.is_some() => Some((6, NONE)),
-        ("cubin", Some((sm, _))) if Some(sm) == device => Some((5, NONE)),
-        ("cubin", Some((sm, false))) => {
-            let runs = device.is_some_and(|device| sm.major == device.major && sm < device);
-            runs.then_some((4, sm))
-        }
-        ("fatbin", _) => Some((3, NONE)),
-        ("ptx", Some((sm, true))) => (Some(sm) == device).then_some((2, sm)),
-        ("ptx", Some((sm, false))) => device.is_some_and(|device| sm <= device).then_some((2, sm)),
-        ("ptx", None) if variant.arch.is_empty() => Some((2, NONE)),
-        ("cubin", None) if variant.arch.is_empty() => Some((1, NONE)),
-        _ => None,
-    }
+    let format = |name: &str| kind.traits().formats.iter().find(|format| format.name() == name);
+    let fit = |variant: &Variant| format(&variant.format)?.suits(&variant.arch, arch);
+    let fits = variants.iter().filter_map(|variant| Some((fit(variant)?, variant)));
+    fits.max_by_key(|(fit, _)| *fit).map(|(_, variant)| variant)
 }
 
 #[cfg(test)]

@@ -142,7 +142,7 @@ fn surveys_for(launcher: &Launcher, requests: &[DeviceRequest]) -> Result<Survey
         let why = if advised { why } else { format!("{why}; or run with --device cpu") };
         ConfigError::Device { name, why }
     };
-    let whole = |selector: &Selector| !matches!(selector, Selector::Cpu(_) | Selector::MigUuid(_));
+    let whole = |selector: &Selector| !matches!(selector, Selector::BuiltIn(..) | Selector::SliceUuid(..));
     for selector in requests.iter().map(|request| &request.selector).filter(|selector| whole(selector)) {
         if let Entry::Vacant(unknown) = surveys.entry(selector.kind()) {
             unknown.insert(look(launcher, selector.kind(), "").map_err(|why| missing(selector, why))?);
@@ -150,10 +150,9 @@ fn surveys_for(launcher: &Launcher, requests: &[DeviceRequest]) -> Result<Survey
     }
     for request in requests {
         // The driver shows a slice only to processes that name it.
-        if let Selector::MigUuid(uuid) = &request.selector {
-            let kind = request.selector.kind();
-            let seen = look(launcher, kind, uuid).map_err(|why| missing(&request.selector, why))?;
-            let survey = surveys.entry(kind).or_default();
+        if let Selector::SliceUuid(kind, uuid) = &request.selector {
+            let seen = look(launcher, *kind, uuid).map_err(|why| missing(&request.selector, why))?;
+            let survey = surveys.entry(*kind).or_default();
             survey.driver = seen.driver;
             survey.shared |= seen.shared;
             survey.devices.retain(|device| device.uuid != *uuid);

@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use pappus_blueprint::Blueprint;
+use pappus_blueprint::code::{self, CodeFormat};
 use pappus_proto::limits::is_valid_name;
 
 use super::blob_table::BlobTable;
@@ -17,9 +18,6 @@ use crate::refusal::{Failure, Reason, Refusable};
 use crate::sha256::NoHash;
 use crate::store::records::{FunctionModule, Hash, Variant, Weight};
 use crate::tenants::{Limit, QuotaError};
-
-/// Formats a variant can have.
-const FORMATS: [&str; 5] = ["wasm", "ptx", "cubin", "fatbin", "hsaco"];
 
 /// The place of weights that are wrong.
 const WEIGHTS: &str = "blueprint.weights";
@@ -107,7 +105,7 @@ pub enum AdmissionError {
         count: usize,
     },
     /// No module has this format.
-    #[error("module {module}: unknown format {format:?}, expected one of {FORMATS:?}")]
+    #[error("module {module}: unknown format {format:?}, expected one of {:?}", code::FORMATS.map(CodeFormat::name))]
     Format {
         /// The module.
         module: String,
@@ -265,7 +263,7 @@ pub(super) fn check_variants(
     }
     let mut checked: Vec<Variant> = Vec::with_capacity(variants.len());
     for NewVariant { format, arch, sha256 } in variants {
-        if !FORMATS.contains(&format.as_str()) {
+        if code::of_name(format).is_none() {
             return Err(AdmissionError::Format { module: module(), format: format.clone() });
         }
         if !arch.is_empty() && !is_valid_name(arch) {
@@ -319,7 +317,7 @@ pub(super) fn able<'c>(
     let Some((what, launch)) = special else { return Ok(classes) };
     let devices: usize = classes.iter().map(|class| class.devices.len()).sum();
     let without: Vec<String> = classes.iter().map(|class| class.names()).collect();
-    classes.retain(|class| class.has_clusters());
+    classes.retain(|class| code::has_clusters(&class.arch));
     match classes.is_empty() {
         false => Ok(classes),
         true => Err(AdmissionError::Special {

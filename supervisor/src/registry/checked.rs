@@ -8,7 +8,7 @@ use std::sync::Arc;
 use pappus_blueprint::Mistakes;
 use pappus_protocol::Kind;
 
-use super::code::CodeError;
+use super::codes::CodeError;
 use super::error::RegistryError;
 use super::state::Registry;
 use crate::blocking::Whose;
@@ -38,7 +38,7 @@ impl Registry {
         if let Some(checked) = function.checked() {
             return Ok(checked);
         }
-        let runs = |kind, arch: &str| kind == Kind::Cpu && function.runs_on(kind, arch);
+        let runs = |kind: Kind, arch: &str| kind.traits().has_checks && function.runs_on(kind, arch);
         let class = self.classes.iter().position(|class| runs(class.kind, &class.arch));
         let class = class.ok_or_else(|| RegistryError::CheckedNowhere(reference.to_owned()))?;
         let turn = self.compilations[class].turn((whose == Whose::Tenant).then_some(function.owner)).await;

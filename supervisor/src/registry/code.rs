@@ -6,18 +6,16 @@
 //!        └───────────────────────── again, with what was made ◄────────┘
 //! ```
 
-use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use pappus_blueprint::Blueprint;
-use pappus_protocol::from_worker::KernelInfo;
+use pappus_blueprint::{Blueprint, code};
 
+use super::codes::{CodeError, Codes, NotMade, Wish};
 use super::compile::{CompileError, Compiler};
 use super::device_class::DeviceClass;
 use super::failures::Job;
-use super::layout::{self, DeviceLimits, LayoutError};
+use super::layout::{self, DeviceLimits};
 use super::state::Registry;
 use super::views::KnownCode;
 use crate::blocking::Whose;
@@ -26,203 +24,9 @@ use crate::function::loaded::RunsOn;
 use crate::ids::TenantId;
 use crate::limits::MAX_FUNCTION_DETAILS;
 use crate::processes::memory_ledger::MemoryLedger;
-use crate::refusal::{Failure, Reason, Refusable, failed};
+use crate::refusal::{Failure, failed};
 use crate::store::records::{CodeInfo, FunctionModule, Variant};
 use crate::store::{StagedCode, StateError};
-use crate::tenants::{Limit, QuotaError};
-
-/// What a request wants of a compilation that failed before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wish {
-    /// Another attempt: a tenant registers the module.
-    Afresh,
-    /// The known outcome.
-    Known,
-}
-
-/// Machine code for one request: what was made or failed, and what must still be made.
-#[derive(Debug)]
-pub(super) struct Codes {
-    wish: Wish,
-    outcomes: HashMap<Job, Result<Arc<CodeInfo>, NotMade>>,
-    /// Kernels and parameters in all of them.
-    details: usize,
-    missing: Vec<Job>,
-}
-
-impl Codes {
-    /// Nothing was made yet.
-    pub(super) fn new(wish: Wish) -> Self {
-        Self { wish, outcomes: HashMap::new(), details: 0, missing: Vec::new() }
-    }
-
-    /// What became of a job; refused where all of them together tell too much.
-    fn made(&mut self, job: Job, outcome: Result<Arc<CodeInfo>, NotMade>) -> Result<(), CodeError> {
-        let kernels = outcome.iter().flat_map(|info| &info.kernels);
-        self.details += kernels.map(KernelInfo::details).sum::<usize>();
-        self.outcomes.insert(job, outcome);
-        if self.details > MAX_FUNCTION_DETAILS { Err(CodeError::TooManyDetails) } else { Ok(()) }
-    }
-
-    /// A job that was made, whatever became of its machine code.
-    #[cfg(test)]
-    pub(super) fn put_made(&mut self, job: Job) {
-        let info = CodeInfo { kernels: Vec::new(), targets: Vec::new() };
-        self.made(job, Ok(info.into())).unwrap();
-    }
-
-    /// What has to be made before the work is tried again; none if its outcome is final. Each is there once.
-    pub(super) fn take_missing(&mut self) -> Vec<Job> {
-        std::mem::take(&mut self.missing)
-    }
-}
-
-/// Why machine code was not made, without the names by which a request calls it.
-#[derive(Debug, Clone)]
-enum NotMade {
-    Compile(CompileError),
-    Vanished,
-    Damaged,
-    Quota(QuotaError),
-    Failure(Failure),
-}
-
-impl<E: Into<Failure>> From<E> for NotMade {
-    fn from(error: E) -> Self {
-        Self::Failure(error.into())
-    }
-}
-
-impl NotMade {
-    /// As the request is told.
-    fn named(self, module: &str, variant: &Variant) -> CodeError {
-        match self {
-            Self::Compile(why) => {
-                CodeError::Compile { module: module.to_owned(), variant: variant.label(), why }
-            }
-            Self::Vanished => CodeError::Vanished,
-            Self::Damaged => CodeError::Damaged { module: module.to_owned(), variant: variant.label() },
-            Self::Quota(error) => error.into(),
-            Self::Failure(failure) => failure.into(),
-        }
-    }
-}
-
-/// Why there is no machine code for a function or a module.
-#[derive(Debug, thiserror::Error)]
-pub enum CodeError {
-    /// No device here runs a module.
-    #[error("{}, but there is only {}", needs.join("; "), there.join(", "))]
-    NoVariant {
-        /// The module.
-        module: Box<str>,
-        /// What the devices need.
-        needs: Vec<String>,
-        /// Variants that it has.
-        there: Vec<String>,
-    },
-    /// A variant does not compile, or cannot be read.
-    #[error("module {module} ({variant}): {why}")]
-    Compile {
-        /// The module.
-        module: String,
-        /// Format and architecture.
-        variant: String,
-        /// Why.
-        why: CompileError,
-    },
-    /// The blueprint does something else than a variant declares that no device here runs.
-    #[error("module {module} ({variant}): {why}")]
-    Declared {
-        /// The module.
-        module: String,
-        /// Format and architecture.
-        variant: String,
-        /// What is wrong.
-        why: Box<LayoutError>,
-    },
-    /// A variant is not what it is called.
-    #[error("module {module} ({variant}): {}", made_for(targets))]
-    Mislabelled {
-        /// The module.
-        module: String,
-        /// Format and architecture, as it is called.
-        variant: String,
-        /// What it is made for.
-        targets: Vec<String>,
-    },
-    /// The blueprint does something else than its machine code.
-    #[error(transparent)]
-    Layout(Box<LayoutError>),
-    /// Together they tell so much that an answer about them would take too much memory.
-    #[error(
-        "its modules have more than {MAX_FUNCTION_DETAILS} kernels and parameters together: make several functions of it"
-    )]
-    TooManyDetails,
-    /// It has to be made before the work goes on: no request ends with this.
-    #[error("machine code is not made yet")]
-    NotMade,
-    /// The module was removed while it was compiled.
-    #[error("bytes that it needs were removed meanwhile: add it again")]
-    Vanished,
-    /// The stored bytes are not those that were registered.
-    #[error(
-        "module {module} ({variant}): what is stored of it is damaged: register what needs it again (`pappus function add \
-         --replace`)"
-    )]
-    Damaged {
-        /// The module.
-        module: String,
-        /// Format and architecture.
-        variant: String,
-    },
-    /// More than the tenant may have.
-    #[error(transparent)]
-    Quota(#[from] QuotaError),
-    /// The supervisor failed.
-    #[error(transparent)]
-    Failure(#[from] Failure),
-}
-
-impl Refusable for CodeError {
-    fn reason(&self) -> Reason {
-        match self {
-            Self::NoVariant { .. } => Reason::Unsupported,
-            Self::Mislabelled { .. } | Self::TooManyDetails => Reason::InvalidArgument,
-            Self::Compile { why, .. } => why.reason(),
-            Self::Declared { why, .. } | Self::Layout(why) => why.reason(),
-            Self::Vanished => Reason::NotFound,
-            Self::NotMade | Self::Damaged { .. } => Reason::Internal,
-            Self::Quota(error) => error.reason(),
-            Self::Failure(failure) => failure.reason(),
-        }
-    }
-
-    fn place(&self) -> Cow<'_, str> {
-        match self {
-            Self::NoVariant { module, .. } => format!("module {module}").into(),
-            Self::Damaged { module, .. } => format!("module {module}").into(),
-            Self::Declared { why, .. } | Self::Layout(why) => why.place(),
-            _ => "".into(),
-        }
-    }
-
-    fn retry_after_ms(&self) -> Option<u64> {
-        match self {
-            Self::Compile { why, .. } => why.retry_after_ms(),
-            Self::Quota(error) => Refusable::retry_after_ms(error),
-            Self::Failure(failure) => failure.retry_after_ms(),
-            _ => None,
-        }
-    }
-
-    fn quota(&self) -> Option<Limit> {
-        match self {
-            Self::Quota(error) => Some(error.limit),
-            _ => None,
-        }
-    }
-}
 
 impl Registry {
     /// Says where the memory is accounted of a device that modules are compiled on.
@@ -247,7 +51,7 @@ impl Registry {
             };
             known[at] = self.code(tenant, module, &variants[at], Some(nth), codes)?;
         }
-        all_made(codes)?;
+        codes.all_made()?;
         Ok(known)
     }
 
@@ -297,7 +101,7 @@ impl Registry {
             let stack_bytes = kernels.map(|kernel| kernel.stack_bytes).max().unwrap_or(0);
             runs_on.push(RunsOn { kind: class.kind, arch: class.arch.clone(), stack_bytes });
         }
-        all_made(codes).map(|()| runs_on)
+        codes.all_made().map(|()| runs_on)
     }
 
     /// Checks a blueprint against what the PTX and the code objects of its modules tell, where no device here runs them:
@@ -310,15 +114,15 @@ impl Registry {
         codes: &mut Codes,
     ) -> Result<(), CodeError> {
         for (at, module) in modules.iter().enumerate() {
-            for variant in
-                module.variants.iter().filter(|variant| matches!(&*variant.format, "ptx" | "hsaco"))
-            {
+            for variant in &module.variants {
+                let format = code::of_name(&variant.format).filter(|format| format.declared().is_some());
+                let Some(format) = format else { continue };
                 if self.classes.iter().any(|class| class.choose(&module.variants) == Some(variant)) {
                     continue;
                 }
                 let declared = self.code(tenant, &module.name, variant, None, codes)?;
                 let Some(targets) = declared.as_ref().map(|declared| &declared.targets) else { continue };
-                if !is_called_right(variant, targets) {
+                if !format.is_called_right(&variant.arch, targets) {
                     let (module, variant, targets) =
                         (module.name.to_string(), variant.label(), targets.clone());
                     return Err(CodeError::Mislabelled { module, variant, targets });
@@ -332,7 +136,7 @@ impl Registry {
                 })?;
             }
         }
-        all_made(codes)
+        codes.all_made()
     }
 
     /// What is known about the machine code of a variant for one class of devices, or, without one, about what it
@@ -461,32 +265,6 @@ impl Registry {
     }
 }
 
-/// True if a variant is of the format that it is called, and runs on the architecture, if it is called after one.
-fn is_called_right(variant: &Variant, targets: &[String]) -> bool {
-    let processor = |target: &String| target.split(':').next() == Some(&*variant.arch);
-    match &*variant.format {
-        "hsaco" if variant.arch.is_empty() => !targets.is_empty(),
-        "hsaco" => targets.iter().any(processor),
-        _ => targets.is_empty(),
-    }
-}
-
-/// `it is made for gfx90a`.
-fn made_for(targets: &[String]) -> String {
-    match targets {
-        [] => "it is PTX".to_owned(),
-        targets => format!("it is made for {}", targets.join(", ")),
-    }
-}
-
-/// The work goes on once everything is made.
-fn all_made(codes: &Codes) -> Result<(), CodeError> {
-    match codes.missing.is_empty() {
-        true => Ok(()),
-        false => Err(CodeError::NotMade),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use pappus_protocol::Kind;
@@ -497,6 +275,7 @@ mod tests {
     use crate::config::device::resolve;
     use crate::processes::confinement::Confinement;
     use crate::processes::launcher::Launcher;
+    use crate::refusal::{Reason, Refusable};
     use crate::store::StateDir;
     use crate::store::records::{Hash, Weight};
 
@@ -527,27 +306,6 @@ mod tests {
             Variant { format: format.into(), arch: arch.into(), sha256: Hash([0; 32]), bytes: 1 }
         };
         FunctionModule { name: name.into(), variants: variants.iter().map(variant).collect() }
-    }
-
-    #[test]
-    fn a_variant_is_what_it_is_called() {
-        for (name, targets, right) in [
-            ("ptx sm_90", &[][..], true),
-            ("ptx", &["gfx90a"], false),
-            ("hsaco", &["gfx90a:xnack-"], true),
-            ("hsaco", &[], false),
-            ("hsaco gfx90a", &["gfx90a:xnack-"], true),
-            ("hsaco gfx90a", &["gfx942", "gfx90a"], true),
-            ("hsaco gfx90a", &["gfx942"], false),
-        ] {
-            let module = module("m", &[name]);
-            let targets: Vec<String> = targets.iter().map(|target| (*target).to_owned()).collect();
-            assert_eq!(is_called_right(&module.variants[0], &targets), right, "{name} {targets:?}");
-        }
-        let (module, variant) = ("m".to_owned(), "hsaco gfx90a".to_owned());
-        let why = CodeError::Mislabelled { module, variant, targets: vec!["gfx942".to_owned()] };
-        assert_eq!(why.to_string(), "module m (hsaco gfx90a): it is made for gfx942");
-        assert_eq!(why.reason(), Reason::InvalidArgument);
     }
 
     #[test]

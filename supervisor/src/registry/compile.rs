@@ -170,8 +170,13 @@ impl Compiler {
 
     /// For modules of devices that are not here: what it starts only reads them.
     pub fn of_no_device(launcher: Arc<Launcher>) -> Self {
-        let target =
-            DeviceTarget { kind: Kind::Cpu, uuid: String::new(), lanes: 1, numa_node: None, memory_bytes: 0 };
+        let target = DeviceTarget {
+            kind: Kind::BUILT_IN,
+            uuid: String::new(),
+            lanes: 1,
+            numa_node: None,
+            memory_bytes: 0,
+        };
         Self::new(launcher, target)
     }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::admission::{NewFunction, NewModule};
-use super::code::{Codes, Wish};
+use super::codes::{Codes, Wish};
 use super::error::RegistryError;
 use super::state::Registry;
 use super::views::{FunctionView, ModuleView, Registered, Registration};

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use pappus_protocol::Kind;
-use pappus_protocol::kind::CodeFamily;
 
 use super::compile::Compiler;
 use crate::config::DeviceConfig;
@@ -62,12 +61,6 @@ impl DeviceClass {
         classes
     }
 
-    /// True if blocks can be launched in clusters, and kernels can read tensor maps: on NVIDIA GPUs since `sm_90`.
-    pub fn has_clusters(&self) -> bool {
-        let capability = self.arch.strip_prefix("sm_").and_then(|number| number.parse::<u32>().ok());
-        self.kind.traits().code == CodeFamily::Nvidia && capability.is_some_and(|capability| capability >= 90)
-    }
-
     /// The variant that the devices run, if any.
     pub fn choose<'v>(&self, variants: &'v [Variant]) -> Option<&'v Variant> {
         choose(variants, self.kind, &self.arch)
@@ -81,19 +74,14 @@ impl DeviceClass {
         }
     }
 
-    /// What they need, for messages.
+    /// What they need, for messages: any of what the formats of their kind say.
     pub fn needs(&self) -> String {
-        match self.kind.traits().code {
-            CodeFamily::Wasm => format!("{} needs its .wasm variant", self.names()),
-            CodeFamily::Nvidia => {
-                let (names, arch) = (self.names(), &self.arch);
-                let need = if self.devices.len() == 1 { "needs" } else { "need" };
-                format!("{names} {need} a .cubin for {arch}, a .fatbin, or a .ptx for {arch} or older")
-            }
-            CodeFamily::Amd => {
-                let need = if self.devices.len() == 1 { "needs" } else { "need" };
-                format!("{} {need} a .hsaco for {}", self.names(), self.arch)
-            }
+        let need = if self.devices.len() == 1 { "needs" } else { "need" };
+        let mut any: Vec<String> =
+            self.kind.traits().formats.iter().map(|format| format.needed(&self.arch)).collect();
+        if let [_, .., last] = &mut any[..] {
+            last.insert_str(0, "or ");
         }
+        format!("{} {need} {}", self.names(), any.join(", "))
     }
 }

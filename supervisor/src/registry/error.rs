@@ -6,7 +6,7 @@ use std::fmt;
 use pappus_proto::limits::is_valid_name;
 
 use super::admission::AdmissionError;
-use super::code::CodeError;
+use super::codes::CodeError;
 use crate::blocking::BrokenOff;
 use crate::limits::{MAX_DECLINED, MAX_GRANTS, MAX_GRANTS_TO_ONE, MAX_MODULES};
 use crate::refusal::{Failure, Reason, Refusable, failed};

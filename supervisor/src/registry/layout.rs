@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytesize::ByteSize;
-use pappus_blueprint::{Blueprint, Launch, ParamKind, PassedParam, hints};
-use pappus_protocol::from_worker::{KernelInfo, ParamClass, ParamInfo};
+use pappus_blueprint::kernel_info::{ArgumentError, KernelInfo};
+use pappus_blueprint::{Blueprint, Launch, hints};
 
 use crate::refusal::{Reason, Refusable};
 use crate::store::records::CodeInfo;
@@ -99,41 +99,6 @@ pub enum LayoutError {
     },
 }
 
-/// What is wrong with an argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ArgumentError {
-    /// Another size or type.
-    #[error(
-        "the kernel takes {}{}, the blueprint passes {}",
-        hints::bytes(*bytes),
-        taken(*class),
-        passed.described()
-    )]
-    Type {
-        /// Bytes that the kernel takes.
-        bytes: u32,
-        /// Of which class.
-        class: ParamClass,
-        /// What the blueprint passes.
-        passed: PassedParam,
-    },
-    /// Another offset among the parameters.
-    #[error(
-        "the kernel has it at byte {} of its parameters, the blueprint's alignment of {} puts it at byte {expected}: \
-         give the struct the kernel's \"align\"",
-        offset,
-        passed.align
-    )]
-    Offset {
-        /// Where the kernel has it.
-        offset: u32,
-        /// What the blueprint passes.
-        passed: PassedParam,
-        /// Where that would be.
-        expected: u64,
-    },
-}
-
 impl Refusable for LayoutError {
     fn reason(&self) -> Reason {
         match self {
@@ -222,52 +187,17 @@ fn check_launch(name: &str, kernel: &KernelInfo, launch: &Launch<'_>) -> Result<
     }
     let mut end = 0;
     for (at, (param, passed)) in params.iter().zip(launch.params()).enumerate() {
-        check_param(param, passed, end).map_err(|why| {
+        param.check(passed, end).map_err(|why| {
             let (name, place) = (param.name.clone(), place(&format!("[1][{at}]")));
             LayoutError::Argument { kernel: named(), nth: at + 1, name, why, place }
         })?;
-        end = u64::from(param.offset) + u64::from(param.bytes);
+        end = param.end();
     }
     Ok(())
 }
 
-/// `end` is where the parameter before ends.
-fn check_param(param: &ParamInfo, passed: PassedParam, end: u64) -> Result<(), ArgumentError> {
-    let pointer = passed.kind == ParamKind::Pointer;
-    let nothing = passed.is_zero && passed.kind.is_whole();
-    let wrong_type = match param.class {
-        ParamClass::Integer => passed.kind.is_float(),
-        ParamClass::Whole => passed.kind.is_float() || pointer,
-        ParamClass::Float => passed.kind.is_whole(),
-        ParamClass::Pointer => !pointer && !nothing,
-        ParamClass::Value => pointer,
-        ParamClass::Unknown | ParamClass::Bytes => false,
-    };
-    if param.bytes != passed.bytes || wrong_type {
-        return Err(ArgumentError::Type { bytes: param.bytes, class: param.class, passed });
-    }
-    passed.lies_at(param.offset.into(), end).map_err(|expected| ArgumentError::Offset {
-        offset: param.offset,
-        passed,
-        expected,
-    })
-}
-
 fn size(bytes: u64) -> impl std::fmt::Display {
     ByteSize::b(bytes).display().iec()
-}
-
-/// ` (float)`.
-fn taken(class: ParamClass) -> &'static str {
-    match class {
-        ParamClass::Unknown => "",
-        ParamClass::Integer => " (integer or address)",
-        ParamClass::Whole => " (integer)",
-        ParamClass::Float => " (float)",
-        ParamClass::Bytes => " (struct)",
-        ParamClass::Pointer => " (pointer)",
-        ParamClass::Value => " by value",
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Tests of [`layout`](super).
 
+use pappus_blueprint::kernel_info::{ParamClass, ParamInfo};
+
 use super::*;
 
 const ANYWHERE: DeviceLimits<'_> = DeviceLimits { devices: "the device cuda:0", stack_bytes: Some(1 << 30) };

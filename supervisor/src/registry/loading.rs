@@ -10,7 +10,7 @@ use pappus_blueprint::limits::PARSE_MEMORY;
 use pappus_shmem::memfd;
 
 use super::admission::able;
-use super::code::Codes;
+use super::codes::Codes;
 use super::error::RegistryError;
 use super::state::Registry;
 use super::tenant::Change;

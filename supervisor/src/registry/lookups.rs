@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::code::Codes;
+use super::codes::Codes;
 use super::error::RegistryError;
 use super::snapshot::{Snapshot, page};
 use super::state::Registry;

@@ -9,7 +9,7 @@
 //! - [`state`]: all of it as one object, read from the state directory.
 //! - [`views`]: what the registry answers; [`error`]: why it refuses.
 //! - [`layout`]: kernels and parameters against what a blueprint does with them.
-//! - [`code`]: machine code for the devices here; [`admission`]: what is registered, and what it must fulfil.
+//! - [`codes`]: the machine code that one request needs; [`code`]: which variant each device runs, and its code; [`admission`]: what is registered, and what it must fulfil.
 //! - Lookups: `lookups`: what is shown; `loading`: functions ready to invoke, until they go; `checked`: checked versions of them.
 //! - Changes: `blobs`, `registration` (`signature`: what is kept of inputs and outputs), `grants`.
 //! - `compile_retry`: requests that may need machine code, tried again until it is there.
@@ -19,6 +19,7 @@ mod blob_table;
 mod blobs;
 mod checked;
 pub mod code;
+pub mod codes;
 mod compilations;
 pub mod compile;
 mod compile_retry;

@@ -18,7 +18,7 @@ use super::admission::{
     NewFunction, NewModule, able, check_blob, check_module_bytes, check_modules, check_variants,
     check_weights,
 };
-use super::code::{Codes, Wish};
+use super::codes::{Codes, Wish};
 use super::error::{RegistryError, Thing};
 use super::signature::{Signature, signature};
 use super::snapshot::{FunctionEntry, ModuleEntry};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pappus_protocol::Kind;
 
 use super::admission::{NewFunction, NewFunctionModule, NewModule, NewVariant, NewWeight};
-use super::code::{Codes, Wish};
+use super::codes::{Codes, Wish};
 use super::failures::Job;
 use super::*;
 use crate::blocking::{BlockingThreads, Whose};

@@ -3,7 +3,7 @@
 use pappus_proto::v1;
 use std::sync::Arc;
 
-use pappus_protocol::from_worker::{KernelInfo, ParamClass, ParamInfo};
+use pappus_protocol::from_worker::{KernelInfo, ParamInfo};
 
 use crate::function::Versions;
 use crate::limits::{LIST_BYTES, MAX_DETAILS, MAX_KERNEL_NAMES, MAX_SIGNATURE_BYTES};
@@ -204,21 +204,11 @@ fn variant_info(one: &Variant, code: Option<Arc<CodeInfo>>, room: &mut Room) -> 
 }
 
 fn kernel(kernel: &KernelInfo) -> v1::Kernel {
-    let param = |param: &ParamInfo| {
-        let class = match param.class {
-            ParamClass::Unknown => "",
-            ParamClass::Integer | ParamClass::Whole => "integer",
-            ParamClass::Float => "float",
-            ParamClass::Bytes => "struct",
-            ParamClass::Pointer => "pointer",
-            ParamClass::Value => "value",
-        };
-        v1::KernelParam {
-            offset: param.offset,
-            bytes: param.bytes,
-            r#type: class.to_owned(),
-            name: param.name.to_string(),
-        }
+    let param = |param: &ParamInfo| v1::KernelParam {
+        offset: param.offset,
+        bytes: param.bytes,
+        r#type: param.class.name().to_owned(),
+        name: param.name.to_string(),
     };
     v1::Kernel {
         name: kernel.name.clone(),

@@ -14,7 +14,6 @@ pub mod cpu;
 pub mod cuda;
 pub mod gpu;
 pub mod hip;
-pub mod hsaco;
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -28,6 +27,7 @@ use pappus_shmem::{Mapping, ValidatedMemfd};
 use crate::arenas::Arenas;
 use crate::sandbox::policy::Policy;
 
+pub use pappus_blueprint::code::CodeError;
 pub use pappus_protocol::limits::MAX_MODULE_BYTES;
 
 /// One device, or the part of it that a worker may use, in four roles.
@@ -285,23 +285,6 @@ pub struct CopyOut {
 #[cold]
 fn broken() -> Fault {
     Fault::new(FaultCode::Internal, "the plan does not fit the function it was made for")
-}
-
-/// Why a module is refused: it breaks the rules for modules, or is malformed. In words for its author.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct CodeError(pub String);
-
-impl From<&str> for CodeError {
-    fn from(why: &str) -> Self {
-        Self(why.to_owned())
-    }
-}
-
-impl From<String> for CodeError {
-    fn from(why: String) -> Self {
-        Self(why)
-    }
 }
 
 /// A kind of device, as the roles start it: each backend's folder has one.

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
+use pappus_blueprint::code::FORMATS;
 use pappus_blueprint::signatures;
 use pappus_client::source::Source;
 use pappus_client::{Error, variants};
@@ -97,7 +98,8 @@ fn stem(source: &Path) -> Result<String> {
     let stem = name.and_then(|name| name.strip_suffix(".c")).filter(|stem| !stem.is_empty());
     // With an architecture at its end it would be another module's.
     let is_whole = |stem: &&str| {
-        ["ptx", "hsaco"].iter().all(|end| variants::stem(format!("{stem}.{end}").as_ref()) == **stem)
+        let ends = FORMATS.iter().map(|format| format.name());
+        ends.into_iter().all(|end| variants::stem(format!("{stem}.{end}").as_ref()) == **stem)
     };
     stem.filter(is_whole).map(str::to_owned).ok_or_else(|| {
         let what = match source.extension().is_some_and(|extension| extension == "cu") {

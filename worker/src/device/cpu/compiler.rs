@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use pappus_blueprint::signatures::{Class, Param, Signature};
-use pappus_protocol::from_worker::{CompiledModule, Hello, KernelInfo, ParamClass, ParamInfo};
+use pappus_blueprint::signatures::Signature;
+use pappus_protocol::from_worker::{CompiledModule, Hello, KernelInfo};
 use pappus_protocol::{Fault, FaultCode};
 use wasmtime::Engine;
 
@@ -38,21 +38,10 @@ fn judge_for(module: &[u8], checks: Checks) -> Result<(Vec<u8>, Vec<KernelInfo>)
         judged.signatures.iter().map(|signature| (signature.kernel.as_str(), signature)).collect();
     let kernels = judged.kernels.iter().map(|name| KernelInfo {
         name: name.clone(),
-        params: told.get(name.as_str()).map(|signature| signature.params.iter().map(info).collect()),
+        params: told.get(name.as_str()).map(|signature| signature.params.iter().map(Into::into).collect()),
         ..KernelInfo::default()
     });
     Ok((rewritten, kernels.collect()))
-}
-
-fn info(param: &Param) -> ParamInfo {
-    let class = match param.class {
-        Class::Bits => ParamClass::Unknown,
-        Class::Integer => ParamClass::Whole,
-        Class::Float => ParamClass::Float,
-        Class::Struct => ParamClass::Bytes,
-        Class::Pointer => ParamClass::Pointer,
-    };
-    ParamInfo { name: param.name.clone(), offset: param.offset, bytes: param.bytes, class }
 }
 
 impl CpuCompiler {

@@ -1,5 +1,7 @@
 //! Judging modules before the driver sees them.
 
+use pappus_blueprint::code::{CodeFormat, Cubin, Fatbin, Ptx};
+
 use crate::device::{CodeError, MAX_MODULE_BYTES};
 
 /// What a module's bytes are.
@@ -10,8 +12,6 @@ pub(super) enum Format {
     Fatbin,
 }
 
-/// The first bytes of a fatbin (`fatBinaryHeader` of the CUDA toolkit).
-const FATBIN: u32 = 0xba55_ed50;
 /// Bytes of a fatbin's header; its own length and that of what follows lie in it.
 const FATBIN_HEADER_BYTES: usize = 16;
 
@@ -21,19 +21,14 @@ pub(super) fn format(module: &[u8]) -> Result<Format, CodeError> {
         let why = format!("the module has {} bytes, allowed are {MAX_MODULE_BYTES}", module.len());
         return Err(CodeError(why));
     }
-    if module.starts_with(b"\x7fELF") {
-        return Ok(Format::Cubin);
-    }
-    if module.first_chunk().is_some_and(|&first| u32::from_le_bytes(first) == FATBIN) {
-        return check_fatbin(module).map(|()| Format::Fatbin);
-    }
-    let text = std::str::from_utf8(module).map_err(|_| "this is no cubin, no fatbin and no PTX text")?;
-    if !text.lines().map(str::trim_start).any(|line| line.starts_with(".version")) {
-        return Err("this is no cubin, no fatbin and no PTX text (which has a `.version` line)".into());
-    }
-    match text.contains('\0') {
-        false => Ok(Format::Ptx),
-        true => Err("the PTX text has a zero byte in it".into()),
+    match module {
+        cubin if Cubin.recognises(cubin) => Ok(Format::Cubin),
+        fatbin if Fatbin.recognises(fatbin) => check_fatbin(fatbin).map(|()| Format::Fatbin),
+        ptx if !Ptx.recognises(ptx) => {
+            Err("this is no cubin, no fatbin and no PTX text (which has a `.version` line)".into())
+        }
+        ptx if ptx.contains(&0) => Err("the PTX text has a zero byte in it".into()),
+        _ => Ok(Format::Ptx),
     }
 }
 
@@ -57,7 +52,7 @@ mod tests {
     fn formats_are_told_apart_and_others_refused() {
         assert_eq!(format(b"\x7fELF..."), Ok(Format::Cubin));
         assert_eq!(format(b"// made by hand\n.version 7.0\n.target sm_70\n"), Ok(Format::Ptx));
-        let mut fatbin = FATBIN.to_le_bytes().to_vec();
+        let mut fatbin = vec![0x50, 0xed, 0x55, 0xba];
         fatbin.extend([1, 0, 16, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
         assert!(format(&fatbin).unwrap_err().0.contains("truncated"));
         fatbin.extend([0; 4]);

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use pappus_blueprint::kernel_info::check_size;
 use pappus_blueprint::ptx;
 use pappus_protocol::from_worker::{CompiledModule, Hello, KernelInfo, ParamClass, ParamInfo};
 use pappus_protocol::{Fault, FaultCode};
@@ -10,14 +11,8 @@ use super::check::{self, Format};
 use super::driver::module::{Kernel, Module, Source, link};
 use super::elf;
 use super::engine::Engine;
+use crate::device::Compiler;
 use crate::device::gpu::driver::{Driver, DriverError};
-use crate::device::{CodeError, Compiler};
-
-/// Kernels of a module, and parameters of all of them: what one answer can tell.
-const MAX_KERNELS: usize = 1024;
-const MAX_PARAMS: usize = 8192;
-/// Bytes of all kernels' names.
-const MAX_NAME_BYTES: usize = 64 << 10;
 
 /// Compiles PTX, cubins and fatbins for the first GPU that the process sees.
 #[derive(Debug)]
@@ -105,44 +100,11 @@ impl CudaCompiler {
     }
 }
 
-/// A kernel as PTX declares it.
-pub(super) fn declared(entry: ptx::Entry) -> KernelInfo {
-    let info = |param: ptx::Param| ParamInfo {
-        name: Box::default(),
-        offset: param.offset,
-        bytes: param.bytes,
-        class: match param.class {
-            ptx::Class::Integer => ParamClass::Integer,
-            ptx::Class::Float => ParamClass::Float,
-            ptx::Class::Bits => ParamClass::Unknown,
-            ptx::Class::Struct => ParamClass::Bytes,
-        },
-    };
-    let params = entry.params.map(|params| params.into_iter().map(info).collect());
-    let max_threads = entry.max_threads.unwrap_or(0);
-    KernelInfo { name: entry.name, params, max_threads, ..KernelInfo::default() }
-}
-
 /// The classes of every kernel's parameters, as far as the text tells them.
 fn classes(text: &str) -> HashMap<String, Vec<ParamClass>> {
-    let classes = |entry| {
-        let kernel = declared(entry);
+    let classes = |kernel: KernelInfo| {
         let params = kernel.params.unwrap_or_default();
         (kernel.name, params.iter().map(|param| param.class).collect())
     };
     ptx::entries(text).unwrap_or_default().into_iter().map(classes).collect()
-}
-
-/// Checks that one answer has room for all kernels.
-pub(super) fn check_size(kernels: &[KernelInfo]) -> Result<(), CodeError> {
-    let params: usize = kernels.iter().flat_map(|kernel| &kernel.params).map(Vec::len).sum();
-    let names: usize = kernels.iter().map(|kernel| kernel.name.len()).sum();
-    match kernels.len() <= MAX_KERNELS && params <= MAX_PARAMS && names <= MAX_NAME_BYTES {
-        true => Ok(()),
-        false => Err(CodeError(format!(
-            "{} kernels with {params} parameters and {names} bytes of names, allowed are {MAX_KERNELS}, \
-             {MAX_PARAMS} and {MAX_NAME_BYTES}: split the module",
-            kernels.len()
-        ))),
-    }
 }

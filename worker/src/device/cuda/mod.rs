@@ -21,9 +21,9 @@ mod policy;
 mod scrub_kernels;
 mod survey;
 
-use pappus_blueprint::ptx;
+use pappus_blueprint::code;
 use pappus_protocol::Fault;
-use pappus_protocol::from_worker::{CompiledModule, Survey};
+use pappus_protocol::from_worker::Survey;
 
 use self::compiler::CudaCompiler;
 pub use self::engine::Engine;
@@ -58,18 +58,6 @@ pub fn judge(module: &[u8]) -> Result<(), CodeError> {
     match check::format(module)? {
         check::Format::Cubin => elf::judge(module).map(drop),
         check::Format::Fatbin => Ok(()),
-        check::Format::Ptx => declared(module).map(drop),
+        check::Format::Ptx => code::declared(module).map(drop),
     }
-}
-
-/// The kernels that a PTX text declares, with their parameters: what can be known of it without a GPU.
-pub fn declared(module: &[u8]) -> Result<CompiledModule, CodeError> {
-    if check::format(module)? != check::Format::Ptx {
-        return Err("only a PTX text and a code object of AMD's tell their kernels without a GPU".into());
-    }
-    let text = std::str::from_utf8(module).map_err(|e| CodeError(e.to_string()))?;
-    let entries = ptx::entries(text).map_err(|e| CodeError(e.to_string()))?;
-    let kernels: Vec<_> = entries.into_iter().map(compiler::declared).collect();
-    compiler::check_size(&kernels)?;
-    Ok(CompiledModule { kernels, ..CompiledModule::default() })
 }

@@ -1,13 +1,12 @@
 //! The compiling role's part: judge a module, take the code object that suits this device, and tell what is in it.
 
 use pappus_blueprint::hsaco;
-use pappus_protocol::from_worker::{CompiledModule, Hello};
+use pappus_protocol::from_worker::{CompiledModule, Hello, KernelInfo};
 use pappus_protocol::{Fault, FaultCode};
 
 use super::driver::module::Module;
 use super::engine::Engine;
 use crate::device::gpu::driver::{Driver, DriverError};
-use crate::device::hsaco::described;
 use crate::device::{Compiler, MAX_MODULE_BYTES};
 
 /// Judges code objects and bundles of them for the first GPU that the process sees.
@@ -27,7 +26,11 @@ impl HipCompiler {
         }
         let object = hsaco::pick(module, &self.engine.target).map_err(refused)?;
         let threads = u64::from(self.engine.info.threads) * u64::from(self.engine.info.multiprocessors);
-        let kernels = object.kernels.iter().map(|kernel| described(kernel, threads)).collect();
+        let described = |kernel: &hsaco::Kernel| KernelInfo {
+            stack_bytes: u64::from(kernel.private_bytes) * threads,
+            ..kernel.into()
+        };
+        let kernels = object.kernels.iter().map(described).collect();
         let compiled = CompiledModule { kernels, targets: Vec::new() };
         let loaded = Module::load(object.bytes);
         let loaded = loaded

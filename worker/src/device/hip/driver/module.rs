@@ -28,7 +28,7 @@ pub struct Kernel {
 
 /// The one code object in `image`.
 pub(crate) fn judge(image: &[u8]) -> Result<CodeObject<'_>, CodeError> {
-    let mut objects = hsaco::read(image).map_err(|why| CodeError(why.to_string()))?;
+    let mut objects = hsaco::read(image)?;
     match (objects.pop(), objects.is_empty()) {
         (Some(object), true) if object.bytes.len() == image.len() => Ok(object),
         _ => Err("a bundle where one code object was expected".into()),
