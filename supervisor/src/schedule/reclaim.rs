@@ -59,9 +59,10 @@ impl<C: Call> Scheduler<C> {
                 }
             }
             Short::OwnerLimit(weights_bytes) => {
-                let is_own = domain.owner == domain.caller;
-                let comes = is_own && self.take_back_own(now_ns, domain.caller, None, actions);
-                if !comes && !(is_own && self.workers.runs(domain.caller)) {
+                let may_wait = domain.owner == domain.caller
+                    && (self.take_back_own(now_ns, domain.caller, None, actions)
+                        || self.workers.runs(domain.caller));
+                if !may_wait {
                     self.refuse_weights(now_ns, id, weights_bytes, actions);
                 }
             }

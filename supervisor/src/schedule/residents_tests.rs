@@ -148,10 +148,10 @@ fn lost_beside(owners: u32) -> usize {
     for step in 0..100 {
         let over: Vec<_> = std::mem::take(&mut running);
         over.iter().for_each(|(worker, id, _)| b.finish(*worker, *id));
-        for nth in 0..domains.len() {
+        for (nth, domain) in domains.iter().enumerate() {
             let is_over = step == 0 || over.iter().any(|(_, _, of)| *of == nth) && nth >= 2;
-            if is_over || nth < 2 && step % 2 == 0 && !b.scheduler.slots.has_queued(domains[nth]) {
-                b.submit(nth as u64, domains[nth]);
+            if is_over || nth < 2 && step % 2 == 0 && !b.scheduler.slots.has_queued(*domain) {
+                b.submit(nth as u64, *domain);
             }
         }
         while !b.actions.is_empty() {

@@ -24,12 +24,23 @@ pub(in super::super) struct Search {
     may_go: Option<usize>,
 }
 
+/// Where the line of domains without workers begins.
+#[derive(Debug, Clone, Copy)]
+struct First {
+    /// Whose domain is the first.
+    caller: Option<TenantId>,
+    /// What the callers of workers are compared with.
+    front: Front,
+}
+
 impl Slots {
     /// Where the line of domains without workers begins. A caller that has a worker gets another one only from callers that had
-    /// more by a residency: who has many domains, with a small call in each, would have all workers go round among these.
-    fn front(&self, residency: &Residency) -> Front {
-        let has_one = |domain: Domain| self.has_worker(domain.caller);
-        self.asks.front(if self.asks.iter().next().is_some_and(has_one) { residency.least_ns() } else { 0 })
+    /// more by a residency, or from itself: who has many domains, with a small call in each, would have all workers go round
+    /// among these.
+    fn first(&self, residency: &Residency) -> First {
+        let caller = self.asks.iter().next().map(|domain| domain.caller);
+        let has_one = caller.is_some_and(|caller| self.has_worker(caller));
+        First { caller, front: self.asks.front(if has_one { residency.least_ns() } else { 0 }) }
     }
 
     /// True if a worker serves a caller.
@@ -39,8 +50,9 @@ impl Slots {
     }
 
     /// True if a worker's caller had less of the device than the first domain that waits for a worker, where the line begins.
-    fn goes_on(&self, front: Front, worker: &Worker) -> bool {
-        worker.served().is_some_and(|domain| self.asks.goes_before(front, domain.caller))
+    fn goes_on(&self, first: First, worker: &Worker) -> bool {
+        let caller = worker.served().map(|domain| domain.caller);
+        caller.is_some_and(|one| Some(one) != first.caller && self.asks.goes_before(first.front, one))
     }
 
     /// True if a busy worker takes no more calls: domains wait for a worker, this one's domain had it long enough, longest of
@@ -57,14 +69,14 @@ impl Slots {
         }
         let coming = residency.come_soon(view.workers);
         let missing = self.asks.domains().saturating_sub(coming);
-        let front = self.front(residency);
-        if missing == 0 || residency.fills_slots(view.workers) || self.goes_on(front, worker) {
+        let first = self.first(residency);
+        if missing == 0 || residency.fills_slots(view.workers) || self.goes_on(first, worker) {
             return false;
         }
         let most = residency.may_go(now_ns, coming, missing).unwrap_or(0);
         let place = |worker: &Worker| (!self.is_one_of_several(worker), worker.bound_ns);
         let before = |other: &Worker| {
-            other.served().is_some() && place(other) < place(worker) && !self.goes_on(front, other)
+            other.served().is_some() && place(other) < place(worker) && !self.goes_on(first, other)
         };
         view.workers.busy().filter(|(_, other)| before(other)).take(most).count() < most
     }
@@ -81,7 +93,7 @@ impl Slots {
     /// When an idle worker may give way to a domain that has none, or to one that has some and more calls than those can
     /// take. A worker that is used again and again is not taken from a domain for another's second worker, nor while another
     /// domain has a second one, nor from a caller that had less than the one that waits.
-    fn gives_way_ns(&self, front: Front, worker: &Worker, for_unplaced: bool, residency: &Residency) -> u64 {
+    fn gives_way_ns(&self, first: First, worker: &Worker, for_unplaced: bool, residency: &Residency) -> u64 {
         let ends_ns = match for_unplaced {
             true => self.ends_ns(worker, residency),
             false => residency.ends_ns(worker, true),
@@ -89,7 +101,7 @@ impl Slots {
         let stays_ns = residency.stays_ns(worker);
         let several = self.several_workers > 0;
         let stays =
-            || !for_unplaced || several && !self.is_one_of_several(worker) || self.goes_on(front, worker);
+            || !for_unplaced || several && !self.is_one_of_several(worker) || self.goes_on(first, worker);
         if stays_ns > ends_ns && stays() { stays_ns } else { ends_ns }
     }
 
@@ -167,8 +179,8 @@ impl Slots {
         search.may_go = Some(search.may_go?.checked_sub(1)?);
         let for_unplaced = *unplaced > 0;
         *(if for_unplaced { unplaced } else { others }) -= 1;
-        let front = self.front(residency);
-        let ends_ns = |worker: &Worker| self.gives_way_ns(front, worker, for_unplaced, residency);
+        let first = self.first(residency);
+        let ends_ns = |worker: &Worker| self.gives_way_ns(first, worker, for_unplaced, residency);
         let may_go = |worker: &Worker| worker.served().is_some_and(|domain| !self.waits_for_memory(domain));
         let found = worth_least(now_ns, ends_ns, view.idle(may_go));
         if let Err(next_ns) = found {
@@ -209,7 +221,7 @@ impl Slots {
         if !self.is_searched(now_ns) {
             return false;
         }
-        let ends_ns = self.gives_way_ns(self.front(residency), worker, true, residency);
+        let ends_ns = self.gives_way_ns(self.first(residency), worker, true, residency);
         self.room_ns = self.room_ns.into_iter().chain([ends_ns]).min();
         ends_ns > now_ns
     }
