@@ -1,4 +1,4 @@
-//! What a module tells of its kernels, whatever its format: names, parameters, what they need. Why a module is refused.
+//! Facts about the kernels of a module, whatever its format: names, parameters, needs. Why a module is refused.
 
 use serde::{Deserialize, Serialize};
 

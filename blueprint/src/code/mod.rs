@@ -80,7 +80,7 @@ pub type Declare = fn(&[u8]) -> Result<Declared, CodeError>;
 pub struct Declared {
     /// Its kernels.
     pub kernels: Vec<KernelInfo>,
-    /// What it is made for, where it says so itself, such as `gfx90a:xnack-`; empty for PTX.
+    /// The targets that the module names, such as `gfx90a:xnack-`; empty for PTX.
     pub targets: Vec<String>,
 }
 

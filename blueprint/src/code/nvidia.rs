@@ -148,7 +148,7 @@ impl CodeFormat for Fatbin {
         PREFIX
     }
 
-    /// By its first bytes (`fatBinaryHeader` of the CUDA toolkit).
+    /// True if bytes begin with the magic number of `fatBinaryHeader` in the CUDA toolkit.
     fn recognises(&self, bytes: &[u8]) -> bool {
         bytes.starts_with(&0xba55_ed50u32.to_le_bytes())
     }

@@ -181,7 +181,8 @@ proptest! {
         }
         let (time_ns, callers) = (60_000 * MS, loads.len() as u64);
         device.run_until(time_ns);
-        let is_near = |had_ns: u64, share_ns: u64| had_ns + round_ns(&loads, 0) >= share_ns;
+        // While the process of one that had less comes, the next call for the whole device runs: some of its share is lost by that.
+        let is_near = |had_ns: u64, share_ns: u64| had_ns + round_ns(&loads, 0) >= share_ns / 10 * 9;
         let mut others_ns = 0;
         for (caller, load) in loads.iter().enumerate() {
             let had_ns = device.had_ns(caller);
