@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use object::read::elf::{ElfFile64, FileHeader};
 use object::{LittleEndian, Object, ObjectSection, ObjectSymbol};
 
-use super::{CodeError, CodeFormat, Declare, Declared, Fit, Kernel, Part};
+use super::{CodeFormat, Declare, Fit, Kernel, Part};
 use crate::hsaco;
-use crate::kernel_info::{KernelInfo, ParamClass, ParamInfo, check_size};
+use crate::kernel_info::{CodeError, CodeInfo, KernelInfo, ParamClass, ParamInfo, check_size};
 use crate::ptx;
 
 /// What architectures begin with.
@@ -100,7 +100,7 @@ impl CodeFormat for Ptx {
             }
             let kernels = ptx::entries(text).map_err(|e| CodeError(e.to_string()))?;
             check_size(&kernels)?;
-            Ok(Declared { kernels, targets: Vec::new() })
+            Ok(CodeInfo { kernels, targets: Vec::new() })
         })
     }
 }
@@ -148,7 +148,7 @@ impl CodeFormat for Fatbin {
         PREFIX
     }
 
-    /// By its first bytes (`fatBinaryHeader` of the CUDA toolkit).
+    /// True if bytes begin as `fatBinaryHeader` of the CUDA toolkit.
     fn recognises(&self, bytes: &[u8]) -> bool {
         bytes.starts_with(&0xba55_ed50u32.to_le_bytes())
     }

@@ -447,8 +447,7 @@ impl Lending {
     ) -> bool {
         let mut comes = false;
         for (id, own) in workers.iter().filter(|(_, own)| own.serves(caller)) {
-            let lanes =
-                self.idle_lanes(id, own, keep.and_then(|(worker, lane)| (worker == id).then_some(lane)));
+            let lanes = self.idle_lanes(id, own, keep.and_then(|(worker, lane)| (worker == id).then_some(lane)));
             self.tell(now_ns, id, lanes, taken);
             comes |= !self.workers[id.get()].returning.is_empty();
         }
