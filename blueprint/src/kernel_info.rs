@@ -2,10 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::hints;
-use crate::launches::PassedParam;
-use crate::types::ParamKind;
-
 /// Kernels of a module, and parameters of all of them: what one answer can tell.
 const MAX_KERNELS: usize = 1024;
 const MAX_PARAMS: usize = 8192;
@@ -27,6 +23,15 @@ impl From<String> for CodeError {
     fn from(why: String) -> Self {
         Self(why)
     }
+}
+
+/// What is known of a module: a compiler's findings, or the module's own declarations.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CodeInfo {
+    /// Kernels it offers.
+    pub kernels: Vec<KernelInfo>,
+    /// Targets of a module that was only described, as far as the file names them, such as `gfx90a:xnack-`; empty for PTX.
+    pub targets: Vec<String>,
 }
 
 /// A kernel of a module.
@@ -102,84 +107,6 @@ impl ParamClass {
             Self::Pointer => "pointer",
             Self::Value => "value",
         }
-    }
-
-    /// As it stands behind a number of bytes.
-    fn described(self) -> &'static str {
-        match self {
-            Self::Unknown => "",
-            Self::Integer => " (integer or address)",
-            Self::Whole => " (integer)",
-            Self::Float => " (float)",
-            Self::Bytes => " (struct)",
-            Self::Pointer => " (pointer)",
-            Self::Value => " by value",
-        }
-    }
-
-    /// True if a kernel that declares this may be passed such a parameter.
-    fn takes(self, passed: PassedParam) -> bool {
-        let pointer = passed.kind == ParamKind::Pointer;
-        match self {
-            Self::Integer => !passed.kind.is_float(),
-            Self::Whole => !passed.kind.is_float() && !pointer,
-            Self::Float => !passed.kind.is_whole(),
-            // A zero is an address of nothing.
-            Self::Pointer => pointer || passed.is_zero && passed.kind.is_whole(),
-            Self::Value => !pointer,
-            Self::Unknown | Self::Bytes => true,
-        }
-    }
-}
-
-/// What is wrong with an argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ArgumentError {
-    /// Another size or type.
-    #[error(
-        "the kernel takes {}{}, the blueprint passes {}",
-        hints::bytes(*bytes),
-        class.described(),
-        passed.described()
-    )]
-    Type {
-        /// Bytes that the kernel takes.
-        bytes: u32,
-        /// Of which class.
-        class: ParamClass,
-        /// What the blueprint passes.
-        passed: PassedParam,
-    },
-    /// Another offset among the parameters.
-    #[error(
-        "the kernel has it at byte {} of its parameters, the blueprint's alignment of {} puts it at byte {expected}: \
-         give the struct the kernel's \"align\"",
-        offset,
-        passed.align
-    )]
-    Offset {
-        /// Where the kernel has it.
-        offset: u32,
-        /// What the blueprint passes.
-        passed: PassedParam,
-        /// Where that would be.
-        expected: u64,
-    },
-}
-
-impl ParamInfo {
-    /// Checks that a launch may pass this for the parameter; `end` is where the parameter before ends.
-    pub fn check(&self, passed: PassedParam, end: u64) -> Result<(), ArgumentError> {
-        if self.bytes != passed.bytes || !self.class.takes(passed) {
-            return Err(ArgumentError::Type { bytes: self.bytes, class: self.class, passed });
-        }
-        let lies = passed.lies_at(self.offset.into(), end);
-        lies.map_err(|expected| ArgumentError::Offset { offset: self.offset, passed, expected })
-    }
-
-    /// Where the parameter ends.
-    pub fn end(&self) -> u64 {
-        u64::from(self.offset) + u64::from(self.bytes)
     }
 }
 

@@ -30,7 +30,7 @@
 //! - `checked`: the blueprint of checked calls
 //! - `cache`: plans by what they depend on, bounded
 //! - `expression`: symbolic sums of products, for people
-//! - [`kernel_info`]: what a module tells of its kernels, and what a launch may pass them
+//! - [`kernel_info`]: what a module tells of its kernels; [`fit`]: a blueprint against that
 //! - [`ptx`]: what PTX declares of its kernels, to compare it with a blueprint
 //! - [`hsaco`]: the same for machine code of AMD's, which is judged to the end
 //! - [`signatures`]: the same for wasm, in a section of its own
@@ -49,6 +49,7 @@ mod cursor;
 mod describe;
 mod error;
 mod expression;
+pub mod fit;
 mod format;
 mod half;
 pub mod hints;

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use pappus_blueprint::Blueprint;
 use pappus_blueprint::code::{CodeFormat, Kernel, Part};
-use pappus_blueprint::{Blueprint, PassedParam, hints};
+use pappus_blueprint::fit::{by_name, misfits};
 
 use crate::error::{Error, Result};
 use crate::variants::VariantFile;
@@ -29,44 +30,13 @@ pub fn check(
     path: &Path,
     kernels: &[Kernel],
 ) -> Vec<pappus_blueprint::Error> {
-    let mut misfits = Vec::new();
-    let mut misfit = |place: String, message: String| {
-        misfits.push(pappus_blueprint::Error::new(place, format_args!("{}: {message}", path.display())));
+    let mut told = vec![None; blueprint.modules().len()];
+    told[module] = Some(by_name(kernels.iter().map(|kernel| &kernel.info)));
+    let in_file = |misfit: pappus_blueprint::Error| pappus_blueprint::Error {
+        message: format!("{}: {}", path.display(), misfit.message),
+        ..misfit
     };
-    let named = |symbol: &str| kernels.iter().map(|kernel| &kernel.info).find(|kernel| kernel.name == symbol);
-    let of_module = blueprint.kernels().iter().enumerate().filter(|(_, kernel)| kernel.module == module);
-    for (at, kernel) in of_module.filter(|(_, kernel)| named(&kernel.symbol).is_none()) {
-        let there = kernels.iter().map(|kernel| kernel.info.name.as_str());
-        let near = hints::nearest(&kernel.symbol, there.clone());
-        let (module, symbol) = (&blueprint.modules()[module].name, &kernel.symbol);
-        let there = hints::listed(there);
-        misfit(
-            format!("kernels[{at}]"),
-            format!("module {module} has no kernel {symbol:?}{near}; it has {there}"),
-        );
-    }
-    for launch in blueprint.launches() {
-        let kernel = &blueprint.kernels()[launch.kernel];
-        let declared = named(&kernel.symbol).filter(|_| kernel.module == module);
-        let Some(params) = declared.and_then(|declared| declared.params.as_ref()) else { continue };
-        let (name, place) = (&kernel.name, launch.place());
-        let passed: Vec<PassedParam> = launch.params().collect();
-        if passed.len() != params.len() {
-            let (takes, passed) = (params.len(), passed.len());
-            let message = format!("kernel {name:?} takes {takes} arguments, the blueprint passes {passed}");
-            misfit(format!("{place}[1]"), message);
-            continue;
-        }
-        let mut end = 0;
-        for (at, (param, passed)) in params.iter().zip(passed).enumerate() {
-            let checked = param.check(passed, end);
-            end = param.end();
-            let Err(why) = checked else { continue };
-            let argument = hints::argument(at + 1, &param.name);
-            misfit(format!("{place}[1][{at}]"), format!("kernel {name:?}, {argument}: {why}"));
-        }
-    }
-    misfits
+    misfits(blueprint, &told).map(in_file).collect()
 }
 
 #[cfg(test)]

@@ -107,11 +107,11 @@ fn what_does_not_fit_names_kernel_module_and_argument() {
     };
     assert_eq!(judge("k", r#"{"Ptr": "A"}, {"F32": 1}"#), [""; 0]);
     for (kernel, arguments, words) in [
-        ("j", "", "at kernels[0]: m.ptx: module m has no kernel \"j\"; it has \"k\""),
+        ("j", "", "at kernels[0]: m.ptx: module m has no kernel `j`; it has \"k\""),
         (
             "k",
             r#"{"Ptr": "A"}"#,
-            "at blueprint.control_flow[0].ExecKernel[1]: m.ptx: kernel \"k\" takes 2 arguments, the blueprint passes 1",
+            "at blueprint.control_flow[0].ExecKernel[1]: m.ptx: kernel `k` takes 2 arguments, the blueprint passes 1",
         ),
         (
             "k",
@@ -227,7 +227,7 @@ fn a_cubin_tells_where_its_parameters_lie() {
     );
     assert_eq!(judge(&kernels), "");
     let why = judge(&of(&[record(0, 0, 8), record(1, 112, 128)].concat()));
-    let words = "kernel \"k\", argument 2: the kernel has it at byte 112 of its parameters, the blueprint's alignment of 64 \
+    let words = "kernel `k`, argument 2: the kernel has it at byte 112 of its parameters, the blueprint's alignment of 64 \
                  puts it at byte 64";
     assert!(why.contains(words), "{why}");
     // What is not understood tells nothing.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-pub use pappus_blueprint::kernel_info::{KernelInfo, ParamClass, ParamInfo};
+pub use pappus_blueprint::kernel_info::{CodeInfo, KernelInfo, ParamClass, ParamInfo};
 
 use crate::ProtocolError;
 use crate::header::{Frame, Tag, VERSION};
@@ -38,7 +38,7 @@ pub enum FromWorker<'a> {
         /// As asked.
         job: u64,
         /// What is in it.
-        module: CompiledModule,
+        module: CodeInfo,
     },
     /// A module was refused.
     Refused {
@@ -125,16 +125,6 @@ impl Hello {
             layers: Layers::default(),
         }
     }
-}
-
-/// What the compiler found in a module.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CompiledModule {
-    /// Kernels it offers.
-    pub kernels: Vec<KernelInfo>,
-    /// What a module that was only described is made for, where it says so itself, such as `gfx90a:xnack-`; empty for
-    /// PTX.
-    pub targets: Vec<String>,
 }
 
 /// The devices of one kind on this machine.

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use pappus_protocol::from_worker::{CompiledModule, Done, FaultCode, Hello, KernelInfo, Survey};
+use pappus_protocol::from_worker::{CodeInfo, Done, FaultCode, Hello, KernelInfo, Survey};
 use pappus_protocol::pipe::{Got, Inbox, Outbox};
 use pappus_protocol::{Fault, FromWorker, FunctionId, ToWorker, control};
 use pappus_shmem::{SharedWords, fds, memfd};
@@ -152,10 +152,7 @@ impl Liar {
             "compiled" => {
                 let named = |name: &&str| KernelInfo { name: unescaped(name), ..KernelInfo::default() };
                 let kernels = words.iter().skip(1).map(named).collect();
-                FromWorker::Compiled {
-                    job: first?,
-                    module: CompiledModule { kernels, ..CompiledModule::default() },
-                }
+                FromWorker::Compiled { job: first?, module: CodeInfo { kernels, ..CodeInfo::default() } }
             }
             "refused" => {
                 fault = Fault::new(FaultCode::BadModule, tail(1));

@@ -56,17 +56,16 @@ const ORDER: [(&str, &[Level]); 4] = [
     (
         "blueprint",
         &[
-            &["half", "limits", "types"],
-            &["arrays", "cursor", "expression", "hints", "launch", "plan"],
-            &["place"],
+            &["half", "kernel_info", "limits", "types"],
+            &["arrays", "cursor", "expression", "hints", "hsaco", "launch", "plan", "ptx", "signatures"],
+            &["code", "place"],
             &["error"],
             &["read", "size"],
             &["blueprint", "format"],
             &["checked", "layout", "terms"],
             &["describe", "launches", "planner", "resolve", "weights"],
-            &["kernel_info", "warnings"],
-            &["binding", "cache", "hsaco", "ptx", "signatures"],
-            &["code"],
+            &["fit", "warnings"],
+            &["binding", "cache"],
         ],
     ),
 ];

@@ -180,7 +180,7 @@ fn checking_opens_module_files_that_are_there() {
         assert!(ran.stderr.contains(words), "{}", ran.stderr);
     };
     supervisor.write("built/mlops.wasm", artefact("vision.wasm").unwrap());
-    check("has no kernel \"matmul_para\"");
+    check("has no kernel `matmul_para`");
     supervisor.write("built/mlops.wasm", b"\0asm");
     check("mlops.wasm: no WebAssembly");
     supervisor.write("built/mlops.wasm", artefact("mlops.wasm").unwrap());
@@ -188,7 +188,7 @@ fn checking_opens_module_files_that_are_there() {
         "built/mlops.ptx",
         ".visible .entry matmul_para(.param .u64 a, .param .f32 b, .param .u64 c) {}",
     );
-    check("mlops.ptx: kernel \"matmul_para\", argument 2: the kernel takes 4 bytes (float)");
+    check("mlops.ptx: kernel `matmul_para`, argument 2: the kernel takes 4 bytes (float)");
     supervisor.write("built/mlops.ptx", artefact("mlops.ptx").unwrap());
     let found = json(&supervisor.ok(&["function", "check", "configs/matmul.json", "--json"]));
     assert_eq!(found["modules"][0]["checked"], "kernels and parameters");

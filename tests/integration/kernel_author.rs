@@ -346,7 +346,7 @@ fn arguments_that_a_kernel_does_not_take_are_refused_on_the_cpu_device() {
         );
         assert!(ran.stderr.contains(": at blueprint.control_flow[0].ExecKernel[1]"), "{}", ran.stderr);
         let ran = supervisor.pappus(&["function", "check", "wrong.json"]);
-        assert!(ran.code == 3 && ran.stderr.contains("kernel \"mixed\""), "{}", ran.stderr);
+        assert!(ran.code == 3 && ran.stderr.contains("kernel `mixed`"), "{}", ran.stderr);
         assert!(
             ran.stderr.contains("wrong.json:") && ran.stderr.contains(": at blueprint."),
             "{}",

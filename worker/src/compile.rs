@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use pappus_blueprint::code;
-use pappus_protocol::from_worker::CompiledModule;
+use pappus_protocol::from_worker::CodeInfo;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{Fault, FaultCode, FromWorker, ToWorker, control};
 use pappus_shmem::memfd;
@@ -36,15 +36,15 @@ pub fn run(mut channels: Channels, compiler: &impl Compiler) -> Result<(), Error
 }
 
 /// What a module for a device that is not here declares, with the module itself in place of machine code.
-fn describe(module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
+fn describe(module: &[u8]) -> Result<(Vec<u8>, CodeInfo), Fault> {
     let declared = code::declared(module).map_err(|why| Fault::new(FaultCode::BadModule, why.0))?;
-    Ok((module.to_vec(), CompiledModule { kernels: declared.kernels, targets: declared.targets }))
+    Ok((module.to_vec(), declared))
 }
 
 fn answer(
     channels: &mut Channels,
     job: u64,
-    compile: impl FnOnce(&[u8]) -> Result<(Vec<u8>, CompiledModule), Fault>,
+    compile: impl FnOnce(&[u8]) -> Result<(Vec<u8>, CodeInfo), Fault>,
 ) -> Result<(), Error> {
     let module = control::recv(&channels.control, job, 1)?.into_iter().next();
     let module = module.ok_or(Error::Unexpected("a job without a module"))?;

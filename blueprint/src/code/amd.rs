@@ -1,7 +1,8 @@
 //! The format of AMD's machine code: code objects, and bundles of them.
 
-use super::{CodeError, CodeFormat, Declare, Declared, Fit, Kernel, Part};
+use super::{CodeFormat, Declare, Fit, Kernel, Part};
 use crate::hsaco::{self, Target};
+use crate::kernel_info::{CodeError, CodeInfo};
 
 /// A code object, or a bundle of several.
 #[derive(Debug)]
@@ -43,7 +44,7 @@ impl CodeFormat for Hsaco {
         Some(|bytes| {
             let objects = hsaco::read(bytes)?;
             let kernels = hsaco::common_kernels(&objects)?;
-            Ok(Declared {
+            Ok(CodeInfo {
                 kernels: kernels.iter().map(Into::into).collect(),
                 targets: objects.iter().map(|object| object.target.to_string()).collect(),
             })

@@ -12,8 +12,7 @@ pub use amd::Hsaco;
 pub use nvidia::{Cubin, Fatbin, Ptx, has_clusters};
 pub use wasm::Wasm;
 
-pub use crate::kernel_info::CodeError;
-use crate::kernel_info::KernelInfo;
+use crate::kernel_info::{CodeError, CodeInfo, KernelInfo};
 
 /// A format of compiled modules.
 pub trait CodeFormat: std::fmt::Debug + Sync {
@@ -57,7 +56,7 @@ pub fn of_name(name: &str) -> Option<&'static dyn CodeFormat> {
 }
 
 /// What a module declares, whatever its format is.
-pub fn declared(module: &[u8]) -> Result<Declared, CodeError> {
+pub fn declared(module: &[u8]) -> Result<CodeInfo, CodeError> {
     let format = FORMATS.into_iter().find(|format| format.recognises(module));
     let format = format.ok_or("this is no cubin, no fatbin and no PTX text (which has a `.version` line)")?;
     let declared = format.declared().ok_or_else(|| {
@@ -73,16 +72,7 @@ pub fn declared(module: &[u8]) -> Result<Declared, CodeError> {
 pub type Fit = (u32, u32);
 
 /// Reads what a module declares.
-pub type Declare = fn(&[u8]) -> Result<Declared, CodeError>;
-
-/// What a module declares.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Declared {
-    /// Its kernels.
-    pub kernels: Vec<KernelInfo>,
-    /// The targets that the module names, such as `gfx90a:xnack-`; empty for PTX.
-    pub targets: Vec<String>,
-}
+pub type Declare = fn(&[u8]) -> Result<CodeInfo, CodeError>;
 
 /// A program of a module file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use object::read::elf::{ElfFile64, FileHeader};
 use object::{LittleEndian, Object, ObjectSection, ObjectSymbol};
 
-use super::{CodeError, CodeFormat, Declare, Declared, Fit, Kernel, Part};
+use super::{CodeFormat, Declare, Fit, Kernel, Part};
 use crate::hsaco;
-use crate::kernel_info::{KernelInfo, ParamClass, ParamInfo, check_size};
+use crate::kernel_info::{CodeError, CodeInfo, KernelInfo, ParamClass, ParamInfo, check_size};
 use crate::ptx;
 
 /// What architectures begin with.
@@ -100,7 +100,7 @@ impl CodeFormat for Ptx {
             }
             let kernels = ptx::entries(text).map_err(|e| CodeError(e.to_string()))?;
             check_size(&kernels)?;
-            Ok(Declared { kernels, targets: Vec::new() })
+            Ok(CodeInfo { kernels, targets: Vec::new() })
         })
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::{CodeError, CodeFormat, Fit, Kernel, Part};
-use crate::kernel_info::KernelInfo;
+use super::{CodeFormat, Fit, Kernel, Part};
+use crate::kernel_info::{CodeError, KernelInfo};
 use crate::signatures;
 
 /// WebAssembly.

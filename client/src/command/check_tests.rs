@@ -58,11 +58,11 @@ fn module_files_that_are_there_are_opened() {
     write("built/mlops.wasm", pappus_kernels::artefact("vision.wasm").unwrap());
     let why = check().unwrap_err().to_string();
     assert!(why.contains("matmul.json:3:15: at kernels[0]: "), "{why}");
-    assert!(why.contains("mlops.wasm: module") && why.contains("no kernel \"matmul_para\""), "{why}");
+    assert!(why.contains("mlops.wasm: module") && why.contains("no kernel `matmul_para`"), "{why}");
     write("built/mlops.wasm", pappus_kernels::artefact("mlops.wasm").unwrap());
     write("built/mlops.ptx", b".entry matmul_para(.param .u64 a, .param .u64 b) {}");
     let why = check().unwrap_err().to_string();
-    assert!(why.contains("mlops.ptx: kernel \"matmul_para\" takes 2 arguments"), "{why}");
+    assert!(why.contains("mlops.ptx: kernel `matmul_para` takes 2 arguments"), "{why}");
 }
 
 #[test]

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use pappus_blueprint::kernel_info::CodeInfo;
 use pappus_blueprint::{Blueprint, code};
 
 use super::codes::{CodeError, Codes, NotMade, Wish};
@@ -25,7 +26,7 @@ use crate::ids::TenantId;
 use crate::limits::MAX_FUNCTION_DETAILS;
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::refusal::{Failure, failed};
-use crate::store::records::{CodeInfo, FunctionModule, Variant};
+use crate::store::records::{FunctionModule, Variant};
 use crate::store::{StagedCode, StateError};
 
 impl Registry {

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use pappus_blueprint::kernel_info::CodeInfo;
 use pappus_protocol::from_worker::KernelInfo;
 
 use super::compile::CompileError;
@@ -12,7 +13,7 @@ use super::failures::Job;
 use super::layout::LayoutError;
 use crate::limits::MAX_FUNCTION_DETAILS;
 use crate::refusal::{Failure, Reason, Refusable};
-use crate::store::records::{CodeInfo, Variant};
+use crate::store::records::Variant;
 use crate::tenants::{Limit, QuotaError};
 
 /// What a request wants of a compilation that failed before.

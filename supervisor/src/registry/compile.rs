@@ -5,6 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use pappus_blueprint::kernel_info::CodeInfo;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::pipe::Got;
 use pappus_protocol::{FaultCode, FromWorker, Kind, ProtocolError, ToWorker, control};
@@ -20,7 +21,6 @@ use crate::processes::memory_ledger::{MemoryLedger, ProcessReservation};
 use crate::processes::process;
 use crate::processes::target::DeviceTarget;
 use crate::refusal::{Failure, Reason, Refusable, failed, is_lack};
-use crate::store::records::CodeInfo;
 
 /// Machine code larger than this is refused.
 const MAX_CODE_BYTES: u64 = 1 << 30;
@@ -321,11 +321,10 @@ fn converse(
                 FromWorker::Refused { fault, .. } => {
                     return Ok(Err(CompileError::Rejected(fault.message.to_owned())));
                 }
-                FromWorker::Compiled { job: JOB, module } => {
+                FromWorker::Compiled { job: JOB, module: info } => {
                     let fingerprint = fingerprint.ok_or(WorkerFault::NoHello)?;
                     let fd = control::recv(&worker.control, JOB, 1).map_err(missed)?.remove(0);
                     let code = memfd::judge_sealed(fd, MAX_CODE_BYTES)?;
-                    let info = CodeInfo { kernels: module.kernels, targets: module.targets };
                     return Ok(Ok(Compiled { code, fingerprint, info }));
                 }
                 other => return Err(WorkerFault::Unexpected(format!("{other:?}")).into()),

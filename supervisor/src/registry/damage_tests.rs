@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use pappus_blueprint::kernel_info::CodeInfo;
+
 use super::tests::{account, add, open};
 use super::*;
 use crate::ids::TenantId;
-use crate::store::records::{CodeInfo, FunctionRecord, Hash, ModuleRecord, Variant};
+use crate::store::records::{FunctionRecord, Hash, ModuleRecord, Variant};
 use crate::store::{StateDir, StateError};
 use crate::tenants::Tenants;
 

@@ -1,6 +1,6 @@
 //! Tests of [`layout`](super).
 
-use pappus_blueprint::kernel_info::{ParamClass, ParamInfo};
+use pappus_blueprint::kernel_info::{KernelInfo, ParamClass, ParamInfo};
 
 use super::*;
 

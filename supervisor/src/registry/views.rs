@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use pappus_blueprint::kernel_info::CodeInfo;
+
 use crate::ids::FunctionId;
-use crate::store::records::{CodeInfo, FunctionRecord, ModuleRecord};
+use crate::store::records::{FunctionRecord, ModuleRecord};
 
 /// What is known about machine code, for each variant of a module: none where no device here runs it.
 pub type KnownCode = Vec<Option<Arc<CodeInfo>>>;

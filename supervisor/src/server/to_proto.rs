@@ -3,12 +3,13 @@
 use pappus_proto::v1;
 use std::sync::Arc;
 
+use pappus_blueprint::kernel_info::CodeInfo;
 use pappus_protocol::from_worker::{KernelInfo, ParamInfo};
 
 use crate::function::Versions;
 use crate::limits::{LIST_BYTES, MAX_DETAILS, MAX_KERNEL_NAMES, MAX_SIGNATURE_BYTES};
 use crate::registry::views::{FunctionView, KnownCode, ListedFunction, ModuleView, Registered, Registration};
-use crate::store::records::{CodeInfo, Declared, Dimension, FunctionRecord, ModuleRecord, Output, Variant};
+use crate::store::records::{Declared, Dimension, FunctionRecord, ModuleRecord, Output, Variant};
 
 /// A module with its kernels.
 pub(super) fn module(view: ModuleView) -> v1::ModuleInfo {

@@ -223,15 +223,6 @@ pub struct DeclinedRecord {
     pub name: String,
 }
 
-/// What the compiler found in a module.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CodeInfo {
-    /// Kernels it offers.
-    pub kernels: Vec<KernelInfo>,
-    /// Targets of a module that no device here runs, as far as its file names them. Never kept.
-    pub targets: Vec<String>,
-}
-
 /// Machine code and what is in it. Records of older builds say less: they do not read, and the code is made anew.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

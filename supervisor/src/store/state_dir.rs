@@ -393,8 +393,9 @@ fn list(folder: &Path) -> std::io::Result<Vec<(String, PathBuf)>> {
 
 #[cfg(test)]
 mod tests {
+    use pappus_blueprint::kernel_info::CodeInfo;
+
     use super::*;
-    use crate::store::records::CodeInfo;
 
     const TENANT: TenantId = TenantId::new(1);
 

@@ -6,12 +6,13 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use pappus_blueprint::kernel_info::CodeInfo;
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
 use super::error::{StateError, failed};
 use super::record_files;
-use super::records::{CodeInfo, CodeRecord, Hash};
+use super::records::{CodeRecord, Hash};
 use super::staged::Staged;
 use super::state_dir::{StateDir, with_json};
 use crate::ids::TenantId;

@@ -20,14 +20,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use pappus_blueprint::{Blueprint, Plan};
-use pappus_protocol::from_worker::{CompiledModule, Done, Hello, Survey};
+use pappus_protocol::from_worker::{CodeInfo, Done, Hello, Survey};
 use pappus_protocol::{ArenaId, Fault, FaultCode, LaneId};
 use pappus_shmem::{Mapping, ValidatedMemfd};
 
 use crate::arenas::Arenas;
 use crate::sandbox::policy::Policy;
 
-pub use pappus_blueprint::code::CodeError;
+pub use pappus_blueprint::kernel_info::CodeError;
 pub use pappus_protocol::limits::MAX_MODULE_BYTES;
 
 /// One device, or the part of it that a worker may use, in four roles.
@@ -311,11 +311,11 @@ pub trait Compiler {
     fn hello(&self) -> Hello;
 
     /// Judges a module and turns it into what [`Functions::load`] takes.
-    fn compile(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault>;
+    fn compile(&self, module: &[u8]) -> Result<(Vec<u8>, CodeInfo), Fault>;
 
     /// As [`Compiler::compile`], with checks of every access to memory, for calls of a
     /// [checked](pappus_blueprint::Blueprint::checked) blueprint.
-    fn compile_checked(&self, _module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
+    fn compile_checked(&self, _module: &[u8]) -> Result<(Vec<u8>, CodeInfo), Fault> {
         Err(Fault::new(FaultCode::BadModule, "kernels for this device have no checks"))
     }
 }

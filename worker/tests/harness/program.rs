@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
-use pappus_protocol::from_worker::CompiledModule;
+use pappus_protocol::from_worker::CodeInfo;
 use pappus_protocol::pipe::{self, Got, Inbox, Outbox};
 use pappus_protocol::{Fault, FromWorker, ToWorker, control};
 use pappus_shmem::{ValidatedMemfd, memfd};
@@ -147,7 +147,7 @@ impl Drop for Program {
 }
 
 /// Has a module judged and compiled by a process of its own.
-pub fn compile(options: &Options, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
+pub fn compile(options: &Options, module: &[u8]) -> Result<(Vec<u8>, CodeInfo), Fault> {
     // Compiling needs no shared memory: any descriptor does.
     let none = memfd::arena("none", 4096).unwrap();
     let started = start("compile", options, &none, &none);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use pappus_blueprint::signatures::Signature;
-use pappus_protocol::from_worker::{CompiledModule, Hello, KernelInfo};
+use pappus_protocol::from_worker::{CodeInfo, Hello, KernelInfo};
 use pappus_protocol::{Fault, FaultCode};
 use wasmtime::Engine;
 
@@ -45,7 +45,7 @@ fn judge_for(module: &[u8], checks: Checks) -> Result<(Vec<u8>, Vec<KernelInfo>)
 }
 
 impl CpuCompiler {
-    fn compile_for(&self, module: &[u8], checks: Checks) -> Result<(Vec<u8>, CompiledModule), Fault> {
+    fn compile_for(&self, module: &[u8], checks: Checks) -> Result<(Vec<u8>, CodeInfo), Fault> {
         let refused = |why: CodeError| Fault::new(FaultCode::BadModule, why.0);
         let (rewritten, kernels) = judge_for(module, checks).map_err(refused)?;
         let code = self.engine.precompile_module(&rewritten);
@@ -54,7 +54,7 @@ impl CpuCompiler {
             let lines = Lines::find(module).map_err(|e| refused(CodeError(format!("malformed: {e}"))))?;
             lines.append_to(&mut code);
         }
-        Ok((code, CompiledModule { kernels, ..CompiledModule::default() }))
+        Ok((code, CodeInfo { kernels, ..CodeInfo::default() }))
     }
 }
 
@@ -63,11 +63,11 @@ impl Compiler for CpuCompiler {
         engine::hello(&self.engine)
     }
 
-    fn compile(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
+    fn compile(&self, module: &[u8]) -> Result<(Vec<u8>, CodeInfo), Fault> {
         self.compile_for(module, Checks::None)
     }
 
-    fn compile_checked(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
+    fn compile_checked(&self, module: &[u8]) -> Result<(Vec<u8>, CodeInfo), Fault> {
         self.compile_for(module, Checks::All)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use pappus_blueprint::kernel_info::check_size;
 use pappus_blueprint::ptx;
-use pappus_protocol::from_worker::{CompiledModule, Hello, KernelInfo, ParamClass, ParamInfo};
+use pappus_protocol::from_worker::{CodeInfo, Hello, KernelInfo, ParamClass, ParamInfo};
 use pappus_protocol::{Fault, FaultCode};
 
 use super::check::{self, Format};
@@ -44,7 +44,7 @@ impl Compiler for CudaCompiler {
         self.engine.hello()
     }
 
-    fn compile(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
+    fn compile(&self, module: &[u8]) -> Result<(Vec<u8>, CodeInfo), Fault> {
         // No kernel runs here, so a lost context is not the module's fault.
         self.judge(module).map_err(|refused| match self.engine.context.synchronize() {
             Ok(()) => refused,
@@ -54,7 +54,7 @@ impl Compiler for CudaCompiler {
 }
 
 impl CudaCompiler {
-    fn judge(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
+    fn judge(&self, module: &[u8]) -> Result<(Vec<u8>, CodeInfo), Fault> {
         fn refused(why: impl std::fmt::Display) -> Fault {
             Fault::new(FaultCode::BadModule, why.to_string())
         }
@@ -96,7 +96,7 @@ impl CudaCompiler {
             })
             .collect();
         check_size(&kernels).map_err(refused)?;
-        Ok((code, CompiledModule { kernels, ..CompiledModule::default() }))
+        Ok((code, CodeInfo { kernels, ..CodeInfo::default() }))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The compiling role's part: judge a module, take the code object that suits this device, and tell what is in it.
 
 use pappus_blueprint::hsaco;
-use pappus_protocol::from_worker::{CompiledModule, Hello, KernelInfo};
+use pappus_protocol::from_worker::{CodeInfo, Hello, KernelInfo};
 use pappus_protocol::{Fault, FaultCode};
 
 use super::driver::module::Module;
@@ -16,7 +16,7 @@ pub struct HipCompiler {
 }
 
 impl HipCompiler {
-    fn judge(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
+    fn judge(&self, module: &[u8]) -> Result<(Vec<u8>, CodeInfo), Fault> {
         fn refused(why: impl std::fmt::Display) -> Fault {
             Fault::new(FaultCode::BadModule, why.to_string())
         }
@@ -31,7 +31,7 @@ impl HipCompiler {
             ..kernel.into()
         };
         let kernels = object.kernels.iter().map(described).collect();
-        let compiled = CompiledModule { kernels, targets: Vec::new() };
+        let compiled = CodeInfo { kernels, targets: Vec::new() };
         let loaded = Module::load(object.bytes);
         let loaded = loaded
             .map_err(|e| refused(format!("the driver refuses it for {}: {e}", self.engine.info.arch)))?;
@@ -48,7 +48,7 @@ impl Compiler for HipCompiler {
         self.engine.hello()
     }
 
-    fn compile(&self, module: &[u8]) -> Result<(Vec<u8>, CompiledModule), Fault> {
+    fn compile(&self, module: &[u8]) -> Result<(Vec<u8>, CodeInfo), Fault> {
         // No kernel runs here, so a lost device is not the module's fault.
         self.judge(module).map_err(|refused| match self.engine.synchronize() {
             Ok(()) => refused,
