@@ -1,6 +1,6 @@
 //! How the setup of a device changes while it serves: all of a change or nothing of it, and no call fails for it.
 //!
-//! What follows is decided by the scheduler ([`Resize`](crate::schedule::events::Resize)). Processes are made for an *edition* of
+//! What follows is decided by the scheduler ([`Resize`]). Processes are made for an *edition* of
 //! the settings: those of an earlier one are not put into slots any more.
 
 use std::io;
