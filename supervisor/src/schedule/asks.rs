@@ -3,7 +3,7 @@
 //!
 //! Free memory is reserved for the first domain that asks for some (`lending`).
 //!
-//! While a caller asks for the whole device, only callers that had less of it start calls ([`Asks::goes_before_device`]):
+//! While a caller asks for the whole device, only callers that had less of it start calls ([`Asks::device`]):
 //! the others' lanes run empty, and the device is this caller's next. So a call of either kind waits for the time that its
 //! caller is ahead of others, however many calls of the other kind there are. The caller is charged for the whole device.
 
@@ -83,12 +83,18 @@ impl Asks {
         self.for_memory > 0 && self.places.contains_key(&(domain.caller, What::Memory(domain.owner)))
     }
 
-    /// The caller to which the whole device goes next.
-    pub(super) fn device(&self) -> Option<TenantId> {
+    /// The caller to which the whole device goes next, and where it stands in line.
+    pub(super) fn device(&self) -> Option<(TenantId, Front)> {
         if !self.has_device() {
             return None;
         }
-        self.line.iter().find(|(_, (_, what))| *what == What::Device).map(|(caller, _)| caller)
+        let (caller, _) = self.line.iter().find(|(_, (_, what))| *what == What::Device)?;
+        Some((caller, self.line.place_of(caller)))
+    }
+
+    /// True if anybody asks for anything.
+    pub(super) fn has_any(&self) -> bool {
+        !self.places.is_empty()
     }
 
     /// A domain asks for a worker, behind other asks of its caller.
@@ -167,15 +173,9 @@ impl Asks {
         front.later(more_ns)
     }
 
-    /// True if a caller that has a worker had less than the first that asks for one.
+    /// True if a caller had less than what is first in a line.
     pub(super) fn goes_before(&self, front: Front, caller: TenantId) -> bool {
         self.line.goes_before(front, caller)
-    }
-
-    /// True if a caller's calls may start before the device is one caller's: it had less than the one that asks, or none does.
-    pub(super) fn goes_before_device(&self, caller: TenantId) -> bool {
-        let front = || self.line.front_of(|(_, what)| what == What::Device);
-        !self.has_device() || self.line.goes_before(front(), caller)
     }
 
     /// How much others may have before a caller is next.
@@ -235,22 +235,24 @@ mod tests {
     fn while_one_asks_for_the_device_only_those_that_had_less_go_before_it() {
         let mut asks = Asks::new(10);
         let [alice, bob, carol] = [1, 2, 3].map(TenantId::new);
-        assert!(asks.goes_before_device(bob) && asks.device().is_none());
+        let next = |asks: &Asks| asks.device().map(|(caller, _)| caller);
+        let goes_before = |asks: &Asks, caller| asks.goes_before(asks.device().unwrap().1, caller);
+        assert_eq!(next(&asks), None);
         asks.push_device(alice);
-        assert!(!asks.goes_before_device(bob) && !asks.goes_before_device(alice));
+        assert!(!goes_before(&asks, bob) && !goes_before(&asks, alice));
         asks.serve(alice);
         asks.charge_device(alice, 5);
-        assert!(asks.goes_before_device(bob) && !asks.goes_before_device(alice));
+        assert!(goes_before(&asks, bob) && !goes_before(&asks, alice));
         asks.charge(bob, 5);
-        assert!(!asks.goes_before_device(bob) && asks.goes_before_device(carol));
+        assert!(!goes_before(&asks, bob) && goes_before(&asks, carol));
         // Whoever had nothing is next.
         asks.push_device(carol);
-        assert_eq!(asks.device(), Some(carol));
+        assert_eq!(next(&asks), Some(carol));
         // They stand in no line for workers.
         assert_eq!((asks.domains(), asks.iter().count()), (0, 0));
         assert!(asks.goes_before(asks.front(0), bob), "none asks for one");
         assert!(asks.remove_device(carol) && !asks.remove_device(carol));
-        assert_eq!(asks.device(), Some(alice));
+        assert_eq!(next(&asks), Some(alice));
     }
 
     #[test]

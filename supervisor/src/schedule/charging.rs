@@ -26,8 +26,9 @@ impl<C: Call> Scheduler<C> {
             None if limited => return self.resume(now_ns, actions),
             None => {}
         }
-        if self.exclusive.waits() {
-            // Others may come before a call for the whole device now.
+        if self.slots.has_any_asks() {
+            // Others may come first now.
+            self.serve_line(now_ns, actions);
             self.resume(now_ns, actions);
         }
     }
@@ -41,11 +42,11 @@ impl<C: Call> Scheduler<C> {
 
     /// A tenant had a turn, or a part of one.
     pub(super) fn charge(&mut self, charge: Option<Charge>) {
-        if let Some(Charge { tenant, used_ns, contended_ns }) = charge {
+        if let Some(Charge { tenant, used_ns, .. }) = charge {
             self.device_time.add(tenant, used_ns);
             // Who has the whole device is charged for that when it is over.
             if self.exclusive.caller() != Some(tenant) {
-                self.slots.charge(tenant, contended_ns);
+                self.slots.charge(tenant, used_ns);
             }
         }
     }

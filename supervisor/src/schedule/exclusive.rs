@@ -58,14 +58,20 @@ impl Exclusive {
         self.waiting.entry(caller).or_default().insert(id);
     }
 
-    /// Takes out the calls of a caller of which this is true.
-    pub(super) fn take(&mut self, caller: TenantId, is_one: impl Fn(CallId) -> bool) -> Vec<CallId> {
-        let Some(calls) = self.waiting.get_mut(&caller) else { return Vec::new() };
-        let taken: Vec<CallId> = calls.iter().copied().filter(|id| is_one(*id)).collect();
-        calls.retain(|id| !taken.contains(id));
+    /// A call does not wait any more.
+    pub(super) fn remove(&mut self, caller: TenantId, id: CallId) {
+        let Some(calls) = self.waiting.get_mut(&caller) else { return };
+        calls.remove(&id);
         if calls.is_empty() {
             self.waiting.remove(&caller);
         }
+    }
+
+    /// Takes out the calls of a caller of which this is true.
+    pub(super) fn take(&mut self, caller: TenantId, is_one: impl Fn(CallId) -> bool) -> Vec<CallId> {
+        let calls = self.waiting.get(&caller).into_iter().flatten();
+        let taken: Vec<CallId> = calls.copied().filter(|id| is_one(*id)).collect();
+        taken.iter().for_each(|id| self.remove(caller, *id));
         taken
     }
 
@@ -95,7 +101,7 @@ impl Exclusive {
         if let Some(served) = &mut self.served
             && let (caller, Some(id)) = (served.caller, served.prepared.take())
         {
-            self.take(caller, |one| one == id);
+            self.remove(caller, id);
         }
     }
 

@@ -136,3 +136,27 @@ fn a_line_of_one_caller_keeps_no_other_waiting() {
     assert_eq!(fourth, 1);
     assert_eq!(b.scheduler.slots.next_for_device(), Some(BOB.caller));
 }
+
+#[test]
+fn what_came_before_a_callers_own_call_does_not_go_before_anothers() {
+    let mut b = Bench::new(2, 1);
+    let first = b.submit(1, ALICE);
+    b.submit_sized(2, BOB, WHOLE);
+    // She had no less than he, and her further calls would keep the lanes from running empty.
+    b.submit(3, ALICE);
+    b.submit_sized(4, ALICE, WHOLE);
+    b.now = MS;
+    b.finish(W0, first);
+    b.expect("1 on 0.0, 2 on 1.0");
+}
+
+#[test]
+fn a_call_is_in_the_way_of_who_asks_for_the_device() {
+    let mut b = Bench::of(Shape { quantum_us: Some(1000), ..Shape::new(2, 1) });
+    b.submit(1, ALICE);
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    assert_eq!(b.scheduler.next_overrun_check_ns(), None, "no other wants it");
+    b.submit_sized(2, BOB, WHOLE);
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    assert!(b.scheduler.next_overrun_check_ns().is_some());
+}

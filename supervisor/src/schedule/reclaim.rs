@@ -201,10 +201,11 @@ impl<C: Call> Scheduler<C> {
             };
             match self.fit(now_ns, worker, domain, id, actions) {
                 Ok(fit) => {
+                    self.slots.serve(domain.caller);
                     self.memory_served(domain);
                     self.take_from_queue(domain, id);
                     self.start(now_ns, worker, fit, id, actions);
-                    // Its next call stands behind those of others.
+                    // Its next call asks again, if it needs more.
                     self.feed(now_ns, worker, actions);
                 }
                 Err(short @ (Short::OwnLimit | Short::OwnerLimit(_))) => {
@@ -224,7 +225,7 @@ impl<C: Call> Scheduler<C> {
 
     /// A domain's first call does not wait for memory any more.
     fn memory_served(&mut self, domain: Domain) {
-        self.slots.has_memory(domain);
+        self.slots.ask_for_no_memory(domain);
         self.lending.reopen();
     }
 

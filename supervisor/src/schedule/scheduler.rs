@@ -15,7 +15,7 @@
 //! What a decision costs grows with the workers of the device (64 at most) and with the logarithm of the calls, not
 //! with the number of calls. Exceptions, each off the path of a call that succeeds: a function that is refused costs
 //! its domain's waiting calls; a caller whose budget is spent or comes back costs its domains and the lines that they
-//! stand in; a call for the whole device looks at all domains once before it begins.
+//! stand in; while calls wait for memory or for the whole device, a decision looks at the asks that stand before them.
 
 use super::calls::{CallState, Calls, MAX_CALLS};
 use super::device_time::DeviceTime;
@@ -58,6 +58,8 @@ pub struct Scheduler<C: Call> {
     pub(super) resizing: bool,
     /// It has less memory than is had.
     pub(super) shedding: bool,
+    /// True while it begins with calls for the whole device.
+    pub(super) is_beginning: bool,
     pub(super) weights: Weights<C::Memory>,
     /// Draws for processes that are not reaped: it is not known yet what ended them.
     drawn: Vec<(WorkerId, Generation, Draw)>,
@@ -85,6 +87,7 @@ impl<C: Call> Scheduler<C> {
             residency: Residency::new(&shape),
             resizing: false,
             shedding: false,
+            is_beginning: false,
             weights: Weights::new(shape.weights_bytes),
             drawn: Vec::new(),
             orders: Vec::new(),
@@ -239,6 +242,7 @@ impl<C: Call> Scheduler<C> {
         let (entry, held_up) = self.unqueue(now_ns, id)?;
         self.judge(now_ns, &entry, Verdict::Neither, actions);
         self.waits_no_more(now_ns, held_up, actions);
+        self.serve_line(now_ns, actions);
         Some(Withdrawn { call: entry.call, bytes: entry.bytes, attempts: entry.attempts })
     }
 
@@ -514,6 +518,7 @@ impl<C: Call> Scheduler<C> {
         }
         // Now that no call is overdue which could start.
         self.waits_no_more(now_ns, held_up, actions);
+        self.serve_line(now_ns, actions);
     }
 }
 

@@ -185,11 +185,15 @@ impl<K: Ord + Copy> ShareLine<K> {
 
     /// Where the line of such items begins.
     pub(super) fn front_of(&self, is_one: impl Fn(K) -> bool) -> Front {
-        let first = self.iter().find(|(_, item)| is_one(*item)).map(|(tenant, _)| {
-            let class = self.share_of(tenant).class as usize;
-            (class, self.lines[class].tag_ns(tenant))
-        });
-        Front { first, is_owed: first.is_some_and(|(class, _)| self.owed_ns[class] >= self.quantum_ns) }
+        let first = self.iter().find(|(_, item)| is_one(*item));
+        first.map_or(Front { first: None, is_owed: false }, |(tenant, _)| self.place_of(tenant))
+    }
+
+    /// Where the line would begin if a tenant were first.
+    pub(super) fn place_of(&self, tenant: TenantId) -> Front {
+        let class = self.share_of(tenant).class as usize;
+        let first = Some((class, self.lines[class].tag_ns(tenant)));
+        Front { first, is_owed: self.owed_ns[class] >= self.quantum_ns }
     }
 
     /// True if a tenant that is served may go on before what is first in line: it had less.

@@ -13,6 +13,7 @@ use super::asks::Asks;
 use super::domain_queue::DomainQueue;
 use super::lane_shares;
 use super::residency::Residency;
+use super::share_line::Front;
 use super::types::{CallId, Domain, Shape, TenantShare};
 use super::view::View;
 use super::workers::{Worker, WorkerSet};
@@ -46,7 +47,7 @@ struct DomainState {
     is_unplaced: bool,
     /// True if it stands in [`Slots::waiting`].
     waits: bool,
-    /// True if its caller spent its budget: none of its calls start, and it stands in neither line.
+    /// True if its caller spent its budget: none of its calls start, and it stands in no line.
     held: bool,
 }
 
@@ -93,7 +94,9 @@ impl Slots {
             Some(d) => d.held || !d.queue.is_empty(),
             None => held(),
         };
-        if blocked || !self.goes_before_device(domain.caller, None, view) || !self.may_use_lane(domain, view)
+        if blocked
+            || !self.goes_before(self.asks.device(), domain.caller, None, view)
+            || !self.may_use_lane(domain, view)
         {
             return None;
         }
@@ -160,11 +163,11 @@ impl Slots {
 
     /// The caller to which the whole device goes next, if one asks for it.
     pub(super) fn next_for_device(&self) -> Option<TenantId> {
-        self.asks.device()
+        self.asks.device().map(|(caller, _)| caller)
     }
 
-    /// The whole device goes to a caller.
-    pub(super) fn serve_device(&mut self, caller: TenantId) {
+    /// A caller has the memory or the whole device that it asked for: those that come begin where it does.
+    pub(super) fn serve(&mut self, caller: TenantId) {
         self.asks.serve(caller);
     }
 
@@ -173,8 +176,8 @@ impl Slots {
         self.asks.push_memory(domain);
     }
 
-    /// A domain's first call has the memory that it waited for, or does not wait for memory.
-    pub(super) fn has_memory(&mut self, domain: Domain) {
+    /// A domain's first call does not wait for memory any more.
+    pub(super) fn ask_for_no_memory(&mut self, domain: Domain) {
         self.asks.remove_memory(domain);
     }
 
@@ -188,12 +191,22 @@ impl Slots {
         self.asks.has_memory(domain)
     }
 
-    /// True if a caller's call may start as far as calls for the whole device are concerned: its caller had less than the one that
-    /// has such a call, or it waited and came before those of its own caller.
-    fn goes_before_device(&self, caller: TenantId, waited: Option<CallId>, view: View<'_>) -> bool {
+    /// True if a caller's call may start, if the whole `device` is asked for: its caller had less than the one that asks, or is that one
+    /// and the call waited and came before those for the device.
+    fn goes_before(
+        &self,
+        device: Option<(TenantId, Front)>,
+        caller: TenantId,
+        waited: Option<CallId>,
+        view: View<'_>,
+    ) -> bool {
+        if view.exclusive.is_closed() {
+            return false;
+        }
+        let Some((asks, front)) = device else { return true };
         let came_before =
             || waited.is_some_and(|id| view.exclusive.first_of(caller).is_some_and(|first| id < first));
-        !view.exclusive.is_closed() && (self.asks.goes_before_device(caller) || came_before())
+        self.asks.goes_before(front, caller) || asks == caller && came_before()
     }
 
     /// What a caller is given of the device.
@@ -210,6 +223,9 @@ impl Slots {
     pub(super) fn unqueue(&mut self, domain: Domain, id: CallId, deadline_ns: u64) {
         let Some(d) = self.domains.get_mut(&domain) else { return };
         d.queue.remove(id, deadline_ns);
+        if d.queue.is_empty() {
+            self.asks.remove_memory(domain);
+        }
         self.drop_if_empty(domain);
     }
 
@@ -308,11 +324,11 @@ impl Slots {
         !freed.is_empty()
     }
 
-    /// True if a domain's first call waits for a worker only.
-    fn may_start(&self, domain: Domain, view: View<'_>) -> bool {
+    /// True if a domain's first call waits for a worker only, if the whole `device` is asked for.
+    fn may_start(&self, domain: Domain, device: Option<(TenantId, Front)>, view: View<'_>) -> bool {
         let first = self.domains.get(&domain).and_then(|d| d.queue.first());
         first.is_some()
-            && self.goes_before_device(domain.caller, first, view)
+            && self.goes_before(device, domain.caller, first, view)
             && self.may_use_lane(domain, view)
     }
 
@@ -345,9 +361,10 @@ impl Slots {
             self.domains.get_mut(&domain)?.is_unplaced = false;
             return Some(domain);
         }
+        let device = self.asks.device();
         for _ in 0..self.waiting.len() {
             let domain = self.waiting.pop_front()?;
-            let may_start = self.may_start(domain, view);
+            let may_start = self.may_start(domain, device, view);
             let Some(d) = self.domains.get_mut(&domain) else {
                 continue;
             };
@@ -377,7 +394,9 @@ impl Slots {
         }
         let domain = worker.served()?;
         let first = self.domains.get(&domain).filter(|d| !d.held)?.queue.first()?;
-        if !self.goes_before_device(domain.caller, Some(first), view) || !self.may_use_lane(domain, view) {
+        if !self.goes_before(self.asks.device(), domain.caller, Some(first), view)
+            || !self.may_use_lane(domain, view)
+        {
             return None;
         }
         if wants_all(first) && !worker.has_room(true) {
@@ -401,6 +420,11 @@ impl Slots {
     /// True if an idle worker may be wanted by domains without workers.
     pub(super) fn has_unplaced(&self) -> bool {
         self.asks.domains() > 0
+    }
+
+    /// True if anybody asks for anything.
+    pub(super) fn has_any_asks(&self) -> bool {
+        self.asks.has_any()
     }
 
     /// True if anybody asks for a worker or for the whole device.

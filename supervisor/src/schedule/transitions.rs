@@ -79,7 +79,7 @@ impl<C: Call> Scheduler<C> {
             self.slots.unqueue(entry.domain, id, entry.deadline_ns);
             return Some((entry, false));
         }
-        self.exclusive.take(entry.domain.caller, |one| one == id);
+        self.exclusive.remove(entry.domain.caller, id);
         self.list_whole(now_ns, entry.domain.caller);
         Some((entry, true))
     }
@@ -128,6 +128,7 @@ impl<C: Call> Scheduler<C> {
         self.note_contention(now_ns);
         if self.penalties.is_careful(now_ns, domain.caller) {
             self.slots.hold(domain.caller);
+            self.slots.ask_no_more(domain.caller);
         }
     }
 
@@ -390,6 +391,7 @@ impl<C: Call> Scheduler<C> {
         if self.holds(now_ns, caller) {
             self.slots.hold(caller);
             // Other callers' calls do not wait behind those of this one.
+            self.serve_line(now_ns, actions);
             if self.slots.ask_no_more(caller) {
                 self.resume(now_ns, actions);
             }
@@ -424,28 +426,43 @@ impl<C: Call> Scheduler<C> {
         self.try_exclusive(now_ns, actions);
     }
 
-    /// Begins with the next call for the whole device, once all lanes are empty.
+    /// Begins with the next call for the whole device, once all lanes are empty; with another one, where that call is refused.
     pub(super) fn try_exclusive(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        if !self.exclusive.waits() || self.exclusive.is_closed() || self.calls.in_processes() != 0 {
+        if !self.exclusive.waits() || std::mem::replace(&mut self.is_beginning, true) {
             return;
         }
-        let Some(caller) = self.slots.next_for_device() else { return };
-        let Some(id) = self.exclusive.first_of(caller) else { return };
-        let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return };
+        while !self.exclusive.is_closed()
+            && self.calls.in_processes() == 0
+            && let Some(caller) = self.slots.next_for_device()
+        {
+            if !self.begin(now_ns, caller, actions) {
+                break;
+            }
+        }
+        self.is_beginning = false;
+    }
+
+    /// Begins with the first call of a caller for the whole device. True if another one may be next.
+    fn begin(&mut self, now_ns: u64, caller: TenantId, actions: &mut Vec<Action<C>>) -> bool {
+        let Some(id) = self.exclusive.first_of(caller) else { return false };
+        let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return false };
         if self.holds(now_ns, caller) {
             // What was prepared for it was in vain: its worker ended, and that spent the budget.
             self.slots.ask_no_more(caller);
-            return self.resume(now_ns, actions);
+            self.resume(now_ns, actions);
+            return true;
         }
         let has = |state| self.workers.iter().find(|(_, w)| w.state == state).map(|(worker, _)| worker);
         if let Some(worker) = has(State::Bound(domain)).or_else(|| has(State::Free)) {
             self.bind(now_ns, worker, domain, actions);
             self.slots.join_line(domain);
             self.lending.reopen();
-            self.slots.serve_device(caller);
+            self.slots.serve(caller);
             self.exclusive.begin(now_ns, caller, id, worker);
             self.advance(now_ns, actions);
-        } else if self.workers.coming() == 0 {
+            return true;
+        }
+        if self.workers.coming() == 0 {
             // Where all belong to others, the fresh process in the slot of one of them is for this call.
             match self.workers.first_empty() {
                 Some(empty) => self.bring(empty, actions),
@@ -456,6 +473,7 @@ impl<C: Call> Scheduler<C> {
                 }
             }
         }
+        false
     }
 
     /// A worker has no call for the whole device any more, if it had one.

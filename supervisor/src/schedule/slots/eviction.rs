@@ -69,8 +69,11 @@ impl Slots {
         }
         let coming = residency.come_soon(view.workers);
         let missing = self.asks.domains().saturating_sub(coming);
+        if missing == 0 || residency.fills_slots(view.workers) {
+            return false;
+        }
         let first = self.first(residency);
-        if missing == 0 || residency.fills_slots(view.workers) || self.goes_on(first, worker) {
+        if self.goes_on(first, worker) {
             return false;
         }
         let most = residency.may_go(now_ns, coming, missing).unwrap_or(0);
@@ -107,7 +110,10 @@ impl Slots {
 
     /// The first domain without workers that may start a call.
     pub(super) fn next_unplaced(&self, view: View<'_>) -> Option<Domain> {
-        self.asks.iter().find(|domain| self.may_start(*domain, view))
+        {
+            let device = self.asks.device();
+            self.asks.iter().find(|domain| self.may_start(*domain, device, view))
+        }
     }
 
     /// True if an idle worker was its domain's long enough and others may want it.
@@ -198,7 +204,10 @@ impl Slots {
                 (self.asks.domains(), usize::from(wants))
             }
             // Only for those that may start before the device is one call's.
-            true => (self.asks.iter().filter(|d| self.may_start(*d, view)).count(), 0),
+            true => {
+                let device = self.asks.device();
+                (self.asks.iter().filter(|d| self.may_start(*d, device, view)).count(), 0)
+            }
         };
         let coming = view.workers.coming();
         let for_others = (unplaced + others).saturating_sub(coming) - unplaced.saturating_sub(coming);
