@@ -21,12 +21,10 @@ impl<C: Call> Scheduler<C> {
         }
         let limited = self.slots.limits_lanes();
         self.slots.set_share(tenant, share);
-        match &mut self.turns {
-            Some(turns) => turns.set_share(tenant, share),
-            None if limited => return self.resume(now_ns, actions),
-            None => {}
+        if let Some(turns) = &mut self.turns {
+            turns.set_share(tenant, share);
         }
-        if self.slots.has_any_asks() {
+        if limited || self.slots.has_asks() {
             // Others may come first now.
             self.serve_line(now_ns, actions);
             self.resume(now_ns, actions);
@@ -42,7 +40,7 @@ impl<C: Call> Scheduler<C> {
 
     /// A tenant had a turn, or a part of one.
     pub(super) fn charge(&mut self, charge: Option<Charge>) {
-        if let Some(Charge { tenant, used_ns, .. }) = charge {
+        if let Some(Charge { tenant, used_ns }) = charge {
             self.device_time.add(tenant, used_ns);
             // Who has the whole device is charged for that when it is over.
             if self.exclusive.caller() != Some(tenant) {
@@ -55,7 +53,7 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn charge_call(&mut self, now_ns: u64, tenant: TenantId, started_ns: u64) {
         if self.turns.is_none() {
             let used_ns = now_ns.saturating_sub(started_ns);
-            self.charge(Some(Charge { tenant, used_ns, contended_ns: used_ns }));
+            self.charge(Some(Charge { tenant, used_ns }));
         }
     }
 
@@ -97,7 +95,7 @@ impl<C: Call> Scheduler<C> {
     /// A call waits, or a worker has one: whether tenants contend may have changed.
     pub(super) fn note_contention(&mut self, now_ns: u64) {
         if let Some(turns) = &mut self.turns {
-            turns.set_outside(now_ns, self.slots.has_asks());
+            turns.set_outside(now_ns, self.slots.is_wanted_outside());
         }
     }
 }

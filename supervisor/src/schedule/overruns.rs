@@ -32,7 +32,7 @@ impl<C: Call> Scheduler<C> {
 impl<C: Call> Scheduler<C> {
     /// Ends what was in the way of others for too long.
     pub(super) fn check_overruns(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        let waits = self.slots.has_asks();
+        let waits = self.slots.is_wanted_outside();
         let Some(turns) = &mut self.turns else { return };
         turns.set_outside(now_ns, waits);
         if now_ns < self.overrun_check_ns || !turns.is_contended() {

@@ -225,7 +225,7 @@ impl<C: Call> Scheduler<C> {
 
     /// A domain's first call does not wait for memory any more.
     fn memory_served(&mut self, domain: Domain) {
-        self.slots.ask_for_no_memory(domain);
+        self.slots.withdraw_memory_ask(domain);
         self.lending.reopen();
     }
 
@@ -239,7 +239,7 @@ impl<C: Call> Scheduler<C> {
         let Some(need) = self.need_of(worker, id) else { return };
         if self.holds(now_ns, domain.caller) {
             // Its caller spent the budget meanwhile, elsewhere.
-            self.slots.ask_no_more(domain.caller);
+            self.slots.withdraw_device_ask(domain.caller);
             return self.reopen_to_all(now_ns, actions);
         }
         if self.lending.excess_bytes(&self.workers, worker, domain.caller, need) > 0 {

@@ -75,8 +75,8 @@ impl Residency {
     }
 
     /// What all who use the device lose while a worker changes hands.
-    pub(super) fn taken_ns(&self) -> u64 {
-        self.price.taken_ns(self.scrubs)
+    pub(super) fn hand_over_ns(&self) -> u64 {
+        self.price.hand_over_ns(self.scrubs)
     }
 
     /// How long a domain keeps a worker that another one waits for.

@@ -157,7 +157,7 @@ impl Slots {
     }
 
     /// A caller asks for the whole device no more, or may not now. True if it did.
-    pub(super) fn ask_no_more(&mut self, caller: TenantId) -> bool {
+    pub(super) fn withdraw_device_ask(&mut self, caller: TenantId) -> bool {
         self.asks.remove_device(caller)
     }
 
@@ -177,7 +177,7 @@ impl Slots {
     }
 
     /// A domain's first call does not wait for memory any more.
-    pub(super) fn ask_for_no_memory(&mut self, domain: Domain) {
+    pub(super) fn withdraw_memory_ask(&mut self, domain: Domain) {
         self.asks.remove_memory(domain);
     }
 
@@ -423,12 +423,12 @@ impl Slots {
     }
 
     /// True if anybody asks for anything.
-    pub(super) fn has_any_asks(&self) -> bool {
+    pub(super) fn has_asks(&self) -> bool {
         self.asks.has_any()
     }
 
     /// True if anybody asks for a worker or for the whole device.
-    pub(super) fn has_asks(&self) -> bool {
+    pub(super) fn is_wanted_outside(&self) -> bool {
         self.has_unplaced() || self.asks.has_device()
     }
 

@@ -109,6 +109,6 @@ fn what_is_taken_of_a_domain_leaves_nothing_behind() {
     (1..=3).for_each(|id| slots.enqueue(ALICE, CallId(id), (0, 0), || false));
     assert_eq!(slots.take(ALICE, |id| id != CallId(2)), [CallId(1), CallId(3)]);
     assert_eq!(slots.take(ALICE, |_| true), [CallId(2)]);
-    assert!(!slots.domains.contains_key(&ALICE) && slots.of_caller.is_empty() && !slots.has_asks());
+    assert!(!slots.domains.contains_key(&ALICE) && slots.of_caller.is_empty() && !slots.is_wanted_outside());
     assert_eq!(slots.next_for_free(View::new(&workers, &Exclusive::default())), None);
 }

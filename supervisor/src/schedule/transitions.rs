@@ -96,7 +96,7 @@ impl<C: Call> Scheduler<C> {
         match self.exclusive.first_of(caller).is_some() && !self.holds(now_ns, caller) {
             true => self.slots.ask_for_device(caller),
             false => {
-                self.slots.ask_no_more(caller);
+                self.slots.withdraw_device_ask(caller);
                 false
             }
         }
@@ -117,7 +117,7 @@ impl<C: Call> Scheduler<C> {
         self.workers.put(worker, id, place.lane, entry.wants_all_lanes());
         if self.workers[worker].rebuild_cost.functions() == 0 {
             // All others paid for its process, too.
-            self.slots.charge(domain.caller, self.residency.taken_ns());
+            self.slots.charge(domain.caller, self.residency.hand_over_ns());
         }
         let installs = self.workers[worker].rebuild_cost.ran(place.lane, entry.function, entry.weight_bytes);
         let clock_ns = self.turns.as_ref().map_or(0, |turns| turns.in_the_way_ns(now_ns));
@@ -128,7 +128,7 @@ impl<C: Call> Scheduler<C> {
         self.note_contention(now_ns);
         if self.penalties.is_careful(now_ns, domain.caller) {
             self.slots.hold(domain.caller);
-            self.slots.ask_no_more(domain.caller);
+            self.slots.withdraw_device_ask(domain.caller);
         }
     }
 
@@ -392,7 +392,7 @@ impl<C: Call> Scheduler<C> {
             self.slots.hold(caller);
             // Other callers' calls do not wait behind those of this one.
             self.serve_line(now_ns, actions);
-            if self.slots.ask_no_more(caller) {
+            if self.slots.withdraw_device_ask(caller) {
                 self.resume(now_ns, actions);
             }
         }
@@ -448,7 +448,7 @@ impl<C: Call> Scheduler<C> {
         let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return false };
         if self.holds(now_ns, caller) {
             // What was prepared for it was in vain: its worker ended, and that spent the budget.
-            self.slots.ask_no_more(caller);
+            self.slots.withdraw_device_ask(caller);
             self.resume(now_ns, actions);
             return true;
         }

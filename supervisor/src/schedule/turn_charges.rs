@@ -10,8 +10,6 @@ pub struct Charge {
     pub tenant: TenantId,
     /// Device time that it used.
     pub used_ns: u64,
-    /// Of its turn, what others waited for.
-    pub contended_ns: u64,
 }
 
 impl Turns {
@@ -101,7 +99,7 @@ impl Turns {
             // Whoever comes now has a turn of its own.
             self.barred.clear();
         }
-        Charge { tenant: holder.tenant, used_ns: contended_ns + alone_ns, contended_ns }
+        Charge { tenant: holder.tenant, used_ns: contended_ns + alone_ns }
     }
 
     /// A call of a worker ended that was on the device for so long, of which `work_ns` is what such calls take at least;
@@ -120,7 +118,7 @@ impl Turns {
         let at = self.position(worker)?;
         if self.is_shared() {
             let contended_ns = self.settle(now_ns, at, Some(work_ns.min(device_ns)));
-            return Some(Charge { tenant: self.holders[at].tenant, used_ns: contended_ns, contended_ns });
+            return Some(Charge { tenant: self.holders[at].tenant, used_ns: contended_ns });
         }
         self.used_alone(now_ns, at, device_ns)
     }
@@ -143,6 +141,6 @@ impl Turns {
         let used_ns = device_ns.min(passed_ns);
         holder.accounted_ns += used_ns;
         self.used_ns[holder.worker.get()] += used_ns;
-        Some(Charge { tenant: holder.tenant, used_ns, contended_ns: 0 })
+        Some(Charge { tenant: holder.tenant, used_ns })
     }
 }

@@ -46,8 +46,8 @@ fn has_work(turns: &mut Turns, now_ns: u64, worker: WorkerId, orders: &mut Vec<O
     turns.has_work(now_ns, worker, tenant(worker), orders);
 }
 
-fn charge(worker: WorkerId, used_ns: u64, contended_ns: u64) -> Option<Charge> {
-    Some(Charge { tenant: tenant(worker), used_ns, contended_ns })
+fn charge(worker: WorkerId, used_ns: u64) -> Option<Charge> {
+    Some(Charge { tenant: tenant(worker), used_ns })
 }
 
 fn revoke(worker: WorkerId, turn: u64) -> Order {
@@ -73,15 +73,15 @@ fn workers_with_calls_get_turns_by_what_their_tenants_had() {
     }
     expect(&mut orders, &[grant(W2, 1), revoke(W2, 1)]);
     // Others wait, so each grant comes with its end; who still has calls goes to the end of the ring.
-    assert_eq!(turns.yielded(5, W2, TurnId::new(1), 5, true, &mut orders), charge(W2, 5, 5));
+    assert_eq!(turns.yielded(5, W2, TurnId::new(1), 5, true, &mut orders), charge(W2, 5));
     expect(&mut orders, &[grant(W0, 2), revoke(W0, 2)]);
     // What it had counts, not what it says.
-    assert_eq!(turns.yielded(9, W0, TurnId::new(2), 3, false, &mut orders), charge(W0, 4, 4));
+    assert_eq!(turns.yielded(9, W0, TurnId::new(2), 3, false, &mut orders), charge(W0, 4));
     expect(&mut orders, &[grant(W1, 3), revoke(W1, 3)]);
-    assert_eq!(turns.yielded(15, W1, TurnId::new(3), 99, true, &mut orders), charge(W1, 6, 6));
+    assert_eq!(turns.yielded(15, W1, TurnId::new(3), 99, true, &mut orders), charge(W1, 6));
     // It had less than the other one.
     expect(&mut orders, &[grant(W2, 4), revoke(W2, 4)]);
-    assert_eq!(turns.yielded(17, W2, TurnId::new(4), 2, false, &mut orders), charge(W2, 2, 2));
+    assert_eq!(turns.yielded(17, W2, TurnId::new(4), 2, false, &mut orders), charge(W2, 2));
     expect(&mut orders, &[grant(W1, 5)]);
     assert_eq!([0, 1, 2].map(|worker| turns.used_ns(WorkerId::new(worker))), [4, 6, 7]);
 }
@@ -147,7 +147,7 @@ fn time_that_none_waited_for_is_used_and_not_charged() {
     has_work(&mut turns, 0, W0, &mut orders);
     has_work(&mut turns, 1000 * MS, W1, &mut orders);
     let used = turns.yielded(1001 * MS, W0, TurnId::new(1), 900 * MS, true, &mut orders);
-    assert_eq!(used, charge(W0, 900 * MS, MS));
+    assert_eq!(used, charge(W0, 900 * MS));
     orders.clear();
     // The other one may have as much as the first had while it waited, and not a second.
     turns.yielded(1003 * MS, W1, TurnId::new(2), 2 * MS, true, &mut orders);
@@ -158,14 +158,14 @@ fn time_that_none_waited_for_is_used_and_not_charged() {
 fn a_call_that_fails_used_the_device_where_none_waits() {
     let (mut turns, mut orders) = (turns(2), Vec::new());
     has_work(&mut turns, 0, W0, &mut orders);
-    assert_eq!(turns.failed(200 * MS, W0, 200 * MS), charge(W0, 200 * MS, 0));
+    assert_eq!(turns.failed(200 * MS, W0, 200 * MS), charge(W0, 200 * MS));
     // Two that ended together were on the device once.
-    assert_eq!(turns.failed(200 * MS, W0, 200 * MS), charge(W0, 0, 0));
+    assert_eq!(turns.failed(200 * MS, W0, 200 * MS), charge(W0, 0));
     // Whoever waits is waited for: that is charged when the turn ends, and only then.
     has_work(&mut turns, 300 * MS, W1, &mut orders);
     assert_eq!(turns.failed(301 * MS, W0, 100 * MS), None);
     let used = turns.yielded(302 * MS, W0, TurnId::new(1), 302 * MS, true, &mut orders);
-    assert_eq!(used, charge(W0, 102 * MS, 2 * MS));
+    assert_eq!(used, charge(W0, 102 * MS));
     // One without a turn had nothing of the device.
     assert_eq!(turns.failed(303 * MS, W0, MS), None);
 }
@@ -196,7 +196,7 @@ fn a_turn_that_overruns_is_not_exclusive_any_more() {
     let over = turns.yielded(now + 100 * MS, W0, TurnId::new(1), 0, true, &mut orders);
     // It is charged for what the others, whose calls run all that time, had not.
     let used_ns = now - MS + 100 * MS - (100 * MS / 3 + 99 * MS / 3);
-    assert_eq!(over, charge(W0, used_ns, used_ns));
+    assert_eq!(over, charge(W0, used_ns));
     expect(&mut orders, &[revoke(W1, 2), revoke(W2, 3)]);
     turns.yielded(now + 101 * MS, W1, TurnId::new(2), MS, true, &mut orders);
     expect(&mut orders, &[]);
@@ -209,9 +209,9 @@ fn a_turn_that_overruns_is_not_exclusive_any_more() {
 fn beside_an_overrun_others_pay_for_what_they_did_and_it_pays_for_the_rest() {
     let (mut turns, _, now) = overrun();
     let mut orders = Vec::new();
-    assert_eq!(turns.finished(now + 10 * MS, W1, 10 * MS, MS, true), charge(W1, MS, MS));
+    assert_eq!(turns.finished(now + 10 * MS, W1, 10 * MS, MS, true), charge(W1, MS));
     // A worker says itself how long its calls take: no more than its part of the time counts.
-    assert_eq!(turns.finished(now + 14 * MS, W1, 60 * MS, 60 * MS, true), charge(W1, 2 * MS, 2 * MS));
+    assert_eq!(turns.finished(now + 14 * MS, W1, 60 * MS, 60 * MS, true), charge(W1, 2 * MS));
     has_work(&mut turns, now + 14 * MS, W2, &mut orders);
     turns.gone(now + 100 * MS, W0, &mut orders);
     turns.fine(tenant(W0), MS);
@@ -405,12 +405,12 @@ fn where_turns_are_short_the_next_worker_is_woken_when_the_last_one_gets_the_dev
 fn what_a_tenant_used_is_known_while_it_keeps_the_device() {
     let (mut turns, mut orders) = (turns(2), Vec::new());
     has_work(&mut turns, 0, W0, &mut orders);
-    assert_eq!(turns.finished(10, W0, 7, 7, true), charge(W0, 7, 0));
+    assert_eq!(turns.finished(10, W0, 7, 7, true), charge(W0, 7));
     // Two calls in two lanes at the same time are not twice the time.
-    assert_eq!(turns.finished(12, W0, 9, 9, true), charge(W0, 2, 0));
+    assert_eq!(turns.finished(12, W0, 9, 9, true), charge(W0, 2));
     assert_eq!(turns.used_ns(W0), 9);
     has_work(&mut turns, 20, W1, &mut orders);
     assert_eq!(turns.finished(25, W0, 9, 9, true), None, "charged when it yields");
-    assert_eq!(turns.yielded(30, W0, TurnId::new(1), 25, false, &mut orders), charge(W0, 16, 10));
+    assert_eq!(turns.yielded(30, W0, TurnId::new(1), 25, false, &mut orders), charge(W0, 16));
     assert_eq!(turns.used_ns(W0), 25);
 }

@@ -85,7 +85,7 @@ pub struct ResidentPrice {
 impl ResidentPrice {
     /// What all who use the device lose while a domain is given a process that another one had, or while it is made. Beside one
     /// that is made, the others keep nine tenths of what they have of the device.
-    pub(super) fn taken_ns(self, scrubs: bool) -> u64 {
+    pub(super) fn hand_over_ns(self, scrubs: bool) -> u64 {
         if scrubs { self.process_ns } else { self.made_ns / 10 }
     }
 
