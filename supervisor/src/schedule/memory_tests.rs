@@ -273,3 +273,42 @@ fn a_function_that_is_gone_leaves_its_memory_to_who_waits() {
     b.scheduler.handle(b.now, WeightsLeft { worker: W0, function: FUNCTION }, &mut b.actions);
     b.expect("2 on 1.0, drop 1");
 }
+
+#[test]
+fn who_comes_later_is_not_owed_the_memory_that_others_had() {
+    let mut b = Bench::of(Shape { memory_bytes: 50, workers_per_domain: 1, ..Shape::new(3, 1) });
+    // One call of 25 bytes fits.
+    b.scheduler.set_contexts(10);
+    let carol = Domain { owner: TenantId::new(3), caller: TenantId::new(3) };
+    let of = |call: u64| [ALICE, BOB, carol][(call % 3) as usize];
+    let (mut next, mut started) = (3, Vec::new());
+    b.submit_sized(0, ALICE, 25);
+    b.submit_sized(1, BOB, 25);
+    for round in 0..32 {
+        if round == 20 {
+            [2, 5].into_iter().for_each(|call| drop(b.submit_sized(call, carol, 25)));
+        }
+        let mut running = None;
+        while !b.actions.is_empty() {
+            for action in std::mem::take(&mut b.actions) {
+                match action {
+                    Action::Tell { to, command: Command::Start { call, id, .. } } => {
+                        running = Some((to.worker, id, call));
+                    }
+                    Action::Tell { to, command: Command::GiveBack { .. } } => b.gave_back(to.worker, 0),
+                    _ => {}
+                }
+            }
+        }
+        let (worker, id, call) = running.unwrap_or_else(|| panic!("round {round}: none runs"));
+        started.push(of(call));
+        b.now += 10 * MS;
+        b.finish(worker, id);
+        if of(call) != carol {
+            next += 3;
+            b.submit_sized(next + call % 3, of(call), 25);
+        }
+    }
+    let hers: Vec<usize> = (20..32).filter(|round| started[*round] == carol).collect();
+    assert!(hers.len() == 2 && hers[1] > hers[0] + 1, "{hers:?}");
+}
