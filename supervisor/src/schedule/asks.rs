@@ -164,13 +164,13 @@ impl Asks {
         self.line.charge(caller, used_ns);
     }
 
-    /// Where the line of domains that ask for a worker begins, if its first had so much more.
-    pub(super) fn front(&self, more_ns: u64) -> Front {
-        let front = match self.for_device + self.for_memory {
-            0 => self.line.front(),
-            _ => self.line.front_of(|(_, what)| matches!(what, What::Worker(_))),
+    /// The caller whose domain is the first that asks for a worker, and where it stands in line.
+    pub(super) fn first(&self) -> Option<(TenantId, Front)> {
+        let (caller, _) = match self.for_device + self.for_memory {
+            0 => self.line.first()?,
+            _ => self.line.iter().find(|(_, (_, what))| matches!(what, What::Worker(_)))?,
         };
-        front.later(more_ns)
+        Some((caller, self.line.place_of(caller)))
     }
 
     /// True if a caller had less than what is first in a line.
@@ -218,7 +218,7 @@ mod tests {
         asks.charge(TenantId::new(1), 3);
         assert_eq!(asks.iter().collect::<Vec<_>>(), [domain(2, 2), domain(4, 1)]);
         asks.remove(domain(2, 2));
-        let goes_on = |caller| asks.goes_before(asks.front(0), TenantId::new(caller));
+        let goes_on = |caller| asks.goes_before(asks.first().unwrap().1, TenantId::new(caller));
         assert!(goes_on(2) && !goes_on(1));
         asks.remove(domain(4, 1));
         asks.charge(TenantId::new(1), 1000);
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(next(&asks), Some(carol));
         // They stand in no line for workers.
         assert_eq!((asks.domains(), asks.iter().count()), (0, 0));
-        assert!(asks.goes_before(asks.front(0), bob), "none asks for one");
+        assert!(asks.first().is_none(), "none asks for one");
         assert!(asks.remove_device(carol) && !asks.remove_device(carol));
         assert_eq!(next(&asks), Some(alice));
     }
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!((asks.memory(), asks.has_memory(bob), asks.domains()), (Some(alice), true, 0));
         asks.charge(alice.caller, 5);
         assert_eq!(asks.memory(), Some(bob));
-        assert!(asks.goes_before(asks.front(0), bob.caller), "they stand in no line for workers");
+        assert!(asks.first().is_none(), "they stand in no line for workers");
         [bob, bob].into_iter().for_each(|domain| asks.remove_memory(domain));
         assert_eq!((asks.memory(), asks.has_memory(bob)), (Some(alice), false));
     }

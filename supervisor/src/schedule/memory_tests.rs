@@ -286,7 +286,9 @@ fn who_comes_later_is_not_owed_the_memory_that_others_had() {
     b.submit_sized(1, BOB, 25);
     for round in 0..32 {
         if round == 20 {
-            [2, 5].into_iter().for_each(|call| drop(b.submit_sized(call, carol, 25)));
+            for call in [2, 5] {
+                b.submit_sized(call, carol, 25);
+            }
         }
         let mut running = None;
         while !b.actions.is_empty() {

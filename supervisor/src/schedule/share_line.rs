@@ -36,7 +36,7 @@ pub(super) struct ShareLine<K> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Front {
     /// The class that is next, and its smallest tag.
-    first: Option<(usize, u64)>,
+    first: (usize, u64),
     /// It is next because it is owed.
     is_owed: bool,
 }
@@ -44,8 +44,8 @@ pub(super) struct Front {
 impl Front {
     /// The same if the first in line had so much more.
     pub(super) fn later(self, more_ns: u64) -> Self {
-        let first = self.first.map(|(class, tag_ns)| (class, tag_ns.saturating_add(more_ns)));
-        Self { first, ..self }
+        let (class, tag_ns) = self.first;
+        Self { first: (class, tag_ns.saturating_add(more_ns)), ..self }
     }
 }
 
@@ -178,27 +178,16 @@ impl<K: Ord + Copy> ShareLine<K> {
         line.tag_ns(tenant).saturating_sub(line.clock_ns())
     }
 
-    /// Where the line begins.
-    pub(super) fn front(&self) -> Front {
-        self.front_of(|_| true)
-    }
-
-    /// Where the line of such items begins.
-    pub(super) fn front_of(&self, is_one: impl Fn(K) -> bool) -> Front {
-        let first = self.iter().find(|(_, item)| is_one(*item));
-        first.map_or(Front { first: None, is_owed: false }, |(tenant, _)| self.place_of(tenant))
-    }
-
     /// Where the line would begin if a tenant were first.
     pub(super) fn place_of(&self, tenant: TenantId) -> Front {
         let class = self.share_of(tenant).class as usize;
-        let first = Some((class, self.lines[class].tag_ns(tenant)));
+        let first = (class, self.lines[class].tag_ns(tenant));
         Front { first, is_owed: self.owed_ns[class] >= self.quantum_ns }
     }
 
     /// True if a tenant that is served may go on before what is first in line: it had less.
     pub(super) fn goes_before(&self, front: Front, tenant: TenantId) -> bool {
-        let Some((next, first_ns)) = front.first else { return true };
+        let (next, first_ns) = front.first;
         let class = self.share_of(tenant).class as usize;
         match class == next {
             true => self.lines[class].tag_ns(tenant) < first_ns,

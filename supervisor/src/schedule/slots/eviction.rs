@@ -24,35 +24,25 @@ pub(in super::super) struct Search {
     may_go: Option<usize>,
 }
 
-/// Where the line of domains without workers begins.
-#[derive(Debug, Clone, Copy)]
-struct First {
-    /// Whose domain is the first.
-    caller: Option<TenantId>,
-    /// What the callers of workers are compared with.
-    front: Front,
-}
+/// The caller whose domain is the first that waits for a worker, and where it stands in line.
+type First = Option<(TenantId, Front)>;
 
 impl Slots {
-    /// Where the line of domains without workers begins. A caller that has a worker gets another one only from callers that had
-    /// more by a residency, or from itself: who has many domains, with a small call in each, would have all workers go round
-    /// among these.
-    fn first(&self, residency: &Residency) -> First {
-        let caller = self.asks.iter().next().map(|domain| domain.caller);
-        let has_one = caller.is_some_and(|caller| self.has_worker(caller));
-        First { caller, front: self.asks.front(if has_one { residency.least_ns() } else { 0 }) }
-    }
-
     /// True if a worker serves a caller.
     fn has_worker(&self, caller: TenantId) -> bool {
         let mut domains = self.of_caller.get(&caller).into_iter().flatten();
         domains.any(|domain| self.domains.get(domain).is_some_and(|d| !d.workers.is_empty()))
     }
 
-    /// True if a worker's caller had less of the device than the first domain that waits for a worker, where the line begins.
-    fn goes_on(&self, first: First, worker: &Worker) -> bool {
-        let caller = worker.served().map(|domain| domain.caller);
-        caller.is_some_and(|one| Some(one) != first.caller && self.asks.goes_before(first.front, one))
+    /// True if a worker's caller had less of the device than the caller whose domain is the `first` that waits for a worker. A caller
+    /// that has a worker gets another one only from callers that had more by a residency, or from itself: who has many domains,
+    /// with a small call in each, would have all workers go round among these.
+    fn goes_on(&self, first: First, worker: &Worker, residency: &Residency) -> bool {
+        let (Some((asks, front)), Some(domain)) = (first, worker.served()) else { return false };
+        let caller = domain.caller;
+        let had_little_more =
+            || self.asks.goes_before(front.later(residency.least_ns()), caller) && self.has_worker(asks);
+        caller != asks && (self.asks.goes_before(front, caller) || had_little_more())
     }
 
     /// True if a busy worker takes no more calls: domains wait for a worker, this one's domain had it long enough, longest of
@@ -72,14 +62,14 @@ impl Slots {
         if missing == 0 || residency.fills_slots(view.workers) {
             return false;
         }
-        let first = self.first(residency);
-        if self.goes_on(first, worker) {
+        let first = self.asks.first();
+        if self.goes_on(first, worker, residency) {
             return false;
         }
         let most = residency.may_go(now_ns, coming, missing).unwrap_or(0);
         let place = |worker: &Worker| (!self.is_one_of_several(worker), worker.bound_ns);
         let before = |other: &Worker| {
-            other.served().is_some() && place(other) < place(worker) && !self.goes_on(first, other)
+            other.served().is_some() && place(other) < place(worker) && !self.goes_on(first, other, residency)
         };
         view.workers.busy().filter(|(_, other)| before(other)).take(most).count() < most
     }
@@ -103,8 +93,11 @@ impl Slots {
         };
         let stays_ns = residency.stays_ns(worker);
         let several = self.several_workers > 0;
-        let stays =
-            || !for_unplaced || several && !self.is_one_of_several(worker) || self.goes_on(first, worker);
+        let stays = || {
+            !for_unplaced
+                || several && !self.is_one_of_several(worker)
+                || self.goes_on(first, worker, residency)
+        };
         if stays_ns > ends_ns && stays() { stays_ns } else { ends_ns }
     }
 
@@ -185,7 +178,7 @@ impl Slots {
         search.may_go = Some(search.may_go?.checked_sub(1)?);
         let for_unplaced = *unplaced > 0;
         *(if for_unplaced { unplaced } else { others }) -= 1;
-        let first = self.first(residency);
+        let first = self.asks.first();
         let ends_ns = |worker: &Worker| self.gives_way_ns(first, worker, for_unplaced, residency);
         let may_go = |worker: &Worker| worker.served().is_some_and(|domain| !self.waits_for_memory(domain));
         let found = worth_least(now_ns, ends_ns, view.idle(may_go));
@@ -230,7 +223,7 @@ impl Slots {
         if !self.is_searched(now_ns) {
             return false;
         }
-        let ends_ns = self.gives_way_ns(self.first(residency), worker, true, residency);
+        let ends_ns = self.gives_way_ns(self.asks.first(), worker, true, residency);
         self.room_ns = self.room_ns.into_iter().chain([ends_ns]).min();
         ends_ns > now_ns
     }
