@@ -835,6 +835,9 @@ pub struct WorkerStatus {
     /// Device memory that its process takes before it does anything.
     #[prost(uint64, tag = "15")]
     pub context_bytes: u64,
+    /// True if it runs calls of all domains, beside each other; owner and caller are empty then.
+    #[prost(bool, tag = "16")]
+    pub shared: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SettingsValues {

@@ -44,6 +44,8 @@ pub struct KindTraits {
     pub max_contexts: Option<usize>,
     /// What UUIDs of slices begin with, where a GPU can be cut into such (MIG).
     pub slices: Option<&'static str>,
+    /// True if no kernel can leave the memory that its call was given, whoever wrote it: calls of strangers may be in one process.
+    pub keeps_kernels_in: bool,
     /// Its compiler can put a check in front of every access to memory, for checked calls.
     pub has_checks: bool,
     /// The formats of modules that it runs.
@@ -88,6 +90,7 @@ const CPU: KindTraits = KindTraits {
     max_lease_bytes: Some(MAX_CPU_LEASE_BYTES),
     max_contexts: None,
     slices: None,
+    keeps_kernels_in: true,
     has_checks: true,
     formats: &[&Wasm],
     environment: None,
@@ -105,6 +108,7 @@ const CUDA: KindTraits = KindTraits {
     // Driver 580 on an H200: the 65th is "out of memory" (docs/benchmarks/history.md).
     max_contexts: Some(64),
     slices: Some("MIG-"),
+    keeps_kernels_in: false,
     has_checks: false,
     formats: &[&Cubin, &Fatbin, &Ptx],
     environment: Some(DriverEnvironment {
@@ -132,6 +136,7 @@ const HIP: KindTraits = KindTraits {
     max_lease_bytes: None,
     max_contexts: None,
     slices: None,
+    keeps_kernels_in: false,
     has_checks: false,
     formats: &[&Hsaco],
     environment: Some(DriverEnvironment {

@@ -120,6 +120,15 @@ pub struct Call {
 }
 
 impl Call {
+    /// True if neither the call's caller nor the owner of its function wants it in a process of its own. A checked call always is: it
+    /// says where it left its memory.
+    pub fn may_share(&self) -> bool {
+        let apart = |account: &Account| account.share().own_processes;
+        !self.function.blueprint.is_checked()
+            && !apart(self.reply.account())
+            && !apart(&self.function.account)
+    }
+
     /// For the operator's log: the function, its owner, and the caller.
     pub fn names(&self) -> (&str, &str, &str) {
         (&self.function.record.name, &self.function.account.name, &self.reply.account().name)

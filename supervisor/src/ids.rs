@@ -50,6 +50,11 @@ impl Serials {
 /// A map by ids that the supervisor gives out: nobody can choose ids that collide.
 pub type IdMap<K, V> = HashMap<K, V, rustc_hash::FxBuildHasher>;
 
+impl TenantId {
+    /// Whose turns are those of workers that all domains share. No tenant has this number, which is no uid either.
+    pub const EVERYBODY: Self = Self(u32::MAX);
+}
+
 impl WorkerId {
     /// The workers of a device that has so many.
     pub fn first(count: usize) -> impl DoubleEndedIterator<Item = Self> + ExactSizeIterator {

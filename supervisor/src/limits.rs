@@ -193,6 +193,13 @@ pub const MAX_BLOCKING_THREADS: usize = 96;
 pub const MAX_TENANTS_THREADS: usize = 32;
 /// How long a domain keeps a worker that another domain waits for, where the device does not say.
 pub const RESIDENCY_NS: u64 = 100_000_000;
+/// How long a call may run in a worker that all domains share, where the device does not say: short calls wait that long for a lane
+/// at most.
+pub const SHARED_LIMIT_NS: u64 = 10_000_000;
+/// The shortest and the longest time that an operator may say for it, in microseconds.
+pub const MIN_SHARED_LIMIT_US: u64 = 100;
+/// See [`MIN_SHARED_LIMIT_US`].
+pub const MAX_SHARED_LIMIT_US: u64 = 10_000_000;
 /// The longest that a device may say, in microseconds.
 pub const MAX_RESIDENCY_US: u64 = 600_000_000;
 

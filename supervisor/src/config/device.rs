@@ -37,6 +37,10 @@ pub struct DeviceConfig {
     pub standbys: usize,
     /// Workers that one domain may have.
     pub workers_per_domain: usize,
+    /// Of the workers, those that all domains share whose kernels cannot leave their memory.
+    pub shared_workers: usize,
+    /// How long a call may run in one of these.
+    pub shared_limit: Duration,
     /// Device memory for everything, in bytes.
     pub memory_bytes: u64,
     /// All that the device has, in bytes; of the CPU, more than any machine has.
@@ -127,6 +131,12 @@ impl DeviceConfig {
             // Where there is one worker, a standby would be of use only when it changes hands.
             standbys: request.standbys.unwrap_or(usize::from(workers > 1)),
             workers_per_domain: 1,
+            // More than there are processors make none of them faster; one worker is for what they cannot run.
+            shared_workers: match request.shares {
+                Some(true) => limits::processors().min(workers.saturating_sub(1)),
+                Some(false) | None => 0,
+            },
+            shared_limit: request.shared_limit.unwrap_or(Duration::from_nanos(limits::SHARED_LIMIT_NS)),
             memory_bytes: request.memory_bytes.unwrap_or(512 << 20),
             there_bytes: limits::MAX_CPU_MEMORY_BYTES,
             weights_bytes: request.weights_bytes.unwrap_or(u64::MAX),
@@ -156,6 +166,13 @@ impl DeviceConfig {
             return Err(
                 request.bad(format!("memory is {memory}, but a call takes 64KiB at least: give it more"))
             );
+        }
+        if request.shares == Some(true) && self.workers <= self.shared_workers.max(1) {
+            return Err(request.bad(format!(
+                "isolation=auto needs more than {} workers, one of them for what cannot be shared, e.g. workers={}",
+                self.shared_workers.max(1),
+                self.shared_workers.max(1) + 1
+            )));
         }
         match traits.has_own_memory {
             true => self.check_contexts(request)?.check_standbys(request),
@@ -208,6 +225,8 @@ impl DeviceConfig {
             lanes: request.lanes.unwrap_or(8),
             standbys,
             workers_per_domain: 1,
+            shared_workers: 0,
+            shared_limit: Duration::from_nanos(limits::SHARED_LIMIT_NS),
             memory_bytes,
             there_bytes: found.memory_bytes,
             weights_bytes: request.weights_bytes.unwrap_or(memory_bytes / 4),

@@ -139,6 +139,8 @@ impl DeviceConfig {
             ("scrub", request.scrub_calls.is_some_and(|call| call != self.scrub_calls)),
             ("tenant-switch", request.scrub_switch.is_some_and(|scrub| scrub != self.scrub_switch)),
             ("turns", request.turns.is_some_and(|turns| turns != self.turns)),
+            ("isolation", request.shares.is_some_and(|shares| shares != (self.shared_workers > 0))),
+            ("shared-limit", request.shared_limit.is_some_and(|limit| limit != self.shared_limit)),
         ];
         let differs = differs.into_iter().filter(|(_, differs)| *differs);
         differs.map(|(name, _)| Fixed { name, device: Some(self.name.clone()) }).collect()

@@ -72,12 +72,15 @@ pub struct DeviceRequest {
     pub(super) scrub_calls: Option<bool>,
     pub(super) min_residency: Option<Duration>,
     pub(super) scrub_switch: Option<bool>,
+    pub(super) shares: Option<bool>,
+    pub(super) shared_limit: Option<Duration>,
     /// Keys that were given.
     seen: Vec<String>,
 }
 
 const CPU_SETTINGS: &str = "workers=N, memory=SIZE, weights=SIZE, standbys=N, turns=on|off, \
-    quantum=DURATION, min-residency=DURATION and tenant-switch=replace|scrub, e.g. cpu:workers=2,memory=256MiB";
+    quantum=DURATION, min-residency=DURATION, isolation=process|auto, shared-limit=DURATION and \
+    tenant-switch=replace|scrub, e.g. cpu:workers=2,memory=256MiB";
 const GPU_SETTINGS: &str = "workers=N, lanes=N, memory=SIZE, standbys=N, quantum=DURATION, \
     turns=on|off, weights=SIZE, stack=SIZE, scrub=switch|call, min-residency=DURATION and \
     tenant-switch=replace|scrub, e.g. cuda:0:workers=4,lanes=8";
@@ -115,6 +118,8 @@ impl DeviceRequest {
             scrub_calls: None,
             min_residency: None,
             scrub_switch: None,
+            shares: None,
+            shared_limit: None,
             seen: Vec::new(),
         }
     }
@@ -171,6 +176,18 @@ impl DeviceRequest {
                         );
                     }
                 });
+            }
+            "isolation" if !gpu => {
+                self.shares = Some(match value {
+                    "process" => false,
+                    "auto" => true,
+                    _ => return Err(self.bad("isolation must be process or auto, e.g. isolation=auto")),
+                });
+            }
+            "shared-limit" if !gpu => {
+                let range = limits::MIN_SHARED_LIMIT_US..=limits::MAX_SHARED_LIMIT_US;
+                let must = "100us to 10s, e.g. shared-limit=10ms";
+                self.shared_limit = Some(self.duration("shared-limit", value, range, must)?);
             }
             "turns" => {
                 self.turns = Some(match value {

@@ -88,7 +88,8 @@ fn short(hash: &impl Display) -> String {
 /// A tenant's quotas and share, as names and values.
 fn values(rules: &TenantRules, rule: Option<&TenantRule>) -> Values {
     let quota = rule.map_or(rules.defaults, |rule| rule.quota);
-    let TenantShare { weight, class, overrun_ns } = rule.map_or(rules.default_share, |rule| rule.share);
+    let TenantShare { weight, class, overrun_ns, own_processes } =
+        rule.map_or(rules.default_share, |rule| rule.share);
     let overrun = match overrun_ns {
         None => "as the setting".to_owned(),
         Some(ns) => humantime::format_duration(Duration::from_nanos(ns)).to_string(),
@@ -99,6 +100,7 @@ fn values(rules: &TenantRules, rule: Option<&TenantRule>) -> Values {
         ("weight", weight.to_string()),
         ("class", class.name().to_owned()),
         ("overrun-limit", overrun),
+        ("isolation", if own_processes { "process" } else { "auto" }.to_owned()),
     ]);
     values
 }

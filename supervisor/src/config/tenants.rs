@@ -14,6 +14,7 @@
 //! weight = 4                       # its part of device time where others want it, too: 1 to 1000
 //! class = "latency"                # before "normal" and "batch"
 //! overrun-limit = "500ms"          # instead of the setting of that name
+//! isolation = "process"            # neither its calls nor its functions are in a worker that others share
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
@@ -195,7 +196,8 @@ impl TenantRule {
             }
             _ if set_share(&mut self.share, &place, key, value)? => {}
             _ if key.parse::<Limit>().is_err() => {
-                let known = ["uid", "token-sha256", "weight", "class", "overrun-limit"].into_iter();
+                let known =
+                    ["uid", "token-sha256", "weight", "class", "overrun-limit", "isolation"].into_iter();
                 let meant = did_you_mean(key, known.chain(Limit::ALL.iter().map(|limit| limit.name())));
                 return Err(ConfigError::Unknown { name: format!("{place}.{key}"), meant });
             }
@@ -261,6 +263,13 @@ fn set_share(share: &mut TenantShare, place: &str, key: &str, value: &Value) -> 
             let limit = overrun_limit(&place, &shown(value))?;
             share.overrun_ns = Some(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
         }
+        "isolation" => {
+            share.own_processes = match value.as_str() {
+                Some("auto") => false,
+                Some("process") => true,
+                _ => return Err(wrong("expected \"auto\" or \"process\"")),
+            };
+        }
         _ => return Ok(false),
     }
     Ok(true)
@@ -319,7 +328,8 @@ mod tests {
         let text = "[tenant-defaults]\nclass = 'batch'\n[tenants.a]\nuid = 1\nweight = 4\nclass = 'latency'\n\
                     overrun-limit = '500ms'\n[tenants.b]\nuid = 2\noverrun-limit = 0";
         let rules = rules(text).unwrap();
-        let share = |weight, class, overrun_ns| TenantShare { weight, class, overrun_ns };
+        let share =
+            |weight, class, overrun_ns| TenantShare { weight, class, overrun_ns, own_processes: false };
         assert_eq!(rules.share("a"), share(4, Class::Latency, Some(500_000_000)));
         assert_eq!(rules.share("b"), share(1, Class::Batch, Some(0)));
         assert_eq!(rules.share("7"), share(1, Class::Batch, None));

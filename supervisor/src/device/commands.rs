@@ -209,9 +209,9 @@ impl CommandRunner {
         unwritten: Option<&mut Unwritten>,
     ) {
         match *command {
-            Command::Start { lane, alone, memory_bytes, id, ref call, ref load } => {
+            Command::Start { lane, alone, memory_bytes, until_ns, id, ref call, ref load } => {
                 let now = unwritten.map(|unwritten| unwritten.add(worker, call));
-                let start = Start { worker, lane, alone, memory_bytes, id };
+                let start = Start { worker, lane, alone, memory_bytes, until_ns, id };
                 self.start(channel, start, call, load.as_ref(), leftover);
                 match now {
                     Some(now) => leftover.write |= now,

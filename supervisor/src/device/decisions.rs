@@ -129,6 +129,8 @@ pub fn shape(config: &DeviceConfig) -> Shape {
         workers: size.workers,
         lanes: size.lanes,
         workers_per_domain: size.workers_per_domain,
+        shared_workers: config.shared_workers,
+        shared_limit_ns: config.shared_limit.as_nanos().min(u64::MAX.into()) as u64,
         quantum_us: config.takes_turns().then_some(size.quantum_us),
         change_ns,
         residency_ns: size.residency_ns,

@@ -18,7 +18,7 @@ use crate::call::{Call, CompletionBatch, Outcome};
 use crate::config::DeviceConfig;
 use crate::ids::WorkerId;
 use crate::metrics::DeviceMetrics;
-use crate::schedule::events::{Finished, LoadFailed, Ran, Tainted};
+use crate::schedule::events::{Finished, LoadFailed, Outlasted, Ran, Tainted};
 use crate::schedule::{CallId, Verdict};
 
 /// How a worker says that a call ended.
@@ -99,6 +99,10 @@ impl Batch {
         id: CallId,
         outcome: Answer<'_>,
     ) -> Result<(), Unusable> {
+        if self.begins_again(worker, id, outcome) {
+            self.carry_out();
+            return Ok(());
+        }
         let Self { completer, actions, .. } = self;
         let done = matches!(outcome, Answer::Done(_));
         let found = completer.decisions.decide(actions, |deciding| {
@@ -163,6 +167,24 @@ impl Batch {
             self.settle();
         }
         Ok(())
+    }
+
+    /// True if a shared worker ended a call that took longer than it may there: it is to begin again in a worker of its domain.
+    fn begins_again(&mut self, worker: WorkerId, id: CallId, outcome: Answer<'_>) -> bool {
+        if !matches!(outcome, Answer::Failed(fault) if fault.code == FaultCode::Deadline) {
+            return false;
+        }
+        self.completer.decisions.decide(&mut self.actions, |deciding| {
+            let Some((call, _)) = deciding.running_call(worker, id) else { return false };
+            let call = call.clone();
+            // Before another thread hands it over again.
+            let started_ns = call.started_ns.swap(0, Ordering::Relaxed);
+            let again = deciding.handle(Outlasted { worker, id });
+            if !again {
+                call.started_ns.store(started_ns, Ordering::Relaxed);
+            }
+            again
+        })
     }
 
     /// Writes what the answers led to: to the workers first, since their lanes are empty; then to each client

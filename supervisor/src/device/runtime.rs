@@ -37,7 +37,7 @@ use crate::schedule::events::{
     Withdraw,
 };
 use crate::schedule::quarantine::Quarantined;
-use crate::schedule::{CallId, CallSpec, Domain, Limits, NotNow, TenantShare, Withdrawn};
+use crate::schedule::{CallId, CallSpec, Compartment, Domain, Limits, NotNow, TenantShare, Withdrawn};
 use crate::store::StateDir;
 use crate::sync::{OrderedMutex, rank};
 use crate::tenants::{Limit, QuotaError, Tenants};
@@ -253,7 +253,17 @@ impl Device {
         let (function, weight_bytes) = (call.function.id, taken_by(&call.function, traits.has_own_memory));
         let stack_bytes = call.function.stack_bytes(self.config.kind, &self.config.arch);
         let share = call.reply.account().share();
-        let spec = CallSpec { domain, function, bytes, deadline_ns, memory_bytes, stack_bytes, weight_bytes };
+        let may_share = traits.keeps_kernels_in && call.may_share();
+        let spec = CallSpec {
+            domain,
+            function,
+            bytes,
+            deadline_ns,
+            memory_bytes,
+            stack_bytes,
+            weight_bytes,
+            may_share,
+        };
         let outcome = self.decisions.decide(&mut actions, |deciding| {
             let most = self.ledger.largest_call_bytes();
             if weight_bytes > self.config.weights_bytes {
@@ -333,8 +343,10 @@ impl Device {
     pub fn warm_for(&self, caller: TenantId) -> HashMap<FunctionId, bool> {
         let serving: Vec<_> = {
             let scheduler = self.decisions.ask();
-            let serves = |worker: &WorkerId| {
-                scheduler.resident(*worker).domain.is_some_and(|domain| domain.caller == caller)
+            let serves = |worker: &WorkerId| match scheduler.resident(*worker).serves {
+                Some(Compartment::Of(domain)) => domain.caller == caller,
+                Some(Compartment::Shared) => true,
+                None => false,
             };
             self.slots.workers().filter(serves).collect()
         };

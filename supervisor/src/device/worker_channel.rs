@@ -115,6 +115,8 @@ pub(super) struct Start {
     pub(super) alone: bool,
     /// Device memory that the lane has.
     pub(super) memory_bytes: u64,
+    /// When the worker ends the call.
+    pub(super) until_ns: u64,
     /// The call's name in the answer.
     pub(super) id: CallId,
 }
@@ -352,10 +354,9 @@ impl WorkerChannel {
         call: &Arc<Call>,
         load: Option<&Supply<Memory>>,
     ) -> Result<(), StartError> {
-        let Start { lane, alone, memory_bytes, id, .. } = start;
         let Some(process) = &mut self.process else { return Ok(()) };
         process.install(state, call, load)?;
-        process.send(lane, alone, memory_bytes, id, call)
+        process.send(start, call)
     }
 
     /// Has the process load the weights of a function whose call is about to start.
@@ -453,14 +454,8 @@ impl WorkerChannel {
 
 impl Connected {
     /// Sends a call, behind the arenas that the process lacks.
-    fn send(
-        &mut self,
-        lane: u32,
-        alone: bool,
-        memory_bytes: u64,
-        id: CallId,
-        call: &Arc<Call>,
-    ) -> Result<(), StartError> {
+    fn send(&mut self, start: Start, call: &Arc<Call>) -> Result<(), StartError> {
+        let Start { lane, alone, memory_bytes, until_ns, id, .. } = start;
         for arena in &call.arenas {
             if self.arenas.insert(arena.id) {
                 self.pass(arena.id, &[arena.memfd.as_fd()])?;
@@ -490,7 +485,7 @@ impl Connected {
         }));
         let invoke = Invoke {
             function: call.function.id,
-            deadline_ns: call.deadline_ns,
+            deadline_ns: until_ns,
             memory_bytes,
             lane: LaneId::new(lane),
             descriptors: call.descriptors.len() as u32,

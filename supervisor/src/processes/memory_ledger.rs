@@ -395,6 +395,8 @@ mod tests {
             lanes: 8,
             standbys,
             workers_per_domain: 1,
+            shared_workers: 0,
+            shared_limit: std::time::Duration::from_millis(10),
             memory_bytes: 100 * GIB,
             there_bytes: u64::MAX,
             weights_bytes: 20 * GIB,

@@ -1,5 +1,5 @@
-//! The line of asks: domains ask for a worker, or for memory where they have one; callers ask for the whole device. Callers are
-//! served by their shares (`share_line`), and the asks of one caller in the order in which they came.
+//! The line of asks: domains ask for a worker, or for memory where they have one; callers ask for a lane of a shared worker, or for
+//! the whole device. Callers are served by their shares (`share_line`), and the asks of one caller in the order in which they came.
 //!
 //! Free memory is reserved for the first domain that asks for some (`lending`).
 //!
@@ -10,7 +10,7 @@
 use std::collections::hash_map::Entry;
 
 use super::share_line::{Front, ShareLine};
-use super::types::{Domain, TenantShare};
+use super::types::{Domain, QueueKey, TenantShare};
 use crate::ids::{IdMap, TenantId};
 
 /// What a caller waits for.
@@ -18,10 +18,21 @@ use crate::ids::{IdMap, TenantId};
 enum What {
     /// A worker for functions of this owner.
     Worker(TenantId),
-    /// Device memory for the first call of functions of this owner.
-    Memory(TenantId),
+    /// Device memory for the first call of functions of this owner; without one, for the first call that waits for a shared worker.
+    Memory(Option<TenantId>),
+    /// A lane of a shared worker.
+    Lane,
     /// The whole device.
     Device,
+}
+
+impl What {
+    fn memory_for(queue: QueueKey) -> Self {
+        match queue {
+            QueueKey::Of(domain) => Self::Memory(Some(domain.owner)),
+            QueueKey::Shared(_) => Self::Memory(None),
+        }
+    }
 }
 
 /// All asks of one device.
@@ -31,9 +42,10 @@ pub(super) struct Asks {
     line: ShareLine<(u64, What)>,
     places: IdMap<(TenantId, What), u64>,
     next_place: u64,
-    /// Domains that ask for a worker and for memory, and callers that ask for the device.
+    /// How many asks there are of each kind.
     for_workers: usize,
     for_memory: usize,
+    for_lanes: usize,
     for_device: usize,
 }
 
@@ -41,7 +53,7 @@ impl Asks {
     /// No asks. A domain has a worker for about so long.
     pub(super) fn new(turn_ns: u64) -> Self {
         let (line, places) = (ShareLine::new(turn_ns, 0), IdMap::default());
-        Self { line, places, next_place: 0, for_workers: 0, for_memory: 0, for_device: 0 }
+        Self { line, places, next_place: 0, for_workers: 0, for_memory: 0, for_lanes: 0, for_device: 0 }
     }
 
     /// A domain has a worker for about so long from now on.
@@ -63,24 +75,48 @@ impl Asks {
     pub(super) fn iter(&self) -> impl Iterator<Item = Domain> {
         self.line.iter().filter_map(|(caller, (_, what))| match what {
             What::Worker(owner) => Some(Domain { owner, caller }),
-            What::Memory(_) | What::Device => None,
+            What::Memory(_) | What::Lane | What::Device => None,
         })
     }
 
-    /// The first domain that asks for memory.
-    pub(super) fn memory(&self) -> Option<Domain> {
+    /// The first queue whose first call asks for memory.
+    pub(super) fn memory(&self) -> Option<QueueKey> {
         if self.for_memory == 0 {
             return None;
         }
         self.line.iter().find_map(|(caller, (_, what))| match what {
-            What::Memory(owner) => Some(Domain { owner, caller }),
-            What::Worker(_) | What::Device => None,
+            What::Memory(Some(owner)) => Some(QueueKey::Of(Domain { owner, caller })),
+            What::Memory(None) => Some(QueueKey::Shared(caller)),
+            What::Worker(_) | What::Lane | What::Device => None,
         })
     }
 
-    /// True if a domain asks for memory.
-    pub(super) fn has_memory(&self, domain: Domain) -> bool {
-        self.for_memory > 0 && self.places.contains_key(&(domain.caller, What::Memory(domain.owner)))
+    /// True if a queue's first call asks for memory.
+    pub(super) fn has_memory(&self, queue: QueueKey) -> bool {
+        self.for_memory > 0 && self.places.contains_key(&(queue.payer(), What::memory_for(queue)))
+    }
+
+    /// True if callers ask for lanes of shared workers.
+    pub(super) fn has_lanes(&self) -> bool {
+        self.for_lanes > 0
+    }
+
+    /// The callers that ask for lanes of shared workers, the next one first.
+    pub(super) fn lanes(&self) -> impl Iterator<Item = TenantId> {
+        let asks = if self.has_lanes() { Some(self.line.iter()) } else { None };
+        asks.into_iter().flatten().filter(|(_, (_, what))| *what == What::Lane).map(|(caller, _)| caller)
+    }
+
+    /// A caller asks for a lane of a shared worker.
+    pub(super) fn push_lane(&mut self, caller: TenantId) {
+        self.for_lanes += usize::from(self.add(caller, What::Lane));
+    }
+
+    /// A caller does not ask for a lane of a shared worker any more.
+    pub(super) fn remove_lane(&mut self, caller: TenantId) {
+        if self.has_lanes() {
+            self.for_lanes -= usize::from(self.take(caller, What::Lane));
+        }
     }
 
     /// The caller to which the whole device goes next, and where it stands in line.
@@ -109,15 +145,15 @@ impl Asks {
         is_new
     }
 
-    /// A domain asks for memory.
-    pub(super) fn push_memory(&mut self, domain: Domain) {
-        self.for_memory += usize::from(self.add(domain.caller, What::Memory(domain.owner)));
+    /// A queue's first call asks for memory.
+    pub(super) fn push_memory(&mut self, queue: QueueKey) {
+        self.for_memory += usize::from(self.add(queue.payer(), What::memory_for(queue)));
     }
 
-    /// A domain does not ask for memory any more.
-    pub(super) fn remove_memory(&mut self, domain: Domain) {
+    /// It does not ask for memory any more.
+    pub(super) fn remove_memory(&mut self, queue: QueueKey) {
         if self.for_memory > 0 {
-            self.for_memory -= usize::from(self.take(domain.caller, What::Memory(domain.owner)));
+            self.for_memory -= usize::from(self.take(queue.payer(), What::memory_for(queue)));
         }
     }
 
@@ -166,7 +202,7 @@ impl Asks {
 
     /// The caller whose domain is the first that asks for a worker, and where it stands in line.
     pub(super) fn first(&self) -> Option<(TenantId, Front)> {
-        let (caller, _) = match self.for_device + self.for_memory {
+        let (caller, _) = match self.for_device + self.for_memory + self.for_lanes {
             0 => self.line.first()?,
             _ => self.line.iter().find(|(_, (_, what))| matches!(what, What::Worker(_)))?,
         };
@@ -256,15 +292,30 @@ mod tests {
     }
 
     #[test]
+    fn lanes_of_shared_workers_are_for_who_had_less() {
+        let mut asks = Asks::new(10);
+        let [alice, bob] = [1, 2].map(TenantId::new);
+        asks.push(domain(9, 1));
+        [alice, bob, alice].into_iter().for_each(|caller| asks.push_lane(caller));
+        assert_eq!(asks.lanes().collect::<Vec<_>>(), [alice, bob]);
+        asks.charge(alice, 5);
+        assert_eq!(asks.lanes().next(), Some(bob));
+        [bob, bob].into_iter().for_each(|caller| asks.remove_lane(caller));
+        assert_eq!((asks.lanes().collect::<Vec<_>>(), asks.domains()), (vec![alice], 1));
+        asks.remove_lane(alice);
+        assert!(!asks.has_lanes() && asks.lanes().next().is_none() && asks.has_any());
+    }
+
+    #[test]
     fn memory_is_for_who_had_less() {
         let mut asks = Asks::new(10);
-        let [alice, bob] = [domain(1, 1), domain(2, 2)];
-        [alice, bob, alice].into_iter().for_each(|domain| asks.push_memory(domain));
+        let [alice, bob] = [QueueKey::Of(domain(1, 1)), QueueKey::Shared(TenantId::new(2))];
+        [alice, bob, alice].into_iter().for_each(|queue| asks.push_memory(queue));
         assert_eq!((asks.memory(), asks.has_memory(bob), asks.domains()), (Some(alice), true, 0));
-        asks.charge(alice.caller, 5);
+        asks.charge(alice.payer(), 5);
         assert_eq!(asks.memory(), Some(bob));
         assert!(asks.first().is_none(), "they stand in no line for workers");
-        [bob, bob].into_iter().for_each(|domain| asks.remove_memory(domain));
+        [bob, bob].into_iter().for_each(|queue| asks.remove_memory(queue));
         assert_eq!((asks.memory(), asks.has_memory(bob)), (Some(alice), false));
     }
 }

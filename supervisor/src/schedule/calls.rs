@@ -6,7 +6,7 @@ use super::deadlines::Deadlines;
 use super::lending::Need;
 use super::quarantine::Use;
 use super::retry::Attempts;
-use super::types::{CallId, CallSpec, Domain, ResidentPrice};
+use super::types::{CallId, CallSpec, Domain, QueueKey, ResidentPrice};
 use crate::ids::{FunctionId, IdMap, TenantId, WorkerId};
 use crate::limits::DEADLINE_GRACE_NS;
 
@@ -23,6 +23,10 @@ pub(super) const INSTALLATION: u64 = 20;
 pub(super) struct Entry<C> {
     pub(super) call: C,
     pub(super) domain: Domain,
+    /// Where it waits.
+    pub(super) queue: QueueKey,
+    /// True if it may be in a worker beside strangers' calls, as far as it is short and no suspect.
+    pub(super) may_share: bool,
     pub(super) function: FunctionId,
     pub(super) bytes: u64,
     pub(super) deadline_ns: u64,
@@ -82,7 +86,8 @@ impl<C> Entry<C> {
     pub(super) fn need(&self) -> Need {
         let Self { memory_bytes: lane_bytes, stack_bytes, weight_bytes, .. } = *self;
         let (beside_bytes, own_weights_bytes) = (0, 0);
-        Need { lane_bytes, stack_bytes, beside_bytes, has_weights: weight_bytes > 0, own_weights_bytes }
+        let (payer, has_weights) = (self.queue.payer(), weight_bytes > 0);
+        Need { payer, lane_bytes, stack_bytes, beside_bytes, has_weights, own_weights_bytes }
     }
 }
 
@@ -201,18 +206,22 @@ impl<C> Calls<C> {
         &mut self,
         call: C,
         spec: CallSpec,
+        queue: QueueKey,
         is_whole: bool,
         attempts: Attempts,
         probe: bool,
     ) -> CallId {
         let serial = self.next_serial;
         self.next_serial += 1;
-        let CallSpec { domain, function, bytes, deadline_ns, memory_bytes, stack_bytes, weight_bytes } = spec;
+        let CallSpec { domain, function, bytes, deadline_ns, .. } = spec;
+        let CallSpec { memory_bytes, stack_bytes, weight_bytes, may_share, .. } = spec;
         let (state, detached) = (CallState::Queued, false);
         let entry = Entry {
             call,
             serial,
             domain,
+            queue,
+            may_share,
             function,
             bytes,
             deadline_ns,
@@ -283,9 +292,10 @@ impl<C> Calls<C> {
         self.move_to(id, until_ns);
     }
 
-    /// A call that was in a worker waits again.
-    pub(super) fn waits_again(&mut self, id: CallId) {
+    /// A call that was in a worker waits again, in this queue.
+    pub(super) fn waits_again(&mut self, id: CallId, queue: QueueKey) {
         let Some(entry) = self.get_mut(id) else { return };
+        entry.queue = queue;
         let (before, bytes) = (std::mem::replace(&mut entry.state, CallState::Queued), entry.bytes);
         self.queued += 1;
         self.queued_bytes += bytes;

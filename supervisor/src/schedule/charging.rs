@@ -4,7 +4,7 @@
 use super::run_times::Kind;
 use super::scheduler::Scheduler;
 use super::turns::Charge;
-use super::types::{Action, Call, CallId, CallSpec, NotNow, TenantShare};
+use super::types::{Action, Call, CallId, CallSpec, NotNow, QueueKey, TenantShare};
 use crate::ids::{TenantId, WorkerId};
 
 impl<C: Call> Scheduler<C> {
@@ -40,12 +40,22 @@ impl<C: Call> Scheduler<C> {
 
     /// A tenant had a turn, or a part of one.
     pub(super) fn charge(&mut self, charge: Option<Charge>) {
-        if let Some(Charge { tenant, used_ns }) = charge {
-            self.device_time.add(tenant, used_ns);
-            // Who has the whole device is charged for that when it is over.
-            if self.exclusive.caller() != Some(tenant) {
-                self.slots.charge(tenant, used_ns);
+        match charge {
+            Some(Charge { tenant: TenantId::EVERYBODY, used_ns }) => {
+                for (payer, used_ns) in self.shared_charges.took(used_ns) {
+                    self.charge_tenant(payer, used_ns);
+                }
             }
+            Some(Charge { tenant, used_ns }) => self.charge_tenant(tenant, used_ns),
+            None => {}
+        }
+    }
+
+    fn charge_tenant(&mut self, tenant: TenantId, used_ns: u64) {
+        self.device_time.add(tenant, used_ns);
+        // Who has the whole device is charged for that when it is over.
+        if self.exclusive.caller() != Some(tenant) {
+            self.slots.charge(tenant, used_ns);
         }
     }
 
@@ -57,9 +67,10 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
-    /// A call failed in a worker: the time that it was there counts. Of one that ends well, the worker says how much of that it was
-    /// on the device.
-    pub(super) fn charge_failed(&mut self, now_ns: u64, worker: WorkerId, started_ns: u64) {
+    /// A payer's call failed in a worker: the time that it was there counts. Of one that ends well, the worker says how much of that it
+    /// was on the device.
+    pub(super) fn charge_failed(&mut self, now_ns: u64, worker: WorkerId, payer: TenantId, started_ns: u64) {
+        self.ran_beside_others(worker, payer, now_ns.saturating_sub(started_ns));
         let had_ns = now_ns.saturating_sub(started_ns);
         let charge = self.turns.as_mut().and_then(|turns| turns.failed(now_ns, worker, had_ns));
         self.charge(charge);
@@ -75,18 +86,26 @@ impl<C: Call> Scheduler<C> {
         let kind = Kind::of(entry.function, tenant, entry.memory_bytes);
         let device_ns = device_ns.min(now_ns.saturating_sub(entry.started_ns));
         let work_ns = self.run_times.ended(kind, device_ns);
+        self.ran_beside_others(worker, tenant, device_ns);
         let alone = self.workers[worker].calls().len() == 1;
         let charge =
             self.turns.as_mut().and_then(|turns| turns.finished(now_ns, worker, device_ns, work_ns, alone));
         self.charge(charge);
     }
 
+    /// A payer's call was on the device for so long, in a worker whose turns others pay for, too.
+    fn ran_beside_others(&mut self, worker: WorkerId, payer: TenantId, device_ns: u64) {
+        if self.turns.is_some() && self.workers[worker].is_shared() {
+            self.shared_charges.ran(payer, device_ns);
+        }
+    }
+
     /// Why a call that would have to wait cannot end before its deadline, if that is sure: by the least that the calls
     /// before it take, and it itself.
-    pub(super) fn too_late(&self, now_ns: u64, spec: &CallSpec) -> Option<NotNow> {
+    pub(super) fn too_late(&self, now_ns: u64, queue: QueueKey, spec: &CallSpec) -> Option<NotNow> {
         let kind = Kind::of(spec.function, spec.domain.caller, spec.memory_bytes);
         let call_ns = self.run_times.at_least_ns(kind)?;
-        let queue_ns = self.slots.before_ns(spec.domain, spec.deadline_ns).filter(|ns| *ns > 0)?;
+        let queue_ns = self.slots.before_ns(queue, spec.deadline_ns).filter(|ns| *ns > 0)?;
         let ends_ns = now_ns.saturating_add(queue_ns).saturating_add(call_ns);
         let [queue_ms, call_ms] = [queue_ns, call_ns].map(|ns| ns.div_ceil(1_000_000));
         (ends_ns > spec.deadline_ns).then_some(NotNow::TooLate { queue_ms, call_ms })

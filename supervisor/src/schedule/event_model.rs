@@ -10,6 +10,7 @@ use crate::schedule::{Loss, Size, Verdict};
 pub(super) enum Event {
     Submit { domain: TenantId, function: FunctionId, deadline_ms: u64, memory: u64 },
     Finish { pick: usize, verdict: Verdict },
+    Outlast { pick: usize },
     Gone { worker: usize, from_outside: bool },
     Clear { pick: usize },
     Bury { pick: usize, loss: Loss },
@@ -49,6 +50,7 @@ pub(super) fn events() -> impl Strategy<Value = Vec<Event>> {
             Event::Submit { domain: TenantId::new(domain), function: FunctionId::new(function), deadline_ms, memory }
         }),
         6 => (any::<usize>(), verdict).prop_map(|(pick, verdict)| Event::Finish { pick, verdict }),
+        2 => any::<usize>().prop_map(|pick| Event::Outlast { pick }),
         1 => (0..4usize, prop::bool::weighted(0.2)).prop_map(|(worker, from_outside)| {
             Event::Gone { worker, from_outside }
         }),

@@ -375,6 +375,18 @@ event! {
 }
 
 event! {
+    /// A shared worker ended a call that took longer than it may there, and cleared what it wrote: the call begins again in a worker of
+    /// its domain. False if it has to be answered.
+    Outlasted {
+        /// The worker.
+        worker: WorkerId,
+        /// The call.
+        id: CallId,
+    } -> bool,
+    |event, scheduler, now_ns, actions| scheduler.outlasted(now_ns, event.worker, event.id, actions)
+}
+
+event! {
     /// A worker gives its turn back; false means that it does not have that turn.
     Yielded {
         /// The worker.

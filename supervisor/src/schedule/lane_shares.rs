@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     fn share(weight: u32, class: Class) -> TenantShare {
-        TenantShare { weight, class, overrun_ns: None }
+        TenantShare { weight, class, ..TenantShare::default() }
     }
 
     #[test]

@@ -24,6 +24,8 @@ use crate::limits::SETTLE_NS;
 /// What a call needs of the device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Need {
+    /// Who pays for it.
+    pub(super) payer: TenantId,
     /// Bytes of its lane.
     pub(super) lane_bytes: u64,
     /// Bytes that its process keeps for the stacks of its kernels.
@@ -62,8 +64,8 @@ pub(super) struct LanePlace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Placed {
     pub(super) place: LanePlace,
-    /// What it is lent besides what is there.
-    pub(super) missing_bytes: u64,
+    /// What its payer has then, besides what the payer has now.
+    pub(super) own_bytes: u64,
     /// What is left for weights besides.
     pub(super) room_bytes: u64,
 }
@@ -78,6 +80,8 @@ struct Lent {
     process: Option<Generation>,
     /// By lane.
     lanes: Vec<u64>,
+    /// Of a shared worker, whose call is in each lane, and what that call needs: the rest of the lane is nobody's.
+    payers: Vec<Option<(TenantId, u64)>>,
     /// What its process keeps for stacks.
     stack_bytes: u64,
     /// What it was told to give back and did not confirm, oldest first.
@@ -96,6 +100,11 @@ struct Returning {
 impl Lent {
     fn lanes_bytes(&self) -> u64 {
         self.lanes.iter().sum()
+    }
+
+    /// What a payer's calls need in lanes of a shared worker.
+    fn bytes_of(&self, payer: TenantId) -> u64 {
+        self.payers.iter().flatten().filter(|(whose, _)| *whose == payer).map(|(_, bytes)| bytes).sum()
     }
 
     fn returning_bytes(&self) -> u64 {
@@ -218,10 +227,11 @@ impl Lending {
         (self.lent_bytes.saturating_sub(stacks), stacks)
     }
 
-    /// What the workers that serve a caller have.
+    /// What a caller has: its workers, and lanes of shared workers with its calls.
     pub(super) fn bytes_of(&self, caller: TenantId, workers: &Workers) -> u64 {
         let own = workers.iter().filter(|(_, worker)| worker.serves(caller));
-        own.map(|(worker, _)| self.worker_bytes(worker)).sum()
+        let own: u64 = own.map(|(worker, _)| self.worker_bytes(worker)).sum();
+        own + workers.shared().map(|worker| self.workers[worker.get()].bytes_of(caller)).sum::<u64>()
     }
 
     /// A tenant may have so much from now on, or as much as there is.
@@ -248,6 +258,11 @@ impl Lending {
         !self.limits.is_empty() && self.limits.contains_key(&caller)
     }
 
+    /// What a call needs of a lane, in whole pages.
+    fn exact(&self, need: Need) -> u64 {
+        need.lane_bytes.div_ceil(self.page_bytes).saturating_mul(self.page_bytes)
+    }
+
     /// The empty lane of a worker that needs the least memory for a call, and what it has then: the smallest that has
     /// enough, else the largest. `spare_bytes` may be used up to make it one of the usual sizes.
     fn lane_for(
@@ -267,7 +282,7 @@ impl Lending {
         }
         // Of equal ones the first.
         let lane = empty().rev().max_by_key(|lane| has(*lane))?;
-        let exact = need.lane_bytes.div_ceil(self.page_bytes).saturating_mul(self.page_bytes);
+        let exact = self.exact(need);
         let usual = rounded(need.lane_bytes, self.page_bytes).min(self.lane_bytes).max(exact);
         let missing = |size: u64| (size - has(lane)).saturating_add(stack);
         let size =
@@ -286,10 +301,7 @@ impl Lending {
         need: Need,
     ) -> Result<Placed, Short> {
         let free = self.free_bytes();
-        let left = match workers[worker].served() {
-            Some(domain) => self.left_bytes(workers, domain.caller, need),
-            None => u64::MAX,
-        };
+        let left = self.left_bytes(workers, need);
         let (place, missing) =
             self.lane_for(worker, &workers[worker], need, free.min(left)).ok_or(Short::Line)?;
         let wanted = missing.saturating_add(need.beside_bytes);
@@ -297,59 +309,61 @@ impl Lending {
         if wanted > free || !is_first && !goes_before() {
             return Err(Short::Line);
         }
-        match missing > 0 && missing > left {
+        let own = if workers[worker].is_shared() { self.exact(need) } else { missing };
+        match own > 0 && own > left {
             true => Err(Short::OwnLimit),
             // Only the first in line takes memory that is free.
             false => {
                 let room_bytes = if is_first { free - missing } else { 0 };
-                Ok(Placed { place, missing_bytes: missing, room_bytes })
+                Ok(Placed { place, own_bytes: own, room_bytes })
             }
         }
     }
 
-    /// What a caller may have besides what it has.
-    fn left_bytes(&self, workers: &Workers, caller: TenantId, need: Need) -> u64 {
-        match self.limits.get(&caller) {
-            Some(most) => most.saturating_sub(self.bytes_of(caller, workers) + need.own_weights_bytes),
+    /// What the payer of a call may have besides what it has.
+    fn left_bytes(&self, workers: &Workers, need: Need) -> u64 {
+        match self.most_bytes(need.payer) {
+            Some(most) => most.saturating_sub(self.bytes_of(need.payer, workers) + need.own_weights_bytes),
             None => u64::MAX,
         }
     }
 
-    /// By how much a call in a worker would exceed what its caller may have, beside what the caller has elsewhere.
-    pub(super) fn excess_bytes(
-        &self,
-        workers: &Workers,
-        worker: WorkerId,
-        caller: TenantId,
-        need: Need,
-    ) -> u64 {
-        match self.lane_for(worker, &workers[worker], need, 0) {
-            Some((_, missing)) if missing > 0 && self.is_limited(caller) => {
-                missing.saturating_sub(self.left_bytes(workers, caller, need))
-            }
-            _ => 0,
-        }
+    /// By how much a call in a worker would exceed what its payer may have, beside what the payer has elsewhere.
+    pub(super) fn excess_bytes(&self, workers: &Workers, worker: WorkerId, need: Need) -> u64 {
+        let Some((_, missing)) = self.lane_for(worker, &workers[worker], need, 0) else { return 0 };
+        let own = if workers[worker].is_shared() { self.exact(need) } else { missing };
+        own.saturating_sub(self.left_bytes(workers, need))
     }
 
     /// As [`Lending::place`], for a call that has the whole device.
     pub(super) fn place_whole(&self, workers: &Workers, worker: WorkerId, need: Need) -> Option<Placed> {
         let free = self.free_bytes();
-        let caller = workers[worker].served().map(|domain| domain.caller);
-        let spare = caller.map_or(free, |caller| free.min(self.left_bytes(workers, caller, need)));
+        let spare = free.min(self.left_bytes(workers, need));
         let (place, missing) = self.lane_for(worker, &workers[worker], need, spare)?;
         let fits = missing.saturating_add(need.beside_bytes) <= free;
-        fits.then(|| Placed { place, missing_bytes: missing, room_bytes: free - missing })
+        fits.then(|| Placed { place, own_bytes: missing, room_bytes: free - missing })
     }
 
     /// Lends what [`Lending::place`] or [`Lending::place_whole`] said.
-    pub(super) fn lend(&mut self, worker: WorkerId, place: LanePlace, need: Need) {
+    pub(super) fn lend(&mut self, worker: WorkerId, place: LanePlace, need: Need, is_shared: bool) {
+        let exact_bytes = self.exact(need);
         let lent = &mut self.workers[worker.get()];
         let before = lent.bytes();
         if let Some(lane) = lent.lanes.get_mut(place.lane as usize) {
             *lane = (*lane).max(place.lane_bytes);
         }
+        if let Some(payer) = lent.payers.get_mut(place.lane as usize).filter(|_| is_shared) {
+            *payer = Some((need.payer, exact_bytes));
+        }
         lent.stack_bytes = lent.stack_bytes.max(need.stack_bytes);
         self.lent_bytes += lent.bytes() - before;
+    }
+
+    /// A call is out of its lane: in a shared worker, what the lane has is nobody's.
+    pub(super) fn ended(&mut self, worker: WorkerId, lane: u32) {
+        if let Some(payer) = self.workers[worker.get()].payers.get_mut(lane as usize) {
+            *payer = None;
+        }
     }
 
     /// Another call needs memory: calls that need none start beside it, until more is known.
@@ -492,6 +506,7 @@ impl Lending {
         let lent = &mut self.workers[worker.get()];
         lent.process = Some(generation);
         lent.lanes.resize(lanes as usize, 0);
+        lent.payers.resize(lanes as usize, None);
     }
 
     /// A worker's process is gone. Its memory counts until the process is reaped.
@@ -499,6 +514,7 @@ impl Lending {
         let lent = &mut self.workers[worker.get()];
         let bytes = lent.bytes();
         lent.lanes.fill(0);
+        lent.payers.fill(None);
         lent.stack_bytes = 0;
         self.outstanding -= lent.returning.len();
         lent.returning.clear();

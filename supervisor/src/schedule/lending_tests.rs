@@ -7,13 +7,20 @@ const W0: WorkerId = WorkerId::new(0);
 const W1: WorkerId = WorkerId::new(1);
 
 fn need(lane_bytes: u64) -> Need {
-    Need { lane_bytes, stack_bytes: 0, beside_bytes: 0, has_weights: false, own_weights_bytes: 0 }
+    Need {
+        payer: TenantId::new(1),
+        lane_bytes,
+        stack_bytes: 0,
+        beside_bytes: 0,
+        has_weights: false,
+        own_weights_bytes: 0,
+    }
 }
 
 /// Two workers of two lanes with 64 pages of 10 bytes.
 fn lending() -> (Lending, Workers) {
     let shape = Shape { memory_bytes: 640, page_bytes: 10, lane_bytes: 300, ..Shape::new(2, 2) };
-    let (mut lending, mut workers) = (Lending::new(&shape), Workers::new(2, 2));
+    let (mut lending, mut workers) = (Lending::new(&shape), Workers::new(2, 0, 2));
     for worker in [W0, W1] {
         workers.arrive(0, worker, Generation::new(1));
         lending.arrived(worker, Generation::new(1), 2);
@@ -23,7 +30,7 @@ fn lending() -> (Lending, Workers) {
 
 fn lend(lending: &mut Lending, workers: &Workers, worker: WorkerId, bytes: u64) -> LanePlace {
     let place = lending.place(0, workers, worker, true, need(bytes)).unwrap().place;
-    lending.lend(worker, place, need(bytes));
+    lending.lend(worker, place, need(bytes), false);
     place
 }
 

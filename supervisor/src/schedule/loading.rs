@@ -4,7 +4,7 @@
 use super::events::Loaded;
 use super::lending::{LanePlace, Need, Placed, Short};
 use super::scheduler::Scheduler;
-use super::types::{Action, Call, CallId, Command, Domain, Verdict};
+use super::types::{Action, Call, CallId, Command, Compartment, Domain, QueueKey, Verdict};
 use super::weights::{NoRoom, Source, Supply, When};
 use super::workers::State;
 use crate::ids::{FunctionId, TenantId, WorkerId};
@@ -57,14 +57,14 @@ impl<C: Call> Scheduler<C> {
         &mut self,
         now_ns: u64,
         worker: WorkerId,
-        domain: Domain,
+        queue: QueueKey,
         id: CallId,
         actions: &mut Vec<Action<C>>,
     ) -> Result<Fit<C::Memory>, Short> {
         let need = self.need_of(worker, id).ok_or(Short::Line)?;
         let placed = {
             let first = self.slots.next_for_memory();
-            self.lending.place(now_ns, &self.workers, worker, first.is_none_or(|first| first == domain), need)
+            self.lending.place(now_ns, &self.workers, worker, first.is_none_or(|first| first == queue), need)
         }?;
         let load = self.supply_for(worker, id, placed, actions)?;
         Ok(Fit { place: placed.place, load })
@@ -88,13 +88,13 @@ impl<C: Call> Scheduler<C> {
         &mut self,
         worker: WorkerId,
         id: CallId,
-        Placed { missing_bytes, room_bytes, .. }: Placed,
+        Placed { own_bytes, room_bytes, .. }: Placed,
         actions: &mut Vec<Action<C>>,
     ) -> Result<Option<Supply<C::Memory>>, Short> {
         let Some(entry) = self.calls.get(id).filter(|entry| entry.weight_bytes > 0) else { return Ok(None) };
         let (function, Domain { owner, caller }, bytes) = (entry.function, entry.domain, entry.weight_bytes);
         let has = self.weights.has(function, worker);
-        let lent_bytes = if owner == caller { missing_bytes } else { 0 };
+        let lent_bytes = if owner == caller { own_bytes } else { 0 };
         let wanted = Wanted { function, owner, bytes, worker, when: When::Now, room_bytes, lent_bytes };
         let load = if has { None } else { Some(self.claim(wanted, actions)?) };
         self.weights.begin(function, has);
@@ -168,16 +168,15 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn give_up_own_weights(
         &mut self,
         worker: WorkerId,
-        caller: TenantId,
         need: Need,
         actions: &mut Vec<Action<C>>,
     ) -> bool {
-        let excess = self.lending.excess_bytes(&self.workers, worker, caller, need);
+        let excess = self.lending.excess_bytes(&self.workers, worker, need);
         let Some(room) = need.own_weights_bytes.checked_sub(excess).filter(|_| excess > 0) else {
             return false;
         };
         let mut evicted = Vec::new();
-        let fits = self.weights.fit_owner(caller, 0, room, &mut evicted).is_ok();
+        let fits = self.weights.fit_owner(need.payer, 0, room, &mut evicted).is_ok();
         self.unload(&evicted, actions);
         fits
     }
@@ -216,7 +215,7 @@ impl<C: Call> Scheduler<C> {
     /// The same, for all workers of a domain.
     pub(super) fn look_ahead_for(&mut self, domain: Domain, actions: &mut Vec<Action<C>>) {
         for worker in WorkerId::first(self.workers.len()) {
-            if self.workers[worker].state == State::Bound(domain) {
+            if self.workers[worker].state == State::Bound(Compartment::Of(domain)) {
                 self.look_ahead(worker, domain, actions);
             }
         }

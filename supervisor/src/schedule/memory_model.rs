@@ -20,6 +20,11 @@ pub(super) fn has_weights(call: u64) -> bool {
     call % 5 == 2
 }
 
+/// True if a call may be in a worker beside those of others.
+pub(super) fn may_share(call: u64) -> bool {
+    !call.is_multiple_of(3)
+}
+
 impl Memory {
     /// Of a fresh process.
     pub(super) fn new(lanes: u32) -> Self {
@@ -113,6 +118,9 @@ impl World {
         };
         let own = self.processes.iter().filter(|(worker, _)| serves(worker));
         let own: u64 = own.map(|(_, (.., memory))| memory.lanes.iter().sum::<u64>()).sum();
+        let shared = self.calls.values().filter(|known| known.domain == LIMITED.0);
+        let shared = shared.filter(|known| known.running.is_some_and(|(worker, _)| self.is_shared(worker)));
+        let own = own + shared.map(|known| known.memory).sum::<u64>();
         let weights = self.scheduler.weights().used_by(LIMITED.0);
         assert!(own + weights <= LIMITED.1, "{own} and {weights} of one that may have {}", LIMITED.1);
     }

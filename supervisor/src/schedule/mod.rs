@@ -16,7 +16,8 @@
 //! - `residency`: which resident gives way to another domain, and when.
 //! - `asks`: which domain gets a worker next, and which caller the whole device; `exclusive`: calls that need that.
 //! - `domain_queue`: whose turn it is within a domain.
-//! - `run_times`: how long calls take at least; `device_time`: what each tenant used.
+//! - `run_times`: how long calls take at least; `device_time`: what each tenant used; `shared_charges`: who pays for turns of shared
+//!   workers.
 //! - `retry`: calls whose process ended are run again.
 //! - `penalties`: for callers whose calls fail: [`budget`], [`quarantine`] and `mps_suspicion`.
 //! - `deadlines`: calls by the moment at which something must happen to them.
@@ -49,6 +50,7 @@ mod retry;
 mod run_times;
 pub mod scheduler;
 mod share_line;
+mod shared_charges;
 mod slots;
 mod slowed_clock;
 mod transitions;
@@ -65,6 +67,6 @@ mod workers;
 pub use retry::{Attempts, Withdrawn};
 pub use scheduler::Scheduler;
 pub use types::{
-    Action, Address, Call, CallId, CallSpec, Class, Command, Domain, Ended, KillReason, Limits, Loss, NotNow,
-    Policy, Resident, ResidentPrice, Shape, Size, TenantShare, Verdict, WhyGone,
+    Action, Address, Call, CallId, CallSpec, Class, Command, Compartment, Domain, Ended, KillReason, Limits,
+    Loss, NotNow, Policy, Resident, ResidentPrice, Shape, Size, TenantShare, Verdict, WhyGone,
 };

@@ -8,8 +8,8 @@ use super::*;
 use crate::ids::FunctionId;
 use crate::limits::{CLEAR_NS, OVERRUN_QUANTA};
 use crate::schedule::events::{
-    Allow, Buried, Cancel, Clearing, Finished, Gone, Ready, Scrubbed, SetPolicy, StandbysReady, Submit, Tick,
-    Yielded, Yielding,
+    Allow, Buried, Cancel, Clearing, Finished, Gone, Outlasted, Ready, Scrubbed, SetPolicy, StandbysReady,
+    Submit, Tick, Yielded, Yielding,
 };
 use crate::schedule::{Address, Domain};
 
@@ -30,7 +30,7 @@ mod trouble;
 #[path = "weights_model.rs"]
 mod weights;
 use event::events;
-use memory::{Dying, Memory, has_weights};
+use memory::{Dying, Memory, has_weights, may_share};
 use play::play;
 use shape::{Holder, policies, shapes};
 use trouble::{Admits, Trouble};
@@ -66,6 +66,8 @@ struct Known {
     paid: bool,
     /// It was on another device meanwhile.
     came_back: bool,
+    /// It took too long in a shared worker.
+    moved_out: bool,
     /// It was given to a process, be it in vain.
     started: bool,
     /// When that was, the last time.
@@ -176,6 +178,7 @@ impl World {
             overran: false,
             paid: false,
             came_back: false,
+            moved_out: false,
             started: false,
             started_ns: 0,
             runs: 0,
@@ -190,6 +193,7 @@ impl World {
             memory_bytes: memory,
             stack_bytes: 0,
             weight_bytes: if has_weights(call) { OTHERS } else { 0 },
+            may_share: may_share(call),
         };
         match self.scheduler.handle(self.now, Submit { call, spec, limits: LIMITS }, &mut self.actions) {
             Ok(id) => {
@@ -224,6 +228,27 @@ impl World {
             ),
             Some(call)
         );
+    }
+
+    /// True if all domains share a worker.
+    fn is_shared(&self, worker: WorkerId) -> bool {
+        worker.get() < self.shape.shared_workers
+    }
+
+    /// A shared worker says that a call took too long: it begins again elsewhere if that is so.
+    fn outlast(&mut self, pick: usize) {
+        let running = self.running();
+        let Some(&(call, worker)) = running.get(pick % running.len().max(1)) else { return };
+        let (is_shared, limit_ns) = (self.is_shared(worker), self.shape.shared_limit_ns);
+        let known = self.calls.get_mut(&call).unwrap();
+        let was_long = self.now - known.started_ns >= limit_ns && known.deadline_ns > self.now;
+        let expected = is_shared && self.present.contains(&worker) && was_long && !known.detached;
+        if expected {
+            (known.running, known.moved_out) = (None, true);
+            known.runs -= 1;
+        }
+        let id = known.id.unwrap();
+        assert_eq!(self.scheduler.handle(self.now, Outlasted { worker, id }, &mut self.actions), expected);
     }
 
     fn gone(&mut self, worker: WorkerId, from_outside: bool) {
@@ -420,7 +445,7 @@ impl World {
     fn carry_out(&mut self) {
         // A worker belongs to a domain before it has a call, while memory moves.
         for worker in self.present.iter().copied() {
-            if let State::Bound(domain) = self.scheduler.workers[worker].state {
+            if let Some(domain) = self.scheduler.workers[worker].served() {
                 self.serves.entry(worker).or_insert(domain.caller);
                 self.since.entry(worker).or_insert(self.now);
             }
@@ -483,7 +508,10 @@ impl World {
 
     fn command(&mut self, worker: WorkerId, command: Command<u64>) {
         match command {
-            Command::Start { lane, alone, memory_bytes, id, call, load } => {
+            Command::Start { lane, alone, memory_bytes, until_ns, id, call, load } => {
+                let known = &self.calls[&call];
+                let may_take_ns = if self.is_shared(worker) { self.shape.shared_limit_ns } else { u64::MAX };
+                assert_eq!(until_ns, known.deadline_ns.min(self.now.saturating_add(may_take_ns)));
                 self.supplied(worker, call, load);
                 self.processes.get_mut(&worker).unwrap().2.lent(lane, memory_bytes);
                 assert!(memory_bytes >= self.calls[&call].memory, "{call} has too little");

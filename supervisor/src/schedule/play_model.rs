@@ -17,6 +17,7 @@ pub(super) fn play(shape: Shape, policy: Policy, events: &[Event]) -> Result<(),
                 w.submit(next, domain, function, deadline_ms, memory);
             }
             Event::Finish { pick, verdict } => w.finish(pick, verdict),
+            Event::Outlast { pick } => w.outlast(pick),
             Event::Gone { worker, from_outside } if w.processes.contains_key(&WorkerId::new(worker)) => {
                 w.gone(WorkerId::new(worker), from_outside);
             }

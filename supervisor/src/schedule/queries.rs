@@ -86,7 +86,7 @@ impl<C: Call> Scheduler<C> {
 
     /// True if calls wait for a lane of a worker.
     pub fn has_queued_for(&self, worker: WorkerId) -> bool {
-        self.workers[worker].served().is_some_and(|domain| self.slots.has_queued(domain))
+        self.workers[worker].compartment().is_some_and(|compartment| self.slots.has_queued(compartment))
     }
 
     /// Device time that the turns of a worker used.
@@ -161,7 +161,7 @@ impl<C: Call> Scheduler<C> {
         let slot = &self.workers[worker];
         Resident {
             is_used: slot.state != State::Empty,
-            domain: slot.served(),
+            serves: slot.compartment(),
             lent_bytes: self.lending.worker_bytes(worker),
             functions: slot.rebuild_cost.functions(),
             last_gone: slot.last_gone,
@@ -174,7 +174,7 @@ impl<C: Call> Scheduler<C> {
         self.workers.iter().filter(|(_, worker)| is_there(worker.state)).count()
     }
 
-    /// The workers that serve a domain.
+    /// The workers that serve a domain alone.
     pub fn serving(&self, domain: Domain) -> Vec<WorkerId> {
         let serves = self.workers.iter().filter(|(_, worker)| worker.served() == Some(domain));
         serves.map(|(worker, _)| worker).collect()

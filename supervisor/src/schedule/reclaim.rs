@@ -3,7 +3,7 @@
 use super::lending::Short;
 use super::residency::is_worth_less;
 use super::scheduler::Scheduler;
-use super::types::{Action, Call, CallId, Command, Domain, WhyGone};
+use super::types::{Action, Call, CallId, Command, QueueKey, WhyGone};
 use super::workers::{State, Worker};
 use crate::ids::{TenantId, WorkerId};
 
@@ -16,12 +16,14 @@ impl<C: Call> Scheduler<C> {
         id: CallId,
         actions: &mut Vec<Action<C>>,
     ) {
-        let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return };
-        self.bind(now_ns, worker, domain, actions);
-        match self.fit(now_ns, worker, domain, id, actions) {
+        let Some(queue) = self.calls.get(id).map(|entry| entry.queue) else { return };
+        if let QueueKey::Of(domain) = queue {
+            self.bind(now_ns, worker, domain, actions);
+        }
+        match self.fit(now_ns, worker, queue, id, actions) {
             Ok(fit) => self.start(now_ns, worker, fit, id, actions),
             Err(short) => {
-                self.enqueue(now_ns, domain, id);
+                self.enqueue(now_ns, id);
                 self.wait_for_memory(now_ns, worker, id, short, actions);
             }
         }
@@ -36,11 +38,13 @@ impl<C: Call> Scheduler<C> {
         short: Short,
         actions: &mut Vec<Action<C>>,
     ) {
-        let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return };
+        let Some((queue, domain)) = self.calls.get(id).map(|entry| (entry.queue, entry.domain)) else {
+            return;
+        };
         match short {
             Short::Line | Short::Crowded => {
-                self.slots.ask_for_memory(domain);
-                if self.slots.next_for_memory() == Some(domain) && !self.exclusive.is_closed() {
+                self.slots.ask_for_memory(queue);
+                if self.slots.next_for_memory() == Some(queue) && !self.exclusive.is_closed() {
                     if short == Short::Crowded {
                         self.lending.crowded(now_ns);
                     }
@@ -51,7 +55,7 @@ impl<C: Call> Scheduler<C> {
                 let Some(need) = self.need_of(worker, id) else { return };
                 let keep = self.lending.lane_of(&self.workers, worker, need);
                 self.take_back_own(now_ns, domain.caller, keep, actions);
-                if self.give_up_own_weights(worker, domain.caller, need, actions) {
+                if self.give_up_own_weights(worker, need, actions) {
                     match self.exclusive.is_for(worker) {
                         true => self.advance(now_ns, actions),
                         false => self.feed(now_ns, worker, actions),
@@ -60,8 +64,7 @@ impl<C: Call> Scheduler<C> {
             }
             Short::OwnerLimit(weights_bytes) => {
                 let may_wait = domain.owner == domain.caller
-                    && (self.take_back_own(now_ns, domain.caller, None, actions)
-                        || self.workers.runs(domain.caller));
+                    && (self.take_back_own(now_ns, domain.caller, None, actions) || self.runs(domain.caller));
                 if !may_wait {
                     self.refuse_weights(now_ns, id, weights_bytes, actions);
                 }
@@ -147,9 +150,7 @@ impl<C: Call> Scheduler<C> {
         if self.workers.iter().any(|(_, worker)| worker.dismissed) {
             return;
         }
-        let may_go = |id, worker: &Worker| {
-            Some(id) != but && worker.is_idle() && matches!(worker.state, State::Free | State::Bound(_))
-        };
+        let may_go = |id, worker: &Worker| Some(id) != but && worker.is_idle() && self.may_leave(id);
         if let Some(worker) = self.worth_least(now_ns, may_go) {
             self.unbind(worker, WhyGone::MemoryWanted);
             self.workers[worker].dismissed = true;
@@ -183,33 +184,40 @@ impl<C: Call> Scheduler<C> {
             return;
         }
         for worker in WorkerId::first(self.workers.len()) {
-            if self.workers[worker].serves(caller) {
+            if self.workers[worker].serves(caller) || self.workers[worker].is_shared() {
                 self.feed(now_ns, worker, actions);
             }
         }
     }
 
-    /// Serves the line of domains that wait for memory, as far as there is some.
+    /// Serves the line of those that wait for memory, as far as there is some.
     pub(super) fn serve_line(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        while let Some(domain) = self.slots.next_for_memory().filter(|_| !self.exclusive.is_closed()) {
-            let serves = |worker: &WorkerId| self.workers[*worker].state == State::Bound(domain);
+        while let Some(queue) = self.slots.next_for_memory().filter(|_| !self.exclusive.is_closed()) {
+            let serves = State::Bound(queue.compartment());
+            let serves = |worker: &WorkerId| self.workers[*worker].state == serves;
             let mut workers = WorkerId::first(self.workers.len()).filter(serves);
-            let found = workers.find_map(|worker| Some((worker, self.next_of(now_ns, worker)?)));
+            let next = |worker| match queue {
+                QueueKey::Of(_) => self.next_of(now_ns, worker),
+                QueueKey::Shared(payer) => {
+                    self.slots.next_shared_of(payer, &self.workers[worker], self.view())
+                }
+            };
+            let found = workers.find_map(|worker| Some((worker, next(worker)?)));
             let Some((worker, id)) = found else {
-                self.memory_served(domain);
+                self.memory_served(queue);
                 continue;
             };
-            match self.fit(now_ns, worker, domain, id, actions) {
+            match self.fit(now_ns, worker, queue, id, actions) {
                 Ok(fit) => {
-                    self.slots.serve(domain.caller);
-                    self.memory_served(domain);
-                    self.take_from_queue(domain, id);
+                    self.slots.serve(queue.payer());
+                    self.memory_served(queue);
+                    self.take_from_queue(id);
                     self.start(now_ns, worker, fit, id, actions);
                     // Its next call asks again, if it needs more.
                     self.feed(now_ns, worker, actions);
                 }
                 Err(short @ (Short::OwnLimit | Short::OwnerLimit(_))) => {
-                    self.memory_served(domain);
+                    self.memory_served(queue);
                     self.wait_for_memory(now_ns, worker, id, short, actions);
                     if self.calls.get(id).is_none() {
                         // It was refused: the next one of its domain may have what it needs.
@@ -223,16 +231,16 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
-    /// A domain's first call does not wait for memory any more.
-    fn memory_served(&mut self, domain: Domain) {
-        self.slots.withdraw_memory_ask(domain);
+    /// A queue's first call does not wait for memory any more.
+    fn memory_served(&mut self, queue: QueueKey) {
+        self.slots.withdraw_memory_ask(queue);
         self.lending.reopen();
     }
 
     /// Goes on with the call that the device is prepared for, if the memory that it waited for is there.
     pub(super) fn advance(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
         let Some((id, worker)) = self.exclusive.prepared() else { return };
-        let State::Bound(domain) = self.workers[worker].state else {
+        let Some(domain) = self.workers[worker].served() else {
             // It is killed, and its end is the end of this.
             return;
         };
@@ -242,7 +250,7 @@ impl<C: Call> Scheduler<C> {
             self.slots.withdraw_device_ask(domain.caller);
             return self.reopen_to_all(now_ns, actions);
         }
-        if self.lending.excess_bytes(&self.workers, worker, domain.caller, need) > 0 {
+        if self.lending.excess_bytes(&self.workers, worker, need) > 0 {
             return self.wait_for_memory(now_ns, worker, id, Short::OwnLimit, actions);
         }
         match self.fit_whole(worker, id, actions) {

@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn what_is_dear_to_have_again_goes_later() {
-        let mut workers = Workers::new(2, 8);
+        let mut workers = Workers::new(2, 0, 8);
         let [cheap, dear] = [0, 1].map(WorkerId::new);
         workers[dear].rebuild_cost.ran(0, FunctionId::new(1), 20 << 30);
         (workers[cheap].idle_since_ns, workers[dear].idle_since_ns) = (9 * S, 8 * S);
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn residents_in_use_are_scrubbed_at_a_pace_and_others_at_once() {
         let mut residency = Residency::new(&Shape { scrubs: true, residency_ns: 0, ..Shape::new(2, 1) });
-        let mut workers = Workers::new(2, 8);
+        let mut workers = Workers::new(2, 0, 8);
         let [busy, idle] = [0, 1].map(WorkerId::new);
         workers.put(busy, CallId(1), 0, false);
         workers[busy].rebuild_cost.ran(0, FunctionId::new(1), 0);
@@ -242,7 +242,7 @@ mod tests {
     fn on_the_cpu_they_are_scrubbed_every_few_milliseconds() {
         let shape =
             Shape { scrubs: true, residency_ns: 0, resident_price: ResidentPrice::CPU, ..Shape::new(1, 1) };
-        let (mut residency, mut workers) = (Residency::new(&shape), Workers::new(1, 1));
+        let (mut residency, mut workers) = (Residency::new(&shape), Workers::new(1, 0, 1));
         let only = WorkerId::new(0);
         workers.put(only, CallId(1), 0, false);
         workers[only].rebuild_cost.ran(0, FunctionId::new(1), 0);

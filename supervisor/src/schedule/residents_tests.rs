@@ -30,7 +30,10 @@ fn processes_are_brought_for_domains_that_have_none_up_to_the_ceiling() {
     b.ready(WorkerId::new(2));
     b.expect_all("3 on 2.0");
     let resident = b.scheduler.resident(W1);
-    assert_eq!((resident.domain, resident.functions, resident.last_gone), (Some(domain(2)), 1, None));
+    assert_eq!(
+        (resident.serves, resident.functions, resident.last_gone),
+        (Some(Compartment::Of(domain(2))), 1, None)
+    );
 }
 
 #[test]
@@ -150,7 +153,8 @@ fn lost_beside(owners: u32) -> usize {
         over.iter().for_each(|(worker, id, _)| b.finish(*worker, *id));
         for (nth, domain) in domains.iter().enumerate() {
             let is_over = step == 0 || over.iter().any(|(_, _, of)| *of == nth) && nth >= 2;
-            if is_over || nth < 2 && step % 2 == 0 && !b.scheduler.slots.has_queued(*domain) {
+            if is_over || nth < 2 && step % 2 == 0 && !b.scheduler.slots.has_queued(Compartment::Of(*domain))
+            {
                 b.submit(nth as u64, *domain);
             }
         }

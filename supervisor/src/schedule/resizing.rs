@@ -86,8 +86,9 @@ impl<C: Call> Scheduler<C> {
             |worker: &Worker| matches!(worker.state, State::Free | State::Bound(_)) && !worker.retires;
         let missing = self.workers.excess().saturating_sub(coming + retiring(self));
         for _ in 0..missing {
-            let idle = self.worth_least(now_ns, |_, worker| is_there(worker) && worker.is_idle());
-            let Some(worker) = idle.or_else(|| self.worth_least(now_ns, |_, worker| is_there(worker))) else {
+            let may_go = |id, worker: &Worker| self.may_leave(id) && is_there(worker);
+            let idle = self.worth_least(now_ns, |id, worker| may_go(id, worker) && worker.is_idle());
+            let Some(worker) = idle.or_else(|| self.worth_least(now_ns, may_go)) else {
                 break;
             };
             self.workers[worker].retires = true;

@@ -1,6 +1,6 @@
 //! A device that is set up otherwise at any moment, and calls that wait and are taken to another device.
 
-use super::memory::has_weights;
+use super::memory::{has_weights, may_share};
 use super::{Admits, OTHERS, World};
 use crate::schedule::events::{Adopt, Resize, Withdraw};
 use crate::schedule::{CallSpec, Domain, NotNow, Shape, Size};
@@ -10,8 +10,9 @@ impl World {
     pub(super) fn resize(&mut self, to: Size) {
         let largest = self.calls.values().map(|known| known.memory).max().unwrap_or(0);
         let memory_bytes = to.memory_bytes.max(largest + 2 * OTHERS);
-        let Shape { workers_per_domain, standbys, .. } = self.shape;
-        let to = Size { memory_bytes, workers_per_domain, standbys, ..to };
+        let Shape { workers_per_domain, standbys, shared_workers, .. } = self.shape;
+        let workers = to.workers.max(shared_workers + 1);
+        let to = Size { workers, memory_bytes, workers_per_domain, standbys, ..to };
         self.shape = Shape {
             workers: to.workers,
             lanes: to.lanes,
@@ -56,7 +57,7 @@ impl World {
         // Its caller may have left something open meanwhile.
         let is_suspect = is_probe || self.trouble.is_unproven(self.now, known.domain);
         known.suspect |= is_suspect;
-        known.came_back = true;
+        (known.came_back, known.moved_out) = (true, false);
         known.runs = if is_suspect { 0 } else { known.runs };
         known.whole = known.memory > self.shape.memory_bytes / 2;
         self.whole_wanted |= known.whole || known.suspect && self.shape.shared_faults;
@@ -68,6 +69,7 @@ impl World {
             memory_bytes: known.memory,
             stack_bytes: 0,
             weight_bytes: if has_weights(call) { OTHERS } else { 0 },
+            may_share: may_share(call),
         };
         let function = (known.function, known.domain);
         self.calls.insert(call, known);

@@ -51,6 +51,11 @@ impl Attempts {
         self.runs += 1;
     }
 
+    /// It is out of its worker, where it was not for long enough to count.
+    pub(super) fn moved_out(&mut self) {
+        self.runs = self.runs.saturating_sub(1);
+    }
+
     /// Its process is gone. Why the call does not run again, if it does not. `late`: the deadline passed; `detached`: the
     /// client gave the call up.
     pub(super) fn lost(&mut self, loss: Loss, late: bool, detached: bool) -> Option<Ended> {
@@ -68,7 +73,7 @@ impl Attempts {
             Loss::EndedFromOutside if self.runs >= MAX_RUNS => return Some(Ended::Interrupted),
             // Says nothing about the call.
             Loss::EndedFromOutside => {}
-            Loss::NeverHanded => self.runs = self.runs.saturating_sub(1),
+            Loss::NeverHanded => self.moved_out(),
         }
         None
     }

@@ -25,16 +25,17 @@ use super::penalties::{Draw, Penalties};
 use super::quarantine::{Admission, Use};
 use super::residency::Residency;
 use super::retry::{Attempts, Withdrawn};
-use super::run_times::RunTimes;
+use super::run_times::{Kind, RunTimes};
+use super::shared_charges::SharedCharges;
 use super::slots::Slots;
 use super::turns::{Order, Turns};
 use super::types::{
-    Action, Call, CallId, CallSpec, Command, Ended, KillReason, Limits, Loss, NotNow, Policy, Shape, Verdict,
-    WhyGone,
+    Action, Call, CallId, CallSpec, Command, Compartment, Domain, Ended, KillReason, Limits, Loss, NotNow,
+    Policy, QueueKey, Shape, Verdict, WhyGone,
 };
 use super::weights::Weights;
 use super::workers::{State, Workers};
-use crate::ids::{Generation, TenantId, TurnId, WorkerId};
+use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 use crate::limits::CLEAR_NS;
 
 /// The scheduler of one device.
@@ -47,6 +48,7 @@ pub struct Scheduler<C: Call> {
     pub(super) turns: Option<Turns>,
     pub(super) run_times: RunTimes,
     pub(super) device_time: DeviceTime,
+    pub(super) shared_charges: SharedCharges,
     /// How long a call may be in the way of others, and when that is looked at next.
     pub(super) overrun_ns: u64,
     pub(super) overrun_check_ns: u64,
@@ -73,12 +75,13 @@ impl<C: Call> Scheduler<C> {
     pub fn new(shape: Shape) -> Self {
         let shape = Shape { lanes: shape.lanes.min(64), ..shape };
         Self {
-            workers: Workers::new(shape.workers, shape.lanes),
+            workers: Workers::new(shape.workers, shape.shared_workers, shape.lanes),
             calls: Calls::default(),
             slots: Slots::new(&shape),
             turns: shape.quantum_us.map(|us| Turns::new(shape.workers, us, shape.change_ns)),
             run_times: RunTimes::default(),
             device_time: DeviceTime::default(),
+            shared_charges: SharedCharges::default(),
             overrun_ns: Policy::default().overrun_ns,
             overrun_check_ns: 0,
             exclusive: Exclusive::default(),
@@ -119,10 +122,12 @@ impl<C: Call> Scheduler<C> {
         let alone = attempts.is_suspect();
         let is_whole = spec.memory_bytes > self.shape.memory_bytes / 2;
         let wants_device = is_whole || alone && self.shape.shared_faults;
+        let may_share = spec.may_share && !alone && !is_whole;
+        let queue = self.queue_of(may_share, domain, spec.function, spec.memory_bytes);
         let room = match wants_device {
             false => {
                 let held = || self.holds(now_ns, domain.caller);
-                self.slots.find_lane(now_ns, domain, alone, held, self.view(), &self.residency)
+                self.slots.find_lane(now_ns, queue, alone, held, self.view(), &self.residency)
             }
             true => None,
         };
@@ -132,21 +137,28 @@ impl<C: Call> Scheduler<C> {
             self.check_room(&spec, limits)?;
             if !is_probe
                 && !wants_device
-                && let Some(late) = self.too_late(now_ns, &spec)
+                && let Some(late) = self.too_late(now_ns, queue, &spec)
             {
                 return Err(late);
             }
         }
-        let id = self.calls.insert(call, spec, is_whole, attempts, is_probe);
+        let id = self.calls.insert(call, spec, queue, is_whole, attempts, is_probe);
         if is_probe {
             self.penalties.probe(used);
         }
         match room {
             Some(worker) => self.start_or_wait(now_ns, worker, id, actions),
             None if wants_device => self.line_up(now_ns, domain.caller, id, actions),
+            None if queue.compartment() == Compartment::Shared => {
+                self.enqueue(now_ns, id);
+                // Those before it may wait for memory that it does not need.
+                for worker in self.workers.shared() {
+                    self.feed(now_ns, worker, actions);
+                }
+            }
             None => {
                 let is_searched = self.slots.is_searched(now_ns) && self.workers.first_empty().is_none();
-                self.enqueue(now_ns, domain, id);
+                self.enqueue(now_ns, id);
                 // Its domain may have what those that waited then had not.
                 if !is_searched || !self.slots.is_searched(now_ns) {
                     self.make_room(now_ns, actions);
@@ -157,6 +169,23 @@ impl<C: Call> Scheduler<C> {
             }
         }
         Ok(id)
+    }
+
+    /// In which queue a call waits: whether it may be in a worker beside strangers' calls is decided here and nowhere else. Calls of
+    /// its kind must have been short lately, as far as that is known.
+    pub(super) fn queue_of(
+        &self,
+        may_share: bool,
+        domain: Domain,
+        function: FunctionId,
+        memory_bytes: u64,
+    ) -> QueueKey {
+        let takes_ns = || self.run_times.at_least_ns(Kind::of(function, domain.caller, memory_bytes));
+        let is_short = || takes_ns().is_none_or(|ns| ns <= self.shape.shared_limit_ns);
+        match self.shape.shared_workers > 0 && may_share && is_short() {
+            true => QueueKey::Shared(domain.caller),
+            false => QueueKey::Of(domain),
+        }
     }
 
     /// Whether one more call may wait.
@@ -186,37 +215,60 @@ impl<C: Call> Scheduler<C> {
         verdict: Verdict,
         actions: &mut Vec<Action<C>>,
     ) -> Option<C> {
-        let (_, lane) = self.running_call(worker, id)?;
-        let entry = self.calls.remove(id)?;
         // Before anything else gets the device.
         let had_device = self.exclusive.is_for(worker);
-        self.workers.take(worker, id, lane, now_ns);
-        self.charge_call(now_ns, entry.domain.caller, entry.started_ns);
-        if verdict != Verdict::Well {
-            self.charge_failed(now_ns, worker, entry.started_ns);
-        }
-        if entry.weight_bytes > 0 {
-            self.weights.end(entry.function);
-        }
+        self.leave_lane(now_ns, worker, id, verdict == Verdict::Well)?;
+        let entry = self.calls.remove(id)?;
         self.judge(now_ns, &entry, verdict, actions);
         if self.penalties.may_hold() {
             self.review(now_ns, entry.domain.caller, actions);
         }
-        self.serve_memory(now_ns, entry.domain.caller, actions);
-        if entry.weight_bytes > 0 && entry.domain.owner != entry.domain.caller {
+        self.fill_lane(now_ns, worker, entry.domain, entry.weight_bytes > 0, actions);
+        if had_device {
+            self.leave_device(now_ns, worker, actions);
+        }
+        self.try_exclusive(now_ns, actions);
+        Some(entry.call)
+    }
+
+    /// A call leaves its lane, and its payer is charged: the worker says how long a call was on the device that `ended_well`. None if the
+    /// worker has no such call.
+    fn leave_lane(&mut self, now_ns: u64, worker: WorkerId, id: CallId, ended_well: bool) -> Option<()> {
+        let (_, lane) = self.running_call(worker, id)?;
+        let entry = self.calls.get(id)?;
+        let (payer, started_ns) = (entry.domain.caller, entry.started_ns);
+        let (function, has_weights) = (entry.function, entry.weight_bytes > 0);
+        self.workers.take(worker, id, lane, now_ns);
+        self.lending.ended(worker, lane);
+        self.charge_call(now_ns, payer, started_ns);
+        if !ended_well {
+            self.charge_failed(now_ns, worker, payer, started_ns);
+        }
+        if has_weights {
+            self.weights.end(function);
+        }
+        Some(())
+    }
+
+    /// What a call of a domain leaves behind in a worker is for those that wait: its lane, its memory, its weights.
+    fn fill_lane(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        domain: Domain,
+        had_weights: bool,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        self.serve_memory(now_ns, domain.caller, actions);
+        if had_weights && domain.owner != domain.caller {
             // Its weights may give way to calls of their owner.
-            self.feed_limited(now_ns, entry.domain.owner, actions);
+            self.feed_limited(now_ns, domain.owner, actions);
         }
         self.feed(now_ns, worker, actions);
         if self.workers[worker].is_idle() {
             self.turn(actions, |turns, orders| turns.idle(now_ns, worker, orders));
             self.lanes_are_free(now_ns, actions);
         }
-        if had_device {
-            self.leave_device(now_ns, worker, actions);
-        }
-        self.try_exclusive(now_ns, actions);
-        Some(entry.call)
     }
 
     pub(super) fn cancel(&mut self, now_ns: u64, id: CallId, actions: &mut Vec<Action<C>>) -> Option<C> {
@@ -264,6 +316,10 @@ impl<C: Call> Scheduler<C> {
     ) {
         self.workers.arrive(now_ns, worker, generation);
         self.lending.arrived(worker, generation, self.shape.lanes);
+        if self.workers.is_for_shared(worker) {
+            self.workers.set_state(worker, State::Bound(Compartment::Shared));
+            self.bring_shared(actions);
+        }
         self.tell(worker, Command::Configure, actions);
         self.feed(now_ns, worker, actions);
         self.bring_next(now_ns, actions);
@@ -386,16 +442,24 @@ impl<C: Call> Scheduler<C> {
             self.try_exclusive(now_ns, actions);
             return Some((entry.call, ended));
         }
-        let (domain, wants_device) = (entry.domain, entry.wants_device(self.shape.shared_faults));
-        self.calls.waits_again(id);
+        let wants_device = entry.wants_device(self.shape.shared_faults);
+        self.wait_again(now_ns, id, wants_device, actions);
+        None
+    }
+
+    /// A call that was in a worker waits again.
+    fn wait_again(&mut self, now_ns: u64, id: CallId, wants_device: bool, actions: &mut Vec<Action<C>>) {
+        let Some(entry) = self.calls.get(id) else { return };
+        let (domain, may_share) = (entry.domain, entry.may_share && !entry.wants_all_lanes());
+        let queue = self.queue_of(may_share, domain, entry.function, entry.memory_bytes);
+        self.calls.waits_again(id, queue);
         if wants_device {
-            self.line_up(now_ns, domain.caller, id, actions);
-            return None;
+            return self.line_up(now_ns, domain.caller, id, actions);
         }
-        self.enqueue(now_ns, domain, id);
+        self.enqueue(now_ns, id);
         for worker in WorkerId::first(self.workers.len()) {
             let state = self.workers[worker].state;
-            if state == State::Free || state == State::Bound(domain) {
+            if state == State::Free || state == State::Bound(queue.compartment()) {
                 self.feed(now_ns, worker, actions);
             }
         }
@@ -403,7 +467,39 @@ impl<C: Call> Scheduler<C> {
         // Who waits for memory may be next, since this call waits behind.
         self.memory_came(now_ns, actions);
         self.try_exclusive(now_ns, actions);
-        None
+    }
+
+    /// A shared worker ended a call that took longer than it may there: the call begins again in a worker of its domain. False if the
+    /// worker has no such call, or no reason to end it.
+    pub(super) fn outlasted(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        id: CallId,
+        actions: &mut Vec<Action<C>>,
+    ) -> bool {
+        let limit_ns = self.shape.shared_limit_ns;
+        let Some(entry) = self.calls.get_mut(id) else { return false };
+        let is_late =
+            entry.deadline_ns <= now_ns || matches!(entry.state, CallState::Running { overdue: true, .. });
+        let was_long = now_ns.saturating_sub(entry.started_ns) >= limit_ns;
+        if !self.workers[worker].is_shared() || !was_long || is_late || entry.detached {
+            return false;
+        }
+        let (domain, had_weights) = (entry.domain, entry.weight_bytes > 0);
+        let kind = Kind::of(entry.function, domain.caller, entry.memory_bytes);
+        if self.leave_lane(now_ns, worker, id, false).is_none() {
+            return false;
+        }
+        self.run_times.ended(kind, limit_ns.saturating_add(1));
+        if let Some(entry) = self.calls.get_mut(id) {
+            entry.may_share = false;
+            entry.attempts.moved_out();
+        }
+        self.wait_again(now_ns, id, false, actions);
+        self.fill_lane(now_ns, worker, domain, had_weights, actions);
+        self.try_exclusive(now_ns, actions);
+        true
     }
 
     pub(super) fn clearing(&mut self, now_ns: u64, id: CallId, actions: &mut Vec<Action<C>>) -> Option<u64> {

@@ -2,10 +2,12 @@
 
 use super::*;
 use crate::ids::FunctionId;
-use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
+use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS, SHARED_LIMIT_NS};
 use crate::schedule::events::*;
-use crate::schedule::{Address, Domain, WhyGone};
+use crate::schedule::{Address, Compartment, Domain, WhyGone};
 
+#[path = "charging_tests.rs"]
+mod charging_tests;
 #[path = "clearing_tests.rs"]
 mod clearing_tests;
 #[path = "exclusive_fairness_tests.rs"]
@@ -22,8 +24,8 @@ mod quota_tests;
 mod residents_tests;
 #[path = "resizing_tests.rs"]
 mod resizing_tests;
-#[path = "charging_tests.rs"]
-mod sharing_tests;
+#[path = "shared_tests.rs"]
+mod shared_tests;
 #[path = "starvation_tests.rs"]
 mod starvation_tests;
 #[path = "turn_calls_tests.rs"]
@@ -48,6 +50,7 @@ const TERMS: CallSpec = CallSpec {
     memory_bytes: 0,
     stack_bytes: 0,
     weight_bytes: 0,
+    may_share: false,
 };
 
 /// Runs `events` on a scheduler with ready workers and returns the actions in short words.

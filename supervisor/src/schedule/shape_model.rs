@@ -19,23 +19,27 @@ pub(super) struct Holder {
 pub(super) fn shapes() -> impl Strategy<Value = Shape> {
     let residency_ms = prop_oneof![Just(0), 1..200u64];
     let parts = (1..4usize, 1..4u32, 1..4usize, any::<bool>(), prop::bool::weighted(0.2), any::<bool>());
-    (parts, residency_ms, 1..4usize, 2..6u64).prop_map(|(parts, residency_ms, starting, functions)| {
-        let (workers, lanes, workers_per_domain, turns, shared_faults, scrubs) = parts;
-        let residency_ns = residency_ms * MS;
-        let quantum_us = turns.then_some(5000);
-        Shape {
-            workers_per_domain,
-            quantum_us,
-            residency_ns,
-            shared_faults,
-            scrubs,
-            standbys: 1,
-            starting,
-            memory_bytes: MEMORY,
-            weights_bytes: functions * OTHERS,
-            ..Shape::new(workers, lanes)
-        }
-    })
+    let shared = prop_oneof![2 => Just(0), 1 => Just(1), 1 => Just(2)];
+    (parts, residency_ms, 1..4usize, 2..6u64, shared).prop_map(
+        |(parts, residency_ms, starting, functions, shared)| {
+            let (workers, lanes, workers_per_domain, turns, shared_faults, scrubs) = parts;
+            let residency_ns = residency_ms * MS;
+            let quantum_us = turns.then_some(5000);
+            Shape {
+                workers_per_domain,
+                shared_workers: shared.min(workers - 1),
+                quantum_us,
+                residency_ns,
+                shared_faults,
+                scrubs,
+                standbys: 1,
+                starting,
+                memory_bytes: MEMORY,
+                weights_bytes: functions * OTHERS,
+                ..Shape::new(workers, lanes)
+            }
+        },
+    )
 }
 
 /// Budgets that never come back in a case, and some that do.

@@ -3,18 +3,21 @@
 //! A worker serves one domain (owner, caller) at a time, not less than the domain's residency while others wait; which
 //! one gives way then is found in `eviction`.
 //! Calls of a domain start by their deadlines (`domain_queue`); domains without a worker are served by the shares of
-//! their callers, and so are callers that need the whole device (`asks`).
+//! their callers, and so are callers that need the whole device (`asks`). Calls that may be in a worker beside strangers' wait for a
+//! lane of a `shared` worker.
 
 mod eviction;
+mod shared;
 
 use std::collections::VecDeque;
 
+use self::shared::SharedQueues;
 use super::asks::Asks;
 use super::domain_queue::DomainQueue;
 use super::lane_shares;
 use super::residency::Residency;
 use super::share_line::Front;
-use super::types::{CallId, Domain, Shape, TenantShare};
+use super::types::{CallId, Compartment, Domain, QueueKey, Shape, TenantShare};
 use super::view::View;
 use super::workers::{Worker, WorkerSet};
 use crate::ids::{IdMap, TenantId, WorkerId};
@@ -35,6 +38,8 @@ pub(super) struct Slots {
     asks: Asks,
     /// Domains that have workers and may have more calls than those can take.
     waiting: VecDeque<Domain>,
+    /// Calls that wait for a shared worker.
+    shared: SharedQueues,
     /// When a worker may be taken that a domain waits for.
     room_ns: Option<u64>,
 }
@@ -63,6 +68,7 @@ impl Slots {
             of_caller: IdMap::default(),
             asks: Asks::new(shape.residency_ns),
             waiting: VecDeque::new(),
+            shared: SharedQueues::default(),
             room_ns: None,
         }
     }
@@ -77,18 +83,22 @@ impl Slots {
         waiting.into_iter().for_each(|domain| self.join_line(domain));
     }
 
-    /// A worker that can take a call of `domain` at once: its own with a free lane (the fullest first,
-    /// so that others stay idle), else one that is free. Calls that wait go first; so do all others if the domain's
-    /// caller is `held`, which is asked for a new domain.
+    /// A worker that can take a call at once which would wait in this queue: its own with a free lane (the fullest first,
+    /// so that others stay idle), else one that is free. Calls that wait go first; so do all others if the call's
+    /// payer is `held`, which is asked for a new queue.
     pub(super) fn find_lane(
         &self,
         now_ns: u64,
-        domain: Domain,
+        queue: QueueKey,
         all: bool,
         held: impl FnOnce() -> bool,
         view: View<'_>,
         residency: &Residency,
     ) -> Option<WorkerId> {
+        let domain = match queue {
+            QueueKey::Of(domain) => domain,
+            QueueKey::Shared(payer) => return self.find_shared_lane(payer, held, view),
+        };
         let state = self.domains.get(&domain);
         let blocked = match state {
             Some(d) => d.held || !d.queue.is_empty(),
@@ -108,6 +118,24 @@ impl Slots {
         own.or_else(|| view.workers.first_free().filter(|_| may_have_more))
     }
 
+    /// The same for a call that may be in a worker beside those of others.
+    fn find_shared_lane(
+        &self,
+        payer: TenantId,
+        held: impl FnOnce() -> bool,
+        view: View<'_>,
+    ) -> Option<WorkerId> {
+        if self.asks.has_lanes()
+            || self.shared.is_blocked(payer, held)
+            || !self.goes_before(self.asks.device(), payer, None, view)
+        {
+            return None;
+        }
+        let shared = view.workers.shared().map(|worker| (worker, &view.workers[worker]));
+        let has_room = shared.filter(|(_, worker)| worker.is_shared() && worker.has_room(false));
+        has_room.max_by_key(|(_, worker)| worker.busy_lanes()).map(|(worker, _)| worker)
+    }
+
     /// A domain, made if it has nothing yet; then `held` is asked whether its caller is.
     fn domain_mut(&mut self, domain: Domain, held: impl FnOnce() -> bool) -> &mut DomainState {
         self.domains.entry(domain).or_insert_with(|| {
@@ -119,23 +147,32 @@ impl Slots {
     /// A call waits, for the first time or again, which is over at its deadline and takes so long at least.
     pub(super) fn enqueue(
         &mut self,
-        domain: Domain,
+        queue: QueueKey,
         id: CallId,
         (deadline_ns, takes_ns): (u64, u64),
         held: impl FnOnce() -> bool,
     ) {
-        self.domain_mut(domain, held).queue.push(id, deadline_ns, takes_ns);
-        self.join_line(domain);
+        match queue {
+            QueueKey::Of(domain) => {
+                self.domain_mut(domain, held).queue.push(id, deadline_ns, takes_ns);
+                self.join_line(domain);
+            }
+            QueueKey::Shared(payer) => self.shared.push(payer, id, deadline_ns, held, &mut self.asks),
+        }
     }
 
-    /// True if calls of a domain wait.
-    pub(super) fn has_queued(&self, domain: Domain) -> bool {
-        self.domains.get(&domain).is_some_and(|d| !d.queue.is_empty())
+    /// True if calls of a compartment wait.
+    pub(super) fn has_queued(&self, compartment: Compartment) -> bool {
+        match compartment {
+            Compartment::Of(domain) => self.domains.get(&domain).is_some_and(|d| !d.queue.is_empty()),
+            Compartment::Shared => self.asks.has_lanes(),
+        }
     }
 
     /// How long the calls of a domain that wait before one with this deadline take at least, in all lanes that the
-    /// domain could have; none if that is not known.
-    pub(super) fn before_ns(&self, domain: Domain, deadline_ns: u64) -> Option<u64> {
+    /// domain could have; none if that is not known, as in a queue for a shared worker.
+    pub(super) fn before_ns(&self, queue: QueueKey, deadline_ns: u64) -> Option<u64> {
+        let QueueKey::Of(domain) = queue else { return None };
         let queue = &self.domains.get(&domain)?.queue;
         let lanes = u64::from(self.lanes.max(1)) * self.workers_per_domain.max(1) as u64;
         Some(queue.before_ns(deadline_ns)? / lanes)
@@ -171,24 +208,29 @@ impl Slots {
         self.asks.serve(caller);
     }
 
-    /// A domain's first call waits for memory.
-    pub(super) fn ask_for_memory(&mut self, domain: Domain) {
-        self.asks.push_memory(domain);
+    /// A queue's first call waits for memory.
+    pub(super) fn ask_for_memory(&mut self, queue: QueueKey) {
+        self.asks.push_memory(queue);
     }
 
-    /// A domain's first call does not wait for memory any more.
-    pub(super) fn withdraw_memory_ask(&mut self, domain: Domain) {
-        self.asks.remove_memory(domain);
+    /// A queue's first call does not wait for memory any more.
+    pub(super) fn withdraw_memory_ask(&mut self, queue: QueueKey) {
+        self.asks.remove_memory(queue);
     }
 
-    /// The first domain whose first call waits for memory.
-    pub(super) fn next_for_memory(&self) -> Option<Domain> {
+    /// The first queue whose first call waits for memory.
+    pub(super) fn next_for_memory(&self) -> Option<QueueKey> {
         self.asks.memory()
+    }
+
+    /// Payers whose calls wait for a lane of a shared worker, the next one first.
+    pub(super) fn next_for_lanes(&self) -> impl Iterator<Item = TenantId> {
+        self.asks.lanes()
     }
 
     /// True if a domain's first call waits for memory.
     pub(super) fn waits_for_memory(&self, domain: Domain) -> bool {
-        self.asks.has_memory(domain)
+        self.asks.has_memory(QueueKey::Of(domain))
     }
 
     /// True if a caller's call may start, if the whole `device` is asked for: its caller had less than the one that asks, or is that one
@@ -220,17 +262,36 @@ impl Slots {
     }
 
     /// A call with this deadline waits no more.
-    pub(super) fn unqueue(&mut self, domain: Domain, id: CallId, deadline_ns: u64) {
-        let Some(d) = self.domains.get_mut(&domain) else { return };
-        d.queue.remove(id, deadline_ns);
-        if d.queue.is_empty() {
-            self.asks.remove_memory(domain);
+    pub(super) fn unqueue(&mut self, queue: QueueKey, id: CallId, deadline_ns: u64) {
+        self.started(queue, id, deadline_ns);
+        if self.is_empty(queue) {
+            self.asks.remove_memory(queue);
         }
-        self.drop_if_empty(domain);
+        if let QueueKey::Of(domain) = queue {
+            self.drop_if_empty(domain);
+        }
     }
 
-    /// Takes the waiting calls of a domain of which this is true.
-    pub(super) fn take(&mut self, domain: Domain, is_one: impl Fn(CallId) -> bool) -> Vec<CallId> {
+    /// True if no call waits in a queue that may start.
+    fn is_empty(&self, queue: QueueKey) -> bool {
+        match queue {
+            QueueKey::Of(domain) => self.domains.get(&domain).is_none_or(|d| d.queue.is_empty()),
+            QueueKey::Shared(payer) => self.shared.first(payer).is_none(),
+        }
+    }
+
+    /// Takes the waiting calls of a queue of which this is true.
+    pub(super) fn take(&mut self, queue: QueueKey, is_one: impl Fn(CallId) -> bool) -> Vec<CallId> {
+        let domain = match queue {
+            QueueKey::Of(domain) => domain,
+            QueueKey::Shared(payer) => {
+                let taken = self.shared.take(payer, is_one, &mut self.asks);
+                if self.is_empty(queue) {
+                    self.asks.remove_memory(queue);
+                }
+                return taken;
+            }
+        };
         let Some(d) = self.domains.get_mut(&domain) else { return Vec::new() };
         let taken = d.queue.take(is_one);
         self.drop_if_empty(domain);
@@ -278,7 +339,7 @@ impl Slots {
             return;
         }
         let Some(d) = self.domains.remove(&domain) else { return };
-        self.asks.remove_memory(domain);
+        self.asks.remove_memory(QueueKey::Of(domain));
         if d.waits {
             self.waiting.retain(|waiting| *waiting != domain);
         }
@@ -295,9 +356,11 @@ impl Slots {
 
     /// No call of a caller starts any more.
     pub(super) fn hold(&mut self, caller: TenantId) {
+        self.shared.hold(caller, &mut self.asks);
+        self.asks.remove_memory(QueueKey::Shared(caller));
         let mut waited = false;
         for domain in self.of_caller.get(&caller).into_iter().flatten() {
-            self.asks.remove_memory(*domain);
+            self.asks.remove_memory(QueueKey::Of(*domain));
             if let Some(d) = self.domains.get_mut(domain) {
                 d.held = true;
                 if std::mem::take(&mut d.is_unplaced) {
@@ -321,7 +384,7 @@ impl Slots {
             }
         }
         freed.iter().for_each(|domain| self.join_line(*domain));
-        !freed.is_empty()
+        self.shared.release(caller, &mut self.asks) | !freed.is_empty()
     }
 
     /// True if a domain's first call waits for a worker only, if the whole `device` is asked for.
@@ -379,7 +442,13 @@ impl Slots {
         None
     }
 
-    /// The next call of the domain that a worker serves, if the worker has room for it: `wants_all` says whether a call
+    /// The next call of a queue for shared workers, if a worker has room for it.
+    pub(super) fn next_shared_of(&self, payer: TenantId, worker: &Worker, view: View<'_>) -> Option<CallId> {
+        let first = self.shared.first(payer).filter(|_| worker.has_room(false))?;
+        self.goes_before(self.asks.device(), payer, Some(first), view).then_some(first)
+    }
+
+    /// The next call of all whom a worker serves, if the worker has room for it: `wants_all` says whether a call
     /// wants all lanes. It waits until it is taken.
     pub(super) fn next_of(
         &self,
@@ -389,6 +458,9 @@ impl Slots {
         view: View<'_>,
         residency: &Residency,
     ) -> Option<CallId> {
+        if worker.is_shared() {
+            return self.asks.lanes().find_map(|payer| self.next_shared_of(payer, worker, view));
+        }
         if !worker.has_room(false) || self.must_leave(now_ns, worker, view, residency) {
             return None;
         }
@@ -410,10 +482,15 @@ impl Slots {
         self.domains.get(&domain).into_iter().flat_map(move |d| d.queue.next_few(most))
     }
 
-    /// A call of a domain that waited, with this deadline, is in a worker.
-    pub(super) fn started(&mut self, domain: Domain, id: CallId, deadline_ns: u64) {
-        if let Some(d) = self.domains.get_mut(&domain) {
-            d.queue.remove(id, deadline_ns);
+    /// A call that waited, with this deadline, is in a worker.
+    pub(super) fn started(&mut self, queue: QueueKey, id: CallId, deadline_ns: u64) {
+        match queue {
+            QueueKey::Of(domain) => {
+                if let Some(d) = self.domains.get_mut(&domain) {
+                    d.queue.remove(id, deadline_ns);
+                }
+            }
+            QueueKey::Shared(payer) => self.shared.remove(payer, id, deadline_ns, &mut self.asks),
         }
     }
 

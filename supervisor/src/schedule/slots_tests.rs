@@ -12,14 +12,14 @@ const BOB: Domain = Domain { owner: TenantId::new(2), caller: TenantId::new(2) }
 
 /// Two free workers of one lane, whose domains keep them for 100 ns.
 fn two_workers() -> (Slots, Workers, Residency) {
-    let mut workers = Workers::new(2, 1);
+    let mut workers = Workers::new(2, 0, 1);
     (0..2).for_each(|worker| workers.arrive(0, WorkerId::new(worker), Generation::new(1)));
     let shape = Shape { residency_ns: 100, workers_per_domain: 1, ..Shape::new(2, 1) };
     (Slots::new(&shape), workers, Residency::new(&shape))
 }
 
 fn bind(slots: &mut Slots, workers: &mut Workers, worker: WorkerId, domain: Domain) {
-    workers.set_state(worker, State::Bound(domain));
+    workers.set_state(worker, State::Bound(Compartment::Of(domain)));
     slots.bound(worker, domain, || false);
 }
 
@@ -29,7 +29,7 @@ fn a_domain_gets_its_own_worker_then_a_free_one() {
     bind(&mut slots, &mut workers, W1, ALICE);
     let mut exclusive = Exclusive::default();
     let find = |slots: &Slots, workers: &Workers, domain, exclusive: &Exclusive| {
-        slots.find_lane(0, domain, false, || false, View::new(workers, exclusive), &residency)
+        slots.find_lane(0, QueueKey::Of(domain), false, || false, View::new(workers, exclusive), &residency)
     };
     assert_eq!(find(&slots, &workers, ALICE, &exclusive), Some(W1));
     assert_eq!(find(&slots, &workers, BOB, &exclusive), Some(W0));
@@ -48,14 +48,14 @@ fn a_domain_gets_its_own_worker_then_a_free_one() {
 #[test]
 fn the_domain_that_waited_longest_is_next_for_a_free_worker() {
     let (mut slots, workers, _) = two_workers();
-    slots.enqueue(BOB, CallId(1), (0, 0), || false);
-    slots.enqueue(ALICE, CallId(2), (0, 0), || false);
-    slots.enqueue(BOB, CallId(3), (0, 0), || false);
+    slots.enqueue(QueueKey::Of(BOB), CallId(1), (0, 0), || false);
+    slots.enqueue(QueueKey::Of(ALICE), CallId(2), (0, 0), || false);
+    slots.enqueue(QueueKey::Of(BOB), CallId(3), (0, 0), || false);
     let next = |slots: &mut Slots| slots.next_for_free(View::new(&workers, &Exclusive::default()));
     for (worker, domain, id) in [(W0, BOB, 1), (W1, ALICE, 2)] {
         assert_eq!(next(&mut slots), Some(domain));
         slots.bound(worker, domain, || false);
-        slots.started(domain, CallId(id), 0);
+        slots.started(QueueKey::Of(domain), CallId(id), 0);
     }
     assert_eq!(next(&mut slots), None, "its worker takes the rest");
 }
@@ -63,14 +63,14 @@ fn the_domain_that_waited_longest_is_next_for_a_free_worker() {
 #[test]
 fn a_call_that_comes_back_does_not_overtake_older_ones() {
     let (mut slots, mut workers, residency) = two_workers();
-    [2, 5, 1, 4].into_iter().for_each(|id| slots.enqueue(ALICE, CallId(id), (0, 0), || false));
-    slots.unqueue(ALICE, CallId(4), 0);
+    [2, 5, 1, 4].into_iter().for_each(|id| slots.enqueue(QueueKey::Of(ALICE), CallId(id), (0, 0), || false));
+    slots.unqueue(QueueKey::Of(ALICE), CallId(4), 0);
     bind(&mut slots, &mut workers, W0, ALICE);
     let mut order = Vec::new();
     let none_wait = Exclusive::default();
     let view = View::new(&workers, &none_wait);
     while let Some(id) = slots.next_of(0, &workers[W0], |_| false, view, &residency) {
-        slots.started(ALICE, id, 0);
+        slots.started(QueueKey::Of(ALICE), id, 0);
         order.push(id.0);
     }
     assert_eq!(order, [1, 2, 5]);
@@ -82,7 +82,7 @@ fn the_worker_idle_longest_makes_room_after_its_residency() {
     bind(&mut slots, &mut workers, W0, ALICE);
     bind(&mut slots, &mut workers, W1, Domain { owner: TenantId::new(3), caller: TenantId::new(3) });
     workers[W0].idle_since_ns = 50;
-    slots.enqueue(BOB, CallId(1), (0, 0), || false);
+    slots.enqueue(QueueKey::Of(BOB), CallId(1), (0, 0), || false);
     let go = |slots: &mut Slots, now_ns| {
         let mut search = slots.search();
         slots.next_to_go(now_ns, &mut search, View::new(&workers, &Exclusive::default()), &residency)
@@ -94,9 +94,9 @@ fn the_worker_idle_longest_makes_room_after_its_residency() {
 #[test]
 fn a_held_caller_stands_in_no_line() {
     let (mut slots, workers, _) = two_workers();
-    slots.enqueue(ALICE, CallId(1), (0, 0), || false);
+    slots.enqueue(QueueKey::Of(ALICE), CallId(1), (0, 0), || false);
     slots.hold(TenantId::new(1));
-    slots.enqueue(ALICE, CallId(2), (0, 0), || false);
+    slots.enqueue(QueueKey::Of(ALICE), CallId(2), (0, 0), || false);
     let next = |slots: &mut Slots| slots.next_for_free(View::new(&workers, &Exclusive::default()));
     assert_eq!(next(&mut slots), None);
     assert!(slots.release(TenantId::new(1)) && !slots.release(TenantId::new(1)));
@@ -106,9 +106,9 @@ fn a_held_caller_stands_in_no_line() {
 #[test]
 fn what_is_taken_of_a_domain_leaves_nothing_behind() {
     let (mut slots, workers, _) = two_workers();
-    (1..=3).for_each(|id| slots.enqueue(ALICE, CallId(id), (0, 0), || false));
-    assert_eq!(slots.take(ALICE, |id| id != CallId(2)), [CallId(1), CallId(3)]);
-    assert_eq!(slots.take(ALICE, |_| true), [CallId(2)]);
+    (1..=3).for_each(|id| slots.enqueue(QueueKey::Of(ALICE), CallId(id), (0, 0), || false));
+    assert_eq!(slots.take(QueueKey::Of(ALICE), |id| id != CallId(2)), [CallId(1), CallId(3)]);
+    assert_eq!(slots.take(QueueKey::Of(ALICE), |_| true), [CallId(2)]);
     assert!(!slots.domains.contains_key(&ALICE) && slots.of_caller.is_empty() && !slots.is_wanted_outside());
     assert_eq!(slots.next_for_free(View::new(&workers, &Exclusive::default())), None);
 }

@@ -1,5 +1,6 @@
 //! What must hold whenever a call starts.
 
+use super::memory::may_share;
 use super::{Known, World};
 use crate::ids::WorkerId;
 use crate::schedule::CallId;
@@ -40,13 +41,18 @@ impl World {
                 assert!(*other >= call, "{call} overtook {other}");
             }
         }
+        let is_shared = self.is_shared(worker);
         let known = self.calls.get_mut(&call).expect("started and not open");
-        assert_eq!(
-            *self.serves.entry(worker).or_insert(known.domain),
-            known.domain,
-            "a worker of two domains"
-        );
-        self.since.entry(worker).or_insert(self.now);
+        match is_shared {
+            true => {
+                assert!(may_share(call) && !known.whole && !alone && !known.moved_out, "{call} beside others")
+            }
+            false => {
+                let serves = self.serves.entry(worker).or_insert(known.domain);
+                assert_eq!(*serves, known.domain, "a worker of two domains");
+                self.since.entry(worker).or_insert(self.now);
+            }
+        }
         assert_eq!(alone, known.suspect);
         assert!(known.id.is_none_or(|known| known == id));
         assert!(!known.lost && known.running.replace((worker, lane)).is_none(), "{call} started twice");

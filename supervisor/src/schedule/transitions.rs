@@ -1,6 +1,6 @@
 //! What follows from what the policies say: calls are started, workers bound, brought and handed on.
 
-use super::calls::{CallState, Entry};
+use super::calls::{CallState, Calls, Entry};
 use super::lending::LanePlace;
 use super::loading::Fit;
 use super::penalties::Draw;
@@ -8,12 +8,19 @@ use super::quarantine::{Refusal, Use};
 use super::run_times::Kind;
 use super::scheduler::Scheduler;
 use super::turns::{Order, Turns};
-use super::types::{Action, Call, CallId, Command, Domain, Ended, KillReason, Loss, Verdict, WhyGone};
+use super::types::{
+    Action, Call, CallId, Command, Compartment, Domain, Ended, KillReason, Loss, QueueKey, Verdict, WhyGone,
+};
 use super::view::View;
-use super::workers::{State, Worker};
+use super::workers::{State, Workers};
 use crate::defences::Defence;
 use crate::ids::{TenantId, WorkerId};
 use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
+
+/// True if a caller has a call in a worker.
+fn runs<C: Call>(workers: &Workers, calls: &Calls<C>, caller: TenantId) -> bool {
+    workers.runs(caller, |id| calls.get(id).is_some_and(|entry| entry.domain.caller == caller))
+}
 
 impl<C: Call> Scheduler<C> {
     /// A call's deadline passed, or the moment that it was given after that.
@@ -57,17 +64,23 @@ impl<C: Call> Scheduler<C> {
 
     /// True if nothing of a caller may start now.
     pub(super) fn holds(&self, now_ns: u64, caller: TenantId) -> bool {
-        self.penalties.holds(now_ns, caller, || self.workers.runs(caller))
+        self.penalties.holds(now_ns, caller, || self.runs(caller))
     }
 
-    /// A call waits in its domain's queue.
-    pub(super) fn enqueue(&mut self, now_ns: u64, domain: Domain, id: CallId) {
+    /// True if a caller has a call in a worker.
+    pub(super) fn runs(&self, caller: TenantId) -> bool {
+        runs(&self.workers, &self.calls, caller)
+    }
+
+    /// A call waits in its queue.
+    pub(super) fn enqueue(&mut self, now_ns: u64, id: CallId) {
         let Some(entry) = self.calls.get(id) else { return };
-        let kind = Kind::of(entry.function, domain.caller, entry.memory_bytes);
+        let (queue, payer) = (entry.queue, entry.queue.payer());
+        let kind = Kind::of(entry.function, payer, entry.memory_bytes);
         let takes_ns = self.run_times.at_least_ns(kind).unwrap_or(0);
-        let (penalties, workers) = (&self.penalties, &self.workers);
-        let held = || penalties.holds(now_ns, domain.caller, || workers.runs(domain.caller));
-        self.slots.enqueue(domain, id, (entry.deadline_ns, takes_ns), held);
+        let (penalties, workers, calls) = (&self.penalties, &self.workers, &self.calls);
+        let held = || penalties.holds(now_ns, payer, || runs(workers, calls, payer));
+        self.slots.enqueue(queue, id, (entry.deadline_ns, takes_ns), held);
         self.calls.count(id);
         self.note_contention(now_ns);
     }
@@ -76,7 +89,7 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn unqueue(&mut self, now_ns: u64, id: CallId) -> Option<(Entry<C>, bool)> {
         let entry = self.calls.remove(id)?;
         if !entry.wants_device(self.shape.shared_faults) {
-            self.slots.unqueue(entry.domain, id, entry.deadline_ns);
+            self.slots.unqueue(entry.queue, id, entry.deadline_ns);
             return Some((entry, false));
         }
         self.exclusive.remove(entry.domain.caller, id);
@@ -84,10 +97,10 @@ impl<C: Call> Scheduler<C> {
         Some((entry, true))
     }
 
-    /// A call of a domain waits no more: it is about to start.
-    pub(super) fn take_from_queue(&mut self, domain: Domain, id: CallId) {
+    /// A call waits no more: it is about to start.
+    pub(super) fn take_from_queue(&mut self, id: CallId) {
         if let Some(entry) = self.calls.get(id) {
-            self.slots.started(domain, id, entry.deadline_ns);
+            self.slots.started(entry.queue, id, entry.deadline_ns);
         }
     }
 
@@ -113,9 +126,14 @@ impl<C: Call> Scheduler<C> {
     ) {
         let Some(entry) = self.calls.get(id) else { return };
         let (alone, call, domain) = (entry.attempts.is_suspect(), entry.call.clone(), entry.domain);
-        self.lending.lend(worker, place, entry.need());
+        let is_shared = self.workers[worker].is_shared();
+        let until_ns = match is_shared {
+            true => entry.deadline_ns.min(now_ns.saturating_add(self.shape.shared_limit_ns)),
+            false => entry.deadline_ns,
+        };
+        self.lending.lend(worker, place, entry.need(), is_shared);
         self.workers.put(worker, id, place.lane, entry.wants_all_lanes());
-        if self.workers[worker].rebuild_cost.functions() == 0 {
+        if self.workers[worker].rebuild_cost.functions() == 0 && !is_shared {
             // All others paid for its process, too.
             self.slots.charge(domain.caller, self.residency.hand_over_ns());
         }
@@ -123,8 +141,9 @@ impl<C: Call> Scheduler<C> {
         let clock_ns = self.turns.as_ref().map_or(0, |turns| turns.in_the_way_ns(now_ns));
         self.calls.started(id, worker, place.lane, installs, [now_ns, clock_ns]);
         let LanePlace { lane, lane_bytes: memory_bytes } = place;
-        self.tell(worker, Command::Start { lane, alone, memory_bytes, id, call, load }, actions);
-        self.turn(actions, |turns, orders| turns.has_work(now_ns, worker, domain.caller, orders));
+        self.tell(worker, Command::Start { lane, alone, memory_bytes, until_ns, id, call, load }, actions);
+        let party = if is_shared { TenantId::EVERYBODY } else { domain.caller };
+        self.turn(actions, |turns, orders| turns.has_work(now_ns, worker, party, orders));
         self.note_contention(now_ns);
         if self.penalties.is_careful(now_ns, domain.caller) {
             self.slots.hold(domain.caller);
@@ -141,10 +160,10 @@ impl<C: Call> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) {
         if self.workers[worker].state == State::Free {
-            let (penalties, workers) = (&self.penalties, &self.workers);
-            let held = || penalties.holds(now_ns, domain.caller, || workers.runs(domain.caller));
+            let (penalties, workers, calls) = (&self.penalties, &self.workers, &self.calls);
+            let held = || penalties.holds(now_ns, domain.caller, || runs(workers, calls, domain.caller));
             self.slots.bound(worker, domain, held);
-            self.workers.set_state(worker, State::Bound(domain));
+            self.workers.set_state(worker, State::Bound(Compartment::Of(domain)));
             self.workers[worker].bound_ns = now_ns;
             let weights_bytes = self.limited_weights_of(domain.caller);
             let taken = &mut self.taken;
@@ -159,9 +178,11 @@ impl<C: Call> Scheduler<C> {
         if self.workers[worker].state == State::Empty {
             return;
         }
-        if let State::Bound(domain) = self.workers.set_state(worker, State::Absent) {
+        if let State::Bound(compartment) = self.workers.set_state(worker, State::Absent) {
             self.workers[worker].last_gone = Some(why);
-            self.slots.unbound(worker, domain);
+            if let Compartment::Of(domain) = compartment {
+                self.slots.unbound(worker, domain);
+            }
         }
     }
 
@@ -172,7 +193,7 @@ impl<C: Call> Scheduler<C> {
             return false;
         }
         let dismissed = std::mem::take(&mut slot.dismissed);
-        let emptied = dismissed || self.workers.excess() > 0;
+        let emptied = !self.workers.is_for_shared(worker) && (dismissed || self.workers.excess() > 0);
         match emptied {
             true => {
                 self.workers.set_state(worker, State::Empty);
@@ -196,24 +217,14 @@ impl<C: Call> Scheduler<C> {
                 false => self.make_room(now_ns, actions),
             }
         }
-        let State::Bound(domain) = self.workers[worker].state else {
-            return;
+        let domain = match self.workers[worker].compartment() {
+            Some(Compartment::Of(domain)) => domain,
+            Some(Compartment::Shared) => return self.feed_shared(now_ns, worker, actions),
+            None => return,
         };
-        while let Some(id) = self.next_of(now_ns, worker) {
-            match self.fit(now_ns, worker, domain, id, actions) {
-                Ok(fit) => {
-                    self.take_from_queue(domain, id);
-                    self.start(now_ns, worker, fit, id, actions);
-                }
-                Err(short) => {
-                    self.wait_for_memory(now_ns, worker, id, short, actions);
-                    if self.calls.get(id).is_some() {
-                        break;
-                    }
-                    // It was refused: the next one may have what it needs.
-                }
-            }
-        }
+        while let Some(id) = self.next_of(now_ns, worker)
+            && self.start_waiting(now_ns, worker, id, actions)
+        {}
         self.look_ahead(worker, domain, actions);
         // What is left may go to another worker that comes.
         self.slots.join_line(domain);
@@ -224,6 +235,48 @@ impl<C: Call> Scheduler<C> {
             let slot = &self.workers[worker];
             if has_slots || !self.slots.is_searched_but_for(now_ns, slot, &self.residency) {
                 self.make_room(now_ns, actions);
+            }
+        }
+    }
+
+    /// Gives a shared worker with free lanes what it should do next. Where there is no memory for a payer's call, those of others go
+    /// before it that need none.
+    fn feed_shared(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+        while let Some(id) = self.next_of(now_ns, worker) {
+            if !self.start_waiting(now_ns, worker, id, actions) {
+                let payers: Vec<TenantId> = self.slots.next_for_lanes().collect();
+                for payer in payers {
+                    while let Some(id) = self.slots.next_shared_of(payer, &self.workers[worker], self.view())
+                        && self.start_waiting(now_ns, worker, id, actions)
+                    {}
+                }
+                return;
+            }
+        }
+    }
+
+    /// Starts a call that waits, if there is memory for it. False if the call waits for some now: true where it was refused, since the
+    /// next one may have what it needs.
+    fn start_waiting(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        id: CallId,
+        actions: &mut Vec<Action<C>>,
+    ) -> bool {
+        let Some(queue) = self.calls.get(id).map(|entry| entry.queue) else { return false };
+        match self.fit(now_ns, worker, queue, id, actions) {
+            Ok(fit) => {
+                if queue.compartment() == Compartment::Shared {
+                    self.slots.serve(queue.payer());
+                }
+                self.take_from_queue(id);
+                self.start(now_ns, worker, fit, id, actions);
+                true
+            }
+            Err(short) => {
+                self.wait_for_memory(now_ns, worker, id, short, actions);
+                self.calls.get(id).is_none()
             }
         }
     }
@@ -255,10 +308,25 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
+    /// True if a worker's process may leave for good: it is there, and no shared worker's.
+    pub(super) fn may_leave(&self, worker: WorkerId) -> bool {
+        let is_there = matches!(self.workers[worker].state, State::Free | State::Bound(_));
+        is_there && !self.workers.is_for_shared(worker)
+    }
+
     /// Another process may start, or be taken from a domain, since one is there.
     pub(super) fn bring_next(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
         if self.workers.first_empty().is_some() && self.slots.has_unplaced() {
             self.make_room(now_ns, actions);
+        }
+    }
+
+    /// Processes are wanted in all slots of shared workers.
+    pub(super) fn bring_shared(&mut self, actions: &mut Vec<Action<C>>) {
+        for worker in self.workers.shared() {
+            if self.workers[worker].state == State::Empty {
+                self.bring(worker, actions);
+            }
         }
     }
 
@@ -370,7 +438,8 @@ impl<C: Call> Scheduler<C> {
         let is_one =
             |id| calls.get(id).is_some_and(|entry| !entry.attempts.is_suspect() && entry.used() == used);
         // All calls of a function by one caller are of one domain.
-        let mut refused = self.slots.take(domain, is_one);
+        let mut refused = self.slots.take(QueueKey::Of(domain), is_one);
+        refused.extend(self.slots.take(QueueKey::Shared(domain.caller), is_one));
         let whole = self.exclusive.take(domain.caller, is_one);
         let held_up = !whole.is_empty();
         refused.extend(whole);
@@ -453,7 +522,7 @@ impl<C: Call> Scheduler<C> {
             return true;
         }
         let has = |state| self.workers.iter().find(|(_, w)| w.state == state).map(|(worker, _)| worker);
-        if let Some(worker) = has(State::Bound(domain)).or_else(|| has(State::Free)) {
+        if let Some(worker) = has(State::Bound(Compartment::Of(domain))).or_else(|| has(State::Free)) {
             self.bind(now_ns, worker, domain, actions);
             self.slots.join_line(domain);
             self.lending.reopen();
@@ -467,8 +536,7 @@ impl<C: Call> Scheduler<C> {
             match self.workers.first_empty() {
                 Some(empty) => self.bring(empty, actions),
                 None => {
-                    let is_there = |_, worker: &Worker| matches!(worker.state, State::Free | State::Bound(_));
-                    let worker = self.worth_least(now_ns, is_there);
+                    let worker = self.worth_least(now_ns, |id, _| self.may_leave(id));
                     worker.into_iter().for_each(|worker| self.hand_on(now_ns, worker, actions));
                 }
             }

@@ -3,7 +3,7 @@
 use super::quarantine::Refusal;
 use super::weights::Supply;
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
-use crate::limits::{CPU_CHANGE_NS, RESIDENCY_NS};
+use crate::limits::{CPU_CHANGE_NS, RESIDENCY_NS, SHARED_LIMIT_NS};
 
 /// A call in the scheduler; never used twice, so that a late answer cannot hit another call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,13 +20,49 @@ impl Call for u64 {
     type Memory = u64;
 }
 
-/// What may share a worker.
+/// Whose function is called by whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Domain {
     /// Owner of the function (uid).
     pub owner: TenantId,
-    /// Caller (uid).
+    /// Caller (uid), who pays for its calls.
     pub caller: TenantId,
+}
+
+/// What may share a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Compartment {
+    /// Calls of one domain.
+    Of(Domain),
+    /// Calls of all domains whose kernels cannot leave their window, as far as they are short.
+    Shared,
+}
+
+/// The queue in which a call waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum QueueKey {
+    /// Of a domain, for a worker of its own.
+    Of(Domain),
+    /// Of a payer, for a shared worker.
+    Shared(TenantId),
+}
+
+impl QueueKey {
+    /// Who pays for the calls that wait there.
+    pub(super) fn payer(self) -> TenantId {
+        match self {
+            Self::Of(domain) => domain.caller,
+            Self::Shared(payer) => payer,
+        }
+    }
+
+    /// Whose workers run them.
+    pub(super) fn compartment(self) -> Compartment {
+        match self {
+            Self::Of(domain) => Compartment::Of(domain),
+            Self::Shared(_) => Compartment::Shared,
+        }
+    }
 }
 
 /// What a device offers.
@@ -39,6 +75,10 @@ pub struct Shape {
     pub lanes: u32,
     /// Workers that one domain may have.
     pub workers_per_domain: usize,
+    /// Of the workers, those that all domains share: the first slots are theirs.
+    pub shared_workers: usize,
+    /// How long a call may run in a shared worker. One that takes longer begins again in a worker of its domain.
+    pub shared_limit_ns: u64,
     /// Workers submit by turns of so many microseconds; none says at any time.
     pub quantum_us: Option<u32>,
     /// What a change of turns costs until it was measured, in nanoseconds.
@@ -144,11 +184,13 @@ pub struct TenantShare {
     pub class: Class,
     /// How long one of its calls may be in the way of others, where that is not what the settings say; 0: for ever.
     pub overrun_ns: Option<u64>,
+    /// True if neither its calls nor calls of its functions may be in a worker beside those of others.
+    pub own_processes: bool,
 }
 
 impl Default for TenantShare {
     fn default() -> Self {
-        Self { weight: 1, class: Class::Normal, overrun_ns: None }
+        Self { weight: 1, class: Class::Normal, overrun_ns: None, own_processes: false }
     }
 }
 
@@ -159,6 +201,8 @@ impl Shape {
             workers,
             lanes,
             workers_per_domain: workers,
+            shared_workers: 0,
+            shared_limit_ns: SHARED_LIMIT_NS,
             quantum_us: None,
             change_ns: CPU_CHANGE_NS,
             residency_ns: RESIDENCY_NS,
@@ -214,6 +258,9 @@ pub struct CallSpec {
     pub stack_bytes: u64,
     /// What weights of its function take on the device.
     pub weight_bytes: u64,
+    /// True if its kernels cannot leave their window, and neither its caller, nor the owner of its function, nor the operator wants it
+    /// in a process of its own.
+    pub may_share: bool,
 }
 
 /// What the outside must do now.
@@ -298,6 +345,8 @@ pub enum Command<C: Call> {
         alone: bool,
         /// Device memory that the lane has from now on.
         memory_bytes: u64,
+        /// When the worker ends it: at its deadline, or sooner in a worker that others share.
+        until_ns: u64,
         /// The call's name in the answer.
         id: CallId,
         /// The call.
@@ -371,8 +420,8 @@ pub enum WhyGone {
 pub struct Resident {
     /// Whether a process is there or coming.
     pub is_used: bool,
-    /// The domain that it serves.
-    pub domain: Option<Domain>,
+    /// Whose calls it serves.
+    pub serves: Option<Compartment>,
     /// Device memory that it has for calls and stacks.
     pub lent_bytes: u64,
     /// Functions that ran in it.

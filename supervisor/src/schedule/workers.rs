@@ -6,10 +6,13 @@
 //!   │                           └────────────┘
 //!   └──────────── its memory was wanted ─────┘
 //! ```
+//!
+//! The first slots are those of shared workers, if there are any. Their processes are bound to the shared compartment as soon as
+//! they are there, and stay.
 
 use std::ops::{Index, IndexMut};
 
-use super::types::{Address, CallId, Domain, ResidentPrice, WhyGone};
+use super::types::{Address, CallId, Compartment, Domain, ResidentPrice, WhyGone};
 use crate::ids::{FunctionId, Generation, TenantId, WorkerId};
 
 /// One worker's slot.
@@ -120,8 +123,8 @@ pub(super) enum State {
     Absent,
     /// Ready, belongs to no domain.
     Free,
-    /// Serves a domain.
-    Bound(Domain),
+    /// Serves calls of a compartment.
+    Bound(Compartment),
     /// Its process forgets the domain that it served, or is killed then.
     Scrubbing { until_ns: u64 },
 }
@@ -161,15 +164,28 @@ impl Worker {
         &self.calls
     }
 
-    /// Whom it serves.
-    pub(super) fn served(&self) -> Option<Domain> {
+    /// Whose calls it serves.
+    pub(super) fn compartment(&self) -> Option<Compartment> {
         match self.state {
-            State::Bound(domain) => Some(domain),
+            State::Bound(compartment) => Some(compartment),
             State::Empty | State::Free | State::Absent | State::Scrubbing { .. } => None,
         }
     }
 
-    /// True if it serves this caller.
+    /// The domain whose worker it is; none if it is shared.
+    pub(super) fn served(&self) -> Option<Domain> {
+        match self.compartment() {
+            Some(Compartment::Of(domain)) => Some(domain),
+            Some(Compartment::Shared) | None => None,
+        }
+    }
+
+    /// True if all domains share it.
+    pub(super) fn is_shared(&self) -> bool {
+        self.state == State::Bound(Compartment::Shared)
+    }
+
+    /// True if it is a worker of this caller's.
     pub(super) fn serves(&self, caller: TenantId) -> bool {
         self.served().is_some_and(|domain| domain.caller == caller)
     }
@@ -208,6 +224,8 @@ pub(super) struct Workers {
     slots: Vec<Worker>,
     /// In so many slots there may be processes; there are more slots where there were more once.
     ceiling: usize,
+    /// Slots of shared workers, the first ones.
+    shared: usize,
     /// Lanes of processes that come.
     lanes: u32,
     empty: WorkerSet,
@@ -255,11 +273,12 @@ impl WorkerSet {
 }
 
 impl Workers {
-    /// Slots without processes; in the first one a process is wanted.
-    pub(super) fn new(count: usize, lanes: u32) -> Self {
+    /// Slots without processes, the first ones for `shared` workers; in the first one a process is wanted.
+    pub(super) fn new(count: usize, shared: usize, lanes: u32) -> Self {
         let mut workers = Self {
             slots: Vec::new(),
             ceiling: 0,
+            shared,
             lanes,
             empty: WorkerSet::default(),
             absent: WorkerSet::default(),
@@ -299,10 +318,23 @@ impl Workers {
         WorkerId::first(slots).for_each(|worker| self.note_state(worker));
     }
 
+    /// True if a slot is a shared worker's.
+    pub(super) fn is_for_shared(&self, worker: WorkerId) -> bool {
+        worker.get() < self.shared
+    }
+
+    /// The slots of shared workers.
+    pub(super) fn shared(&self) -> impl Iterator<Item = WorkerId> + use<> {
+        WorkerId::first(self.shared)
+    }
+
     /// In how many slots more than may there are processes that stay, or will be.
     pub(super) fn excess(&self) -> usize {
-        let stays = |worker: &&Worker| worker.state != State::Empty && !worker.dismissed;
-        self.slots.iter().filter(stays).count().saturating_sub(self.ceiling)
+        // Those of shared workers that have none yet get theirs.
+        let stays = |(id, worker): &(WorkerId, &Worker)| {
+            worker.state != State::Empty && !worker.dismissed || self.is_for_shared(*id)
+        };
+        self.iter().filter(stays).count().saturating_sub(self.ceiling)
     }
 
     /// How many slots there are.
@@ -319,7 +351,7 @@ impl Workers {
 
     fn note_state(&mut self, worker: WorkerId) {
         let state = self[worker].state;
-        self.empty.set(worker, state == State::Empty);
+        self.empty.set(worker, state == State::Empty && !self.is_for_shared(worker));
         self.absent.set(worker, state == State::Absent);
         self.scrubbing.set(worker, matches!(state, State::Scrubbing { .. }));
         self.free.set(worker, state == State::Free);
@@ -404,8 +436,8 @@ impl Workers {
             let is_in = |set: WorkerSet| set.0 >> id.get() & 1 == 1;
             let coming = is_in(self.absent) != is_in(self.scrubbing);
             let are = (is_in(self.empty), coming, is_in(self.free), is_in(self.busy));
-            let free = worker.state == State::Free;
-            are == (worker.state == State::Empty, worker.is_coming(), free, !worker.is_idle())
+            let (free, empty) = (worker.state == State::Free, worker.state == State::Empty);
+            are == (empty && !self.is_for_shared(id), worker.is_coming(), free, !worker.is_idle())
         })
     }
 
@@ -435,9 +467,12 @@ impl Workers {
         Address { worker, generation: slot.generation, nth }
     }
 
-    /// True if a caller has a call in a worker.
-    pub(super) fn runs(&self, caller: TenantId) -> bool {
-        self.busy().any(|(_, worker)| worker.serves(caller))
+    /// True if a worker of a caller's has a call, or a shared one has a call that `is_its`.
+    pub(super) fn runs(&self, caller: TenantId, is_its: impl Fn(CallId) -> bool) -> bool {
+        let is_one = |worker: &Worker| {
+            worker.serves(caller) || worker.is_shared() && worker.calls.iter().any(|id| is_its(*id))
+        };
+        self.busy().any(|(_, worker)| is_one(worker))
     }
 }
 
@@ -464,7 +499,7 @@ mod tests {
 
     #[test]
     fn commands_to_one_process_are_numbered_from_zero() {
-        let mut workers = Workers::new(2, 8);
+        let mut workers = Workers::new(2, 0, 8);
         workers.arrive(0, W1, Generation::new(3));
         let nth = |workers: &mut Workers| workers.address(W1).nth;
         assert_eq!((nth(&mut workers), nth(&mut workers)), (0, 1));
@@ -477,7 +512,7 @@ mod tests {
 
     #[test]
     fn calls_come_out_of_their_lanes_oldest_first() {
-        let mut workers = Workers::new(1, 3);
+        let mut workers = Workers::new(1, 0, 3);
         assert_eq!(workers.busy().count(), 0);
         (0..).zip([7, 5, 9]).for_each(|(lane, id)| workers.put(W0, CallId(id), lane, false));
         assert!(workers.sets_are_right() && workers.idle().count() == 0);

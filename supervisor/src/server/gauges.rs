@@ -28,7 +28,7 @@ impl Server {
         gauges.queued.set(status.queued as f64);
         gauges.running.set(status.running as f64);
         let used = status.workers.iter().filter(|worker| worker.resident.is_used);
-        let residents = used.clone().filter(|worker| worker.resident.domain.is_some()).count();
+        let residents = used.clone().filter(|worker| worker.resident.serves.is_some()).count();
         gauges.workers.set(used.count() as f64);
         gauges.residents.set(residents as f64);
         gauges.workers_at_most.set(settings.workers as f64);

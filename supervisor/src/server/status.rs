@@ -8,8 +8,8 @@ use crate::device::Device;
 use crate::device::status::{WorkerState, WorkerStatus};
 use crate::ids::TenantId;
 use crate::routing::Destination;
-use crate::schedule::WhyGone;
 use crate::schedule::quarantine::Quarantined;
+use crate::schedule::{Compartment, WhyGone};
 
 /// How a worker without a process is shown.
 const STARTING: &str = "starting";
@@ -142,6 +142,10 @@ fn worker(worker: WorkerStatus, name_of: impl Fn(TenantId) -> String) -> v1::Wor
         WorkerState::Busy(lanes) => ("busy", lanes),
     };
     let resident = worker.resident;
+    let domain = match resident.serves {
+        Some(Compartment::Of(domain)) => Some(domain),
+        Some(Compartment::Shared) | None => None,
+    };
     v1::WorkerStatus {
         pid: worker.pid,
         state: state.to_owned(),
@@ -151,8 +155,9 @@ fn worker(worker: WorkerStatus, name_of: impl Fn(TenantId) -> String) -> v1::Wor
         busy_lanes,
         device_ns: worker.device_ns,
         sandbox: worker.sandbox.into_iter().map(str::to_owned).collect(),
-        owner: resident.domain.map(|domain| name_of(domain.owner)).unwrap_or_default(),
-        caller: resident.domain.map(|domain| name_of(domain.caller)).unwrap_or_default(),
+        owner: domain.map(|domain| name_of(domain.owner)).unwrap_or_default(),
+        caller: domain.map(|domain| name_of(domain.caller)).unwrap_or_default(),
+        shared: resident.serves == Some(Compartment::Shared),
         lent_bytes: resident.lent_bytes,
         weight_bytes: worker.weight_bytes,
         context_bytes: worker.context_bytes,

@@ -30,6 +30,7 @@ pub struct Account {
     weight: AtomicU32,
     class: AtomicU32,
     overrun_ns: AtomicU64,
+    own_processes: AtomicBool,
     /// Open arenas of the tenant, each with a descriptor.
     open_arenas: AtomicU64,
     /// What all tenants have.
@@ -49,6 +50,7 @@ impl Account {
             weight: AtomicU32::new(1),
             class: AtomicU32::new(Class::default() as u32),
             overrun_ns: AtomicU64::new(u64::MAX),
+            own_processes: AtomicBool::new(false),
             open_arenas: AtomicU64::new(0),
             ledger,
         })
@@ -69,6 +71,7 @@ impl Account {
         self.weight.store(share.weight, Ordering::Relaxed);
         self.class.store(share.class as u32, Ordering::Relaxed);
         self.overrun_ns.store(share.overrun_ns.unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.own_processes.store(share.own_processes, Ordering::Relaxed);
     }
 
     /// What it is given of devices.
@@ -79,6 +82,7 @@ impl Account {
             weight: self.weight.load(Ordering::Relaxed),
             class: Class::ALL.get(class).copied().unwrap_or_default(),
             overrun_ns: (overrun_ns != u64::MAX).then_some(overrun_ns),
+            own_processes: self.own_processes.load(Ordering::Relaxed),
         }
     }
 

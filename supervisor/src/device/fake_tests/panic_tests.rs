@@ -205,6 +205,7 @@ fn a_process_that_is_not_told_a_call_for_a_panic_is_killed_and_the_call_counts_a
         lane: 1,
         alone: false,
         memory_bytes: 0,
+        until_ns: u64::MAX,
         id: CallId(77),
         call: call.clone(),
         load: None,

@@ -1,0 +1,160 @@
+//! Workers that all domains share: their calls, who is next, and who pays.
+
+use super::*;
+
+const LIMIT: u64 = SHARED_LIMIT_NS;
+
+/// Two workers, of which the first is shared and has so many lanes.
+fn bench(lanes: u32) -> Bench {
+    Bench::of(Shape { shared_workers: 1, workers_per_domain: 1, ..Shape::new(2, lanes) })
+}
+
+fn domain(tenant: u32) -> Domain {
+    Domain { owner: TenantId::new(tenant), caller: TenantId::new(tenant) }
+}
+
+impl Bench {
+    /// A call that may be in a worker beside those of others.
+    fn share(&mut self, call: u64, domain: Domain) -> CallId {
+        let spec = CallSpec { domain, deadline_ns: self.now + 1000 * MS, may_share: true, ..TERMS };
+        self.scheduler.handle(self.now, Submit { call, spec, limits: LIMITS }, &mut self.actions).unwrap()
+    }
+
+    fn outlast(&mut self, worker: WorkerId, id: CallId) -> bool {
+        self.scheduler.handle(self.now, Outlasted { worker, id }, &mut self.actions)
+    }
+}
+
+#[test]
+fn calls_of_strangers_run_beside_each_other_and_others_in_workers_of_their_own() {
+    let mut b = bench(3);
+    b.share(1, ALICE);
+    b.share(2, BOB);
+    b.submit(3, BOB);
+    b.submit(4, ALICE);
+    b.share(5, domain(3));
+    b.expect("1 on 0.0, 2 on 0.1, 3 on 1.0, 5 on 0.2");
+    assert_eq!(b.scheduler.resident(W0).serves, Some(Compartment::Shared));
+    assert_eq!(b.scheduler.resident(W1).serves, Some(Compartment::Of(BOB)));
+}
+
+#[test]
+fn a_shared_worker_is_nobodys_and_stays() {
+    let mut b = bench(1);
+    b.submit(1, ALICE);
+    b.submit(2, BOB);
+    b.expect("1 on 1.0");
+    b.now += 1000 * MS;
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    b.expect("2 expired");
+    assert!(b.dies(W0).is_empty());
+    b.expect_all("bring 0");
+    let second = Ready { worker: W0, generation: Generation::new(2) };
+    b.scheduler.handle(b.now, second, &mut b.actions);
+    b.share(3, domain(3));
+    assert!(b.told(|_| true).ends_with("3 on 0.0"));
+}
+
+#[test]
+fn a_free_lane_is_for_the_payer_who_had_least() {
+    let mut b = bench(1);
+    let first = b.share(1, ALICE);
+    (2..=4).for_each(|call| {
+        b.share(call, ALICE);
+    });
+    b.share(5, BOB);
+    b.share(6, BOB);
+    b.expect("1 on 0.0");
+    let mut running = first;
+    let mut order = Vec::new();
+    for _ in 0..5 {
+        b.now += 5 * MS;
+        b.finish(W0, running);
+        let Some(Action::Tell { command: Command::Start { id, call, .. }, .. }) = b.actions.pop() else {
+            break;
+        };
+        order.push(call);
+        running = id;
+    }
+    assert_eq!(order, [5, 2, 6, 3, 4], "who has many calls in line has no more of the device");
+}
+
+#[test]
+fn a_call_that_takes_too_long_begins_again_in_a_worker_of_its_own() {
+    let mut b = bench(2);
+    let long = b.share(1, ALICE);
+    b.share(2, BOB);
+    assert!(matches!(b.actions[0], Action::Tell { command: Command::Start { until_ns: LIMIT, .. }, .. }));
+    b.expect("1 on 0.0, 2 on 0.1");
+    b.now = LIMIT - 1;
+    assert!(!b.outlast(W0, long), "a worker that ends calls early is not believed");
+    b.now = LIMIT;
+    assert!(b.outlast(W0, long) && !b.outlast(W0, long));
+    b.expect("1 on 1.0");
+    b.finish(W1, long);
+    // What is known of its kind is that one call was long: the next one is tried again.
+    b.share(3, ALICE);
+    b.expect("3 on 0.0");
+}
+
+#[test]
+fn calls_whose_kind_is_known_to_be_long_are_not_shared_until_they_are_short() {
+    let mut b = bench(1);
+    let run = |b: &mut Bench, call, takes_ns| {
+        let id = b.share(call, ALICE);
+        let Some(Action::Tell { to, command: Command::Start { .. } }) = b.actions.pop() else { panic!() };
+        b.actions.clear();
+        b.now += takes_ns;
+        let ran = Ran { worker: to.worker, id, device_ns: takes_ns };
+        b.scheduler.handle(b.now, ran, &mut b.actions);
+        b.finish(to.worker, id);
+        b.actions.clear();
+        to.worker
+    };
+    let long: Vec<_> = (0..40).map(|call| run(&mut b, call, 2 * LIMIT)).collect();
+    assert_eq!((long[0], long[39]), (W0, W1));
+    assert_eq!(run(&mut b, 40, MS), W1);
+    assert_eq!(run(&mut b, 41, MS), W0, "one short call says that calls of the kind may be");
+}
+
+#[test]
+fn a_suspect_is_alone_in_a_worker_of_its_domain() {
+    let mut b = bench(2);
+    b.share(1, ALICE);
+    b.share(2, BOB);
+    b.expect("1 on 0.0, 2 on 0.1");
+    assert!(b.dies(W0).is_empty(), "who is guilty is not known");
+    b.expect("1 on 1.0 alone");
+    assert_eq!(b.scheduler.penalties.budgets(b.now).len(), 0, "nobody pays for a process that all share");
+}
+
+#[test]
+fn a_payer_may_have_so_much_in_shared_workers_too() {
+    let shape = Shape { shared_workers: 1, memory_bytes: 100, ..Shape::new(2, 3) };
+    let mut b = Bench::of(shape);
+    let allow = Allow { tenant: ALICE.caller, most_bytes: Some(50) };
+    b.scheduler.handle(0, allow, &mut b.actions);
+    let sized = |b: &mut Bench, call, domain, memory_bytes| {
+        let spec = CallSpec { domain, memory_bytes, may_share: true, ..TERMS };
+        b.scheduler.handle(b.now, Submit { call, spec, limits: LIMITS }, &mut b.actions).unwrap()
+    };
+    let first = sized(&mut b, 1, ALICE, 30);
+    sized(&mut b, 2, ALICE, 30);
+    sized(&mut b, 3, BOB, 30);
+    b.expect("1 on 0.0, 3 on 0.1");
+    assert_eq!((b.scheduler.lent_to(ALICE.caller), b.scheduler.lent_to(BOB.caller)), (30, 30));
+    b.finish(W0, first);
+    b.expect("2 on 0.0");
+}
+
+#[test]
+fn a_payer_whose_budget_is_spent_keeps_no_lane_from_others() {
+    let policy = Policy { quarantine_after: 0, fault_budget: 1, ..Policy::default() };
+    let mut b = Bench::under(Shape { shared_workers: 1, ..Shape::new(2, 1) }, policy);
+    b.submit(1, ALICE);
+    b.dies(W1);
+    b.actions.clear();
+    b.share(2, ALICE);
+    b.share(3, BOB);
+    b.expect("3 on 0.0");
+}
