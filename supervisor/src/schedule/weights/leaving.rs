@@ -28,6 +28,9 @@ impl<T: Clone> Weights<T> {
         self.unlist(function);
         if let Some(entry) = self.entries.remove(&function) {
             self.used_bytes -= entry.taken_bytes();
+            if entry.calls > 0 {
+                self.outliving.insert(function, entry.calls);
+            }
             let device = match entry.state {
                 State::Loading(_, device) => device,
                 State::Private(_) => None,
