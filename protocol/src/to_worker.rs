@@ -18,6 +18,7 @@ pub enum ToWorker<'a> {
     /// Settings; the first message, and whenever they change. [`FromWorker::Leased`](crate::FromWorker::Leased) follows.
     Configure(Configure),
     /// Install `function`; its descriptors are on the control socket. Its weights come with [`ToWorker::Load`].
+    /// [`FromWorker::NotInstalled`](crate::FromWorker::NotInstalled) follows if it does not load.
     Install {
         /// Names the function from now on.
         function: FunctionId,

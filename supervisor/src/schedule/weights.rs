@@ -445,18 +445,19 @@ impl<T: Clone> Weights<T> {
             let is_it = |holder: &Holder| holder.own && holder.who == Who::Worker(worker);
             return device.is_none() && entry.holders.iter().any(is_it);
         }
-        let Some(device) = device.or(known.take()) else { return false };
+        let device = match (device, known.take()) {
+            (Some(device), known) => {
+                // It was not loaded there after all.
+                self.released.extend(known);
+                device
+            }
+            (None, Some(known)) => known,
+            (None, None) => return false,
+        };
         entry.state = State::Shared(device);
         self.used_bytes = self.used_bytes - entry.bytes + bytes;
         entry.bytes = bytes;
         true
-    }
-
-    /// What a worker was to load does not: the next one that needs it loads it afresh.
-    pub fn not_loaded(&mut self, function: FunctionId, worker: WorkerId) {
-        if self.is_loader(function, worker) {
-            self.forget(function);
-        }
     }
 
     /// A call of the function is about to be in a worker; whether its weights were there before, or on their way.

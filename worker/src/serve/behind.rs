@@ -30,6 +30,8 @@ pub(super) enum Step {
     Unload,
     /// The function goes, which is retired; true if the supervisor is told so.
     Forget(bool),
+    /// The supervisor is told that the function did not load.
+    Refuse,
 }
 
 #[derive(Debug)]
@@ -53,6 +55,7 @@ impl Waiting {
         match self.step {
             Step::Load { instead_of, .. } => instead_of,
             Step::Unload | Step::Forget(_) => Some(self.of),
+            Step::Refuse => None,
         }
     }
 
@@ -97,7 +100,7 @@ impl BehindCalls {
                 waiting.of == lane.function || instead_of.is_some_and(|other| other == lane.function)
             }
             Step::Unload => waiting.of == lane.function,
-            Step::Forget(_) => false,
+            Step::Forget(_) | Step::Refuse => false,
         };
         self.waiting.iter().filter(|waiting| waiting.nth < lane.told).any(|waiting| is_its(&waiting))
     }

@@ -21,7 +21,11 @@ impl<D: Device> Server<D> {
             // First: two may not fit side by side.
             self.go_on()?;
         }
-        self.functions.install(&mut self.device, function, install, parts);
+        let (installation, is_loaded) = self.functions.install(&mut self.device, function, install, parts);
+        if !is_loaded {
+            self.behind.push(installation, Step::Refuse);
+            self.go_on()?;
+        }
         Ok(())
     }
 
@@ -88,6 +92,10 @@ impl<D: Device> Server<D> {
                 if is_told {
                     self.outbox.push_from_worker(&FromWorker::Uninstalled { function });
                 }
+                Ok(())
+            }
+            Step::Refuse => {
+                self.outbox.push_from_worker(&FromWorker::NotInstalled { function });
                 Ok(())
             }
         }

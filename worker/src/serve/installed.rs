@@ -64,12 +64,20 @@ impl<D: Device> Default for Installations<D> {
 }
 
 impl<D: Device> Installations<D> {
-    /// Loads a function from its parts and keeps it, or the reason why not.
-    pub(super) fn install(&mut self, device: &mut D, id: FunctionId, install: &Install, parts: Vec<OwnedFd>) {
+    /// Loads a function from its parts and keeps it, or the reason why not. True if it is loaded.
+    pub(super) fn install(
+        &mut self,
+        device: &mut D,
+        id: FunctionId,
+        install: &Install,
+        parts: Vec<OwnedFd>,
+    ) -> (Installation, bool) {
         let outcome = load(device, install, parts);
+        let is_loaded = outcome.is_ok();
         self.installed += 1;
         let installation = Installation { function: id, nth: self.installed };
         self.by_id.insert(id, (installation, outcome));
+        (installation, is_loaded)
     }
 
     /// What calls find by an id, loaded or not.

@@ -336,7 +336,8 @@ impl Worker {
                     FromWorker::Uninstalled { .. }
                     | FromWorker::Yield
                     | FromWorker::Loaded { .. }
-                    | FromWorker::NotLoaded { .. } => {}
+                    | FromWorker::NotLoaded { .. }
+                    | FromWorker::NotInstalled { .. } => {}
                     FromWorker::Unloaded { .. } => self.unloaded += 1,
                     other => return Some(read(other)),
                 }
@@ -357,7 +358,8 @@ impl Worker {
                     FromWorker::Uninstalled { .. }
                     | FromWorker::Yield
                     | FromWorker::Loaded { .. }
-                    | FromWorker::NotLoaded { .. } => {}
+                    | FromWorker::NotLoaded { .. }
+                    | FromWorker::NotInstalled { .. } => {}
                     FromWorker::Unloaded { .. } => self.unloaded += 1,
                     other => panic!("{other:?}"),
                 }

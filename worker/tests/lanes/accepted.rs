@@ -90,6 +90,22 @@ fn a_function_that_is_installed_again_is_another_one() {
 }
 
 #[test]
+fn what_does_not_load_is_said_behind_what_was_there_before() {
+    let (mut worker, _) = without_turn(&[0]);
+    call(&mut worker, 1, 1, 0, soon());
+    uninstall(&mut worker, 1);
+    worker.install(1, "no configuration", b"code", &[]);
+    call(&mut worker, 2, 1, 1, soon());
+    assert_eq!(ended(&mut worker), (2, Some(FaultCode::Load)));
+    worker.grant(TURN, 1_000_000);
+    assert_eq!(ended(&mut worker), (1, None));
+    worker.until("NotInstalled 1");
+    let heard = worker.heard();
+    assert_eq!(heard[heard.len() - 4..], ["Failed 2", "Done 1", "Uninstalled 1", "NotInstalled 1"]);
+    worker.end().unwrap();
+}
+
+#[test]
 fn an_arena_is_closed_behind_calls_that_wait_for_their_turn() {
     let (mut worker, script) = without_turn(&[0]);
     worker.install(3, &writing(), b"code", &[]);
