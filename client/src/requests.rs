@@ -159,7 +159,7 @@ impl Client {
         Arena::map(opened.arena, &memfd)
     }
 
-    /// Stops sharing an arena; no invocation may be using it.
+    /// Stops sharing an arena. Invocations that were accepted before end as ever; their outputs in it are gone.
     pub fn close_arena(&mut self, arena: Arena) -> Result<()> {
         let body = request::Body::CloseArena(v1::CloseArena { arena: arena.id() });
         answer!(self.call(body, &[])?, Done).map(drop)

@@ -70,6 +70,11 @@ pub enum FromWorker<'a> {
         /// As told.
         function: FunctionId,
     },
+    /// A function does not load: each call of it says why, until it is installed again.
+    NotInstalled {
+        /// As told.
+        function: FunctionId,
+    },
     /// A function's weights left the device, and their memory is free.
     Unloaded {
         /// As told.
@@ -313,6 +318,7 @@ impl<'a> FromWorker<'a> {
             Self::Exported { function, .. } => (Tag::Exported, function.get()),
             Self::Loaded { function, .. } => (Tag::Loaded, function.get()),
             Self::NotLoaded { function } => (Tag::NotLoaded, function.get()),
+            Self::NotInstalled { function } => (Tag::NotInstalled, function.get()),
             Self::Unloaded { function } => (Tag::Unloaded, function.get()),
             Self::Survey(_) => (Tag::Survey, 0),
             Self::Uninstalled { function } => (Tag::Uninstalled, function.get()),
@@ -336,6 +342,7 @@ impl<'a> FromWorker<'a> {
             Self::Yield
             | Self::Uninstalled { .. }
             | Self::NotLoaded { .. }
+            | Self::NotInstalled { .. }
             | Self::Unloaded { .. }
             | Self::Scrubbed { .. } => {}
         }
@@ -359,6 +366,7 @@ impl<'a> FromWorker<'a> {
                 Self::Loaded { function: FunctionId::new(id), bytes: number(body).ok_or(bad("Loaded"))? }
             }
             Tag::NotLoaded => Self::NotLoaded { function: FunctionId::new(id) },
+            Tag::NotInstalled => Self::NotInstalled { function: FunctionId::new(id) },
             Tag::Unloaded => Self::Unloaded { function: FunctionId::new(id) },
             Tag::Broken => Self::Broken { fault: FaultRef::decode(body).ok_or(bad("Broken"))? },
             Tag::Survey => Self::Survey(postcard::from_bytes(body).map_err(|_| bad("Survey"))?),

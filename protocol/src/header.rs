@@ -101,6 +101,8 @@ pub enum Tag {
     NotLoaded = 81,
     /// Worker → supervisor: a function's weights left the device.
     Unloaded = 82,
+    /// Worker → supervisor: a function does not load.
+    NotInstalled = 83,
 }
 
 impl Tag {
@@ -138,6 +140,7 @@ impl Tag {
             Loaded,
             NotLoaded,
             Unloaded,
+            NotInstalled,
         ]
         .into_iter()
         .find(|tag| *tag as u16 == number)

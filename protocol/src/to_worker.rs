@@ -18,6 +18,7 @@ pub enum ToWorker<'a> {
     /// Settings; the first message, and whenever they change. [`FromWorker::Leased`](crate::FromWorker::Leased) follows.
     Configure(Configure),
     /// Install `function`; its descriptors are on the control socket. Its weights come with [`ToWorker::Load`].
+    /// [`FromWorker::NotInstalled`](crate::FromWorker::NotInstalled) follows if it does not load.
     Install {
         /// Names the function from now on.
         function: FunctionId,
@@ -34,13 +35,13 @@ pub enum ToWorker<'a> {
         /// How they come.
         load: Load,
     },
-    /// The weights of `function` leave the device; the function stays installed.
+    /// The weights of `function` leave the device behind the calls that came before; the function stays installed.
     /// [`FromWorker::Unloaded`](crate::FromWorker::Unloaded) follows.
     Unload {
         /// As installed.
         function: FunctionId,
     },
-    /// Forget `function` with its weights, and say so.
+    /// Forget `function` with its weights behind the calls that came before, and say so.
     Uninstall {
         /// As installed.
         function: FunctionId,
@@ -50,7 +51,8 @@ pub enum ToWorker<'a> {
         /// Names the arena from now on.
         arena: ArenaId,
     },
-    /// Unmap the arena and forget everything cached about it.
+    /// Unmap the arena behind the calls that came before, and forget everything cached about it. The same arena may be
+    /// opened again.
     CloseArena {
         /// As opened.
         arena: ArenaId,

@@ -4,9 +4,13 @@
 
 mod harness;
 
+#[path = "lanes/accepted.rs"]
+mod accepted;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use harness::calls::Call;
 use harness::{ARENA, Worker};
 use pappus_protocol::from_worker::{Done, Hello};
 use pappus_protocol::to_worker::{Invoke, Load, WeightsForm};
@@ -121,7 +125,10 @@ impl Lanes for Scripted {
     fn lanes(&self) -> usize {
         2
     }
-    fn start(&mut self, lane: LaneId, _: &mut Loaded, _: &device::Call<'_>) {
+    fn start(&mut self, lane: LaneId, _: &mut Loaded, call: &device::Call<'_>) {
+        for output in call.outputs {
+            assert!(call.arenas.contains(output.arena), "an arena of a call is closed");
+        }
         self.note(format!("start {lane}"));
     }
     fn poll(&mut self, lane: LaneId) -> Option<Result<Done, Fault>> {
@@ -200,6 +207,17 @@ fn invoke_with(worker: &mut Worker, lanes: &[u32], memory_bytes: u64) {
 /// `hello` with weights of four bytes.
 fn weighted() -> String {
     CONFIG.replace(r#""inputs": [],"#, r#""inputs": [], "weights": ["w"],"#)
+}
+
+/// `hello` with an output of eight bytes.
+fn writing() -> String {
+    let config = CONFIG.replace(r#""buffers": {}"#, r#""buffers": {"out": {"Absolute": 8}}"#);
+    config.replace(r#""outputs": []"#, r#""outputs": ["out"]"#)
+}
+
+/// A call of function 3, which is that one, with a region in the arena.
+fn writes(lane: u32) -> Call<'static> {
+    Call { memory_bytes: Some(4096), ..Call::on(3, 0, &[], 0, &[8]).lane(lane) }
 }
 
 /// A worker with function 1 and function 2, whose weights arrive after so many polls.
@@ -487,13 +505,17 @@ fn a_busy_lane_is_finished_and_cleared_before_its_next_call() {
 #[test]
 fn nothing_a_running_lane_uses_is_taken_away() {
     for (message, event) in [
-        (Some(ToWorker::Uninstall { function: FunctionId::new(1) }), "unload"),
+        (Some(ToWorker::Uninstall { function: FunctionId::new(3) }), "unload"),
         (Some(ToWorker::CloseArena { arena: ArenaId::new(ARENA) }), "unmap"),
         (None, ""),
     ] {
         let (mut worker, script) = worker([&[500], &[500]]);
+        worker.install(3, &writing(), b"code", &[]);
+        script.lock().unwrap().lent = [4096; 2];
         worker.grant(TURN, 10_000_000);
-        invoke(&mut worker, &[0, 1]);
+        for lane in 0..2 {
+            worker.begin(&writes(lane));
+        }
         match &message {
             Some(message) => worker.send(message),
             None => drop(worker.revoke(TURN)),

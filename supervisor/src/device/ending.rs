@@ -18,7 +18,7 @@ use crate::call::{Call, CompletionBatch, Outcome};
 use crate::config::DeviceConfig;
 use crate::ids::WorkerId;
 use crate::metrics::DeviceMetrics;
-use crate::schedule::events::{Finished, LoadFailed, Outlasted, Ran, Tainted};
+use crate::schedule::events::{Finished, Outlasted, Ran, Tainted};
 use crate::schedule::{CallId, Verdict};
 
 /// How a worker says that a call ended.
@@ -135,7 +135,7 @@ impl Batch {
                 Outcome::Done { timings: *timings, staged }
             }
             Answer::Failed(fault) => {
-                completer.failed(worker, &call, fault, actions);
+                say_failed(worker, &call, fault);
                 Outcome::Failed(fault.to_fault())
             }
         };
@@ -205,20 +205,6 @@ impl Batch {
 }
 
 impl Completer {
-    /// A call failed in a worker.
-    fn failed(&self, worker: WorkerId, call: &Call, fault: &FaultRef<'_>, actions: &mut Actions) {
-        if matches!(fault.code, FaultCode::Load | FaultCode::Exhausted) {
-            // What could not be loaded is tried afresh by the next call.
-            let load_failed = LoadFailed { worker, function: call.function.id };
-            self.decisions.decide(actions, |deciding| deciding.handle(load_failed));
-        }
-        let (function, owner, caller) = call.names();
-        tracing::debug!(
-            function, owner, caller, worker = worker.get(), code = ?fault.code,
-            "a call failed: {}", fault.message.lines().next().unwrap_or_default()
-        );
-    }
-
     fn take_staged(&self, worker: WorkerId, lane: u32, call: &Call) -> std::io::Result<Vec<Vec<u8>>> {
         if !is_staged(call) {
             return Ok(Vec::new());
@@ -230,6 +216,15 @@ impl Completer {
             .map(|(target, id)| channel.take_staged(lane, target, call.plan.buffers[id.index()].bytes))
             .collect()
     }
+}
+
+/// A call failed in a worker. Why its function or the weights do not load, if so, the worker says beside.
+fn say_failed(worker: WorkerId, call: &Call, fault: &FaultRef<'_>) {
+    let (function, owner, caller) = call.names();
+    tracing::debug!(
+        function, owner, caller, worker = worker.get(), code = ?fault.code,
+        "a call failed: {}", fault.message.lines().next().unwrap_or_default()
+    );
 }
 
 /// True if outputs lie in the lane's staging range.

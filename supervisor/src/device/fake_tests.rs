@@ -20,11 +20,11 @@ use std::time::Duration;
 use pappus_blueprint::Sizes;
 use pappus_proto::frame::Decoder;
 use pappus_proto::v1;
-use pappus_protocol::from_worker::Done;
+use pappus_protocol::from_worker::{Done, FaultRef};
 use pappus_protocol::pipe::{self, Inbox, Outbox};
 use pappus_protocol::to_worker::WeightsForm;
 use pappus_protocol::turn_page::{Order, Orders, WorkerEnd};
-use pappus_protocol::{FromWorker, Kind, ToWorker, control, now_ns};
+use pappus_protocol::{FaultCode, FromWorker, Kind, ToWorker, control, now_ns};
 use pappus_shmem::{SharedWords, memfd};
 use prost::Message;
 use tokio::sync::watch;
@@ -209,6 +209,13 @@ impl Gpu {
 
     fn done(&self, worker: WorkerId, id: CallId) {
         self.finish(worker, id).unwrap();
+    }
+
+    fn fail(&self, worker: WorkerId, id: CallId, code: FaultCode) {
+        let fault = FaultRef { code, message: "a test's", kernel: None };
+        let mut batch = Batch::new(&self.device.completer);
+        batch.finish(worker, id, Answer::Failed(&fault)).unwrap();
+        batch.settle();
     }
 
     fn finish(&self, worker: WorkerId, id: CallId) -> Result<(), Unusable> {

@@ -351,6 +351,7 @@ fn hear(
             FromWorker::Unloaded { function } => device.events.forgot(worker, function, Forget::Weights)?,
             FromWorker::Loaded { function, bytes } => device.events.loaded(worker, function, bytes, false)?,
             FromWorker::NotLoaded { function } => device.events.not_loaded(worker, function),
+            FromWorker::NotInstalled { function } => device.events.not_installed(worker, function),
             FromWorker::Scrubbed { handover } => {
                 // Before the first turn of the next domain.
                 turns.forget();

@@ -21,7 +21,8 @@ use crate::metrics::DeviceMetrics;
 use crate::processes::memory_ledger::MemoryLedger;
 use crate::schedule::Loss;
 use crate::schedule::events::{
-    Clearing, GaveBack, Gone, Loaded, NotLoaded, Ready, Reaped, Scrubbed, WeightsLeft, Yielded, Yielding,
+    Clearing, GaveBack, Gone, LoadFailed, Loaded, NotLoaded, Ready, Reaped, Scrubbed, WeightsLeft, Yielded,
+    Yielding,
 };
 use crate::sync::{OrderedMutex, rank};
 
@@ -152,6 +153,13 @@ impl WorkerEvents {
     pub(super) fn not_loaded(&self, worker: WorkerId, function: FunctionId) {
         if !self.slots.channel(worker).is_forgetting(function) {
             self.commands.handle(NotLoaded { worker, function });
+        }
+    }
+
+    /// A function does not load in a worker, which forgets it, so that the next call has it loaded afresh.
+    pub(super) fn not_installed(&self, worker: WorkerId, function: FunctionId) {
+        if !self.slots.channel(worker).is_forgetting(function) {
+            self.commands.handle(LoadFailed { worker, function });
         }
     }
 

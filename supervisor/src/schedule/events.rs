@@ -280,7 +280,7 @@ event! {
         /// Whose weights.
         function: FunctionId,
     } -> (),
-    |event, scheduler, now_ns, actions| scheduler.not_loaded(now_ns, event.worker, event.function, actions)
+    |event, scheduler, _now_ns, actions| scheduler.not_loaded(event.worker, event.function, actions)
 }
 
 event! {
@@ -295,14 +295,14 @@ event! {
 }
 
 event! {
-    /// A function could not be loaded in a worker: that one forgets it, and its weights are loaded afresh.
+    /// A function could not be loaded in a worker: that one forgets it, and has it loaded afresh by its next call.
     LoadFailed {
         /// The worker.
         worker: WorkerId,
         /// Which function.
         function: FunctionId,
     } -> (),
-    |event, scheduler, now_ns, actions| scheduler.load_failed(now_ns, event.worker, event.function, actions)
+    |event, scheduler, _now_ns, actions| scheduler.uninstall(event.worker, event.function, actions)
 }
 
 event! {

@@ -46,8 +46,6 @@ pub(super) struct First<K> {
     pub(super) id: K,
     /// Whose it is.
     pub(super) caller: TenantId,
-    /// Its caller's tag.
-    pub(super) tag_ns: u64,
 }
 
 impl<K> FairLine<K> {
@@ -71,7 +69,7 @@ impl<K> FairLine<K> {
 impl<K: Ord + Copy> FairLine<K> {
     /// What is next.
     pub(super) fn first(&self) -> Option<First<K>> {
-        self.ready.first().map(|(tag_ns, id, caller)| First { id: *id, caller: *caller, tag_ns: *tag_ns })
+        self.ready.first().map(|(_, id, caller)| First { id: *id, caller: *caller })
     }
 
     /// All that stands in line, in its order: the callers by their tags, and what each has.

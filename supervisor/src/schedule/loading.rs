@@ -262,16 +262,15 @@ impl<C: Call> Scheduler<C> {
         self.weights_moved(now_ns, owner, actions);
     }
 
+    /// Weights do not load in a worker, which has them loaded afresh by its next call. Nothing is known of other workers: if
+    /// it was to load them for all, they go, or are another's copy, once it says that nothing is left.
     pub(super) fn not_loaded(
         &mut self,
-        now_ns: u64,
         worker: WorkerId,
         function: FunctionId,
         actions: &mut Vec<Action<C>>,
     ) {
-        if self.weights.is_loader(function, worker) {
-            self.forget_weights(now_ns, function, actions);
-        } else if self.weights.told(function, worker) {
+        if self.weights.told(function, worker) {
             self.tell(worker, Command::Unload { function }, actions);
         }
     }
@@ -286,17 +285,6 @@ impl<C: Call> Scheduler<C> {
         let owner = self.weights.owner(function);
         self.weights.uninstalled(function, worker);
         self.weights_moved(now_ns, owner, actions);
-    }
-
-    pub(super) fn load_failed(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        function: FunctionId,
-        actions: &mut Vec<Action<C>>,
-    ) {
-        self.uninstall(worker, function, actions);
-        self.forget_weights(now_ns, function, actions);
     }
 
     pub(super) fn uninstall_for(
@@ -322,7 +310,7 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// A worker is to forget a function, its weights included.
-    fn uninstall(&mut self, worker: WorkerId, function: FunctionId, actions: &mut Vec<Action<C>>) {
+    pub(super) fn uninstall(&mut self, worker: WorkerId, function: FunctionId, actions: &mut Vec<Action<C>>) {
         self.weights.told(function, worker);
         self.tell(worker, Command::Uninstall { function }, actions);
     }

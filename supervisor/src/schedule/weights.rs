@@ -41,6 +41,9 @@ pub struct Weights<T> {
     leaving: Vec<Leaving<T>>,
     /// What names memory that no process has any more.
     released: Vec<T>,
+    /// Calls in workers whose function's weights were given up under them: with weights that came since, they count as
+    /// calls of those, since no call says at its end which ones it had.
+    outliving: IdMap<FunctionId, u32>,
     /// Functions of calls that are about to start in workers, as they were said last.
     ahead: HashMap<WorkerId, Vec<FunctionId>>,
     counts: WeightCounts,
@@ -145,6 +148,7 @@ impl<T: Clone> Weights<T> {
             idle: IdleWeights::default(),
             leaving: Vec::new(),
             released: Vec::new(),
+            outliving: IdMap::default(),
             ahead: HashMap::new(),
             counts: WeightCounts::default(),
         }
@@ -226,7 +230,8 @@ impl<T: Clone> Weights<T> {
                 let state = State::Loading(worker, None);
                 let holders = Vec::new();
                 let (owner, passed_on) = (None, false);
-                let (calls, uses, listed_bytes) = (0, 1, None);
+                let calls = self.outliving.remove(&function).unwrap_or(0);
+                let (uses, listed_bytes) = (1, None);
                 let entry =
                     Entry { bytes, owner, state, holders, calls, uses, passed_on, priority, listed_bytes };
                 self.entries.insert(function, entry);
@@ -440,18 +445,19 @@ impl<T: Clone> Weights<T> {
             let is_it = |holder: &Holder| holder.own && holder.who == Who::Worker(worker);
             return device.is_none() && entry.holders.iter().any(is_it);
         }
-        let Some(device) = device.or(known.take()) else { return false };
+        let device = match (device, known.take()) {
+            (Some(device), known) => {
+                // It was not loaded there after all.
+                self.released.extend(known);
+                device
+            }
+            (None, Some(known)) => known,
+            (None, None) => return false,
+        };
         entry.state = State::Shared(device);
         self.used_bytes = self.used_bytes - entry.bytes + bytes;
         entry.bytes = bytes;
         true
-    }
-
-    /// What a worker was to load does not: the next one that needs it loads it afresh.
-    pub fn not_loaded(&mut self, function: FunctionId, worker: WorkerId) {
-        if self.is_loader(function, worker) {
-            self.forget(function);
-        }
     }
 
     /// A call of the function is about to be in a worker; whether its weights were there before, or on their way.
@@ -469,7 +475,15 @@ impl<T: Clone> Weights<T> {
 
     /// It is not any more.
     pub fn end(&mut self, function: FunctionId) {
-        self.change(function, |entry| entry.calls = entry.calls.saturating_sub(1));
+        if self.change(function, |entry| entry.calls = entry.calls.saturating_sub(1)).is_some() {
+            return;
+        }
+        if let Some(calls) = self.outliving.get_mut(&function) {
+            *calls -= 1;
+            if *calls == 0 {
+                self.outliving.remove(&function);
+            }
+        }
     }
 }
 

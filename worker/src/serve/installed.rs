@@ -1,5 +1,5 @@
 //! The functions installed in this worker. One that could not be loaded is remembered with the reason,
-//! which answers every call of it.
+//! which answers every call of it. A function that is to be forgotten stays as long as calls of it are here.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use pappus_protocol::to_worker::Install;
 use pappus_protocol::{Fault, FaultCode, FunctionId};
 
 use crate::channels::read_whole;
-use crate::device::{Device, FunctionImage};
+use crate::device::{Device, FunctionImage, Functions};
 
 /// Plans kept for each function.
 const PLANS: CacheBounds = CacheBounds { plans: 64, bytes: 16 << 20 };
@@ -38,65 +38,120 @@ pub(super) enum WeightsState {
     Failed(Fault),
 }
 
+/// A function as it was installed once: the same id may be installed again while calls of it are here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Installation {
+    pub(super) function: FunctionId,
+    /// Counts what was installed; 0 names nothing.
+    nth: u64,
+}
+
+/// What an installation came to.
+type Outcome<D> = Result<Installed<<D as Functions>::Function>, Fault>;
+
 /// All of them, by the ids that the supervisor gave them.
-pub(super) struct Functions<D: Device> {
-    by_id: HashMap<FunctionId, Result<Installed<D::Function>, Fault>>,
+pub(super) struct Installations<D: Device> {
+    by_id: HashMap<FunctionId, (Installation, Outcome<D>)>,
+    /// Those that no further call names, until they are forgotten.
+    leaving: Vec<(Installation, Outcome<D>)>,
+    installed: u64,
 }
 
-impl<D: Device> Default for Functions<D> {
+impl<D: Device> Default for Installations<D> {
     fn default() -> Self {
-        Self { by_id: HashMap::new() }
+        Self { by_id: HashMap::new(), leaving: Vec::new(), installed: 0 }
     }
 }
 
-impl<D: Device> Functions<D> {
-    /// Loads a function from its parts and keeps it, or the reason why not.
-    pub(super) fn install(&mut self, device: &mut D, id: FunctionId, install: &Install, parts: Vec<OwnedFd>) {
-        let loaded = load(device, install, parts);
-        self.by_id.insert(id, loaded);
+impl<D: Device> Installations<D> {
+    /// Loads a function from its parts and keeps it, or the reason why not. True if it is loaded.
+    pub(super) fn install(
+        &mut self,
+        device: &mut D,
+        id: FunctionId,
+        install: &Install,
+        parts: Vec<OwnedFd>,
+    ) -> (Installation, bool) {
+        let outcome = load(device, install, parts);
+        let is_loaded = outcome.is_ok();
+        self.installed += 1;
+        let installation = Installation { function: id, nth: self.installed };
+        self.by_id.insert(id, (installation, outcome));
+        (installation, is_loaded)
     }
 
-    /// True if a function has that id, loaded or not.
-    pub(super) fn contains(&self, id: FunctionId) -> bool {
-        self.by_id.contains_key(&id)
+    /// What calls find by an id, loaded or not.
+    pub(super) fn current(&self, id: FunctionId) -> Option<Installation> {
+        self.by_id.get(&id).map(|(installation, _)| *installation)
     }
 
-    /// Forgets a function, whose weights are gone first: they may be on their way.
-    pub(super) fn remove(&mut self, device: &mut D, id: FunctionId) -> Result<(), Fault> {
-        match self.by_id.remove(&id) {
-            Some(Ok(mut installed)) => device.unload_weights(&mut installed.function, false),
-            Some(Err(_)) | None => Ok(()),
+    /// The same with the function, for a call: or why there is none.
+    pub(super) fn called(
+        &mut self,
+        id: FunctionId,
+    ) -> (Installation, Result<&mut Installed<D::Function>, Fault>) {
+        match self.by_id.get_mut(&id) {
+            Some((installation, outcome)) => (*installation, outcome.as_mut().map_err(|fault| fault.clone())),
+            None => (Installation { function: id, nth: 0 }, Err(missing(id))),
+        }
+    }
+
+    /// No further call finds a function by its id. Calls that have it keep it until [`Installations::remove`].
+    pub(super) fn retire(&mut self, id: FunctionId) -> Option<Installation> {
+        let retired = self.by_id.remove(&id)?;
+        let installation = retired.0;
+        self.leaving.push(retired);
+        Some(installation)
+    }
+
+    /// Forgets a function that was retired, whose weights are gone first: they may be on their way.
+    pub(super) fn remove(&mut self, device: &mut D, which: Installation) -> Result<(), Fault> {
+        let at = self.leaving.iter().position(|(installation, _)| *installation == which);
+        match at.map(|at| self.leaving.swap_remove(at)) {
+            Some((_, Ok(mut installed))) => device.unload_weights(&mut installed.function, false),
+            Some((_, Err(_))) | None => Ok(()),
         }
     }
 
     /// Takes all of them out.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = D::Function> {
-        let all = std::mem::take(&mut self.by_id).into_values();
-        all.filter_map(|installed| Some(installed.ok()?.function))
+        let all = std::mem::take(&mut self.by_id).into_values().chain(std::mem::take(&mut self.leaving));
+        all.filter_map(|(_, outcome)| Some(outcome.ok()?.function))
     }
 
     /// The function, or why there is none.
-    pub(super) fn get(&mut self, id: FunctionId) -> Result<&mut Installed<D::Function>, Fault> {
-        match self.by_id.get_mut(&id) {
-            Some(Ok(installed)) => Ok(installed),
-            Some(Err(fault)) => Err(fault.clone()),
-            None => Err(Fault::new(FaultCode::BadInvoke, format!("function {id} is not installed here"))),
+    pub(super) fn get(&mut self, which: Installation) -> Result<&mut Installed<D::Function>, Fault> {
+        let current = self.by_id.get_mut(&which.function).filter(|(installation, _)| *installation == which);
+        let leaving = &mut self.leaving;
+        let found = current.or_else(|| leaving.iter_mut().find(|(installation, _)| *installation == which));
+        match found {
+            Some((_, outcome)) => outcome.as_mut().map_err(|fault| fault.clone()),
+            None => Err(missing(which.function)),
         }
     }
 
     /// True if a function's weights let a call start; the error says why they never will.
-    pub(super) fn is_ready(&self, id: FunctionId) -> Result<bool, Fault> {
-        match self.by_id.get(&id) {
-            Some(Ok(Installed { weights: WeightsState::There, .. })) => Ok(true),
-            Some(Ok(Installed { weights: WeightsState::Loading, .. })) => Ok(false),
-            Some(Ok(Installed { weights: WeightsState::Failed(fault), .. })) => Err(fault.clone()),
-            Some(Ok(Installed { weights: WeightsState::Absent, .. })) => {
-                Err(Fault::new(FaultCode::BadInvoke, format!("the weights of function {id} are not here")))
+    pub(super) fn is_ready(&self, which: Installation) -> Result<bool, Fault> {
+        let current = self.by_id.get(&which.function).filter(|(installation, _)| *installation == which);
+        let found = current.or_else(|| self.leaving.iter().find(|(installation, _)| *installation == which));
+        let Some((_, Ok(Installed { weights, .. }))) = found else {
+            // `Installations::get` says why a function is missing.
+            return Ok(true);
+        };
+        match weights {
+            WeightsState::There => Ok(true),
+            WeightsState::Loading => Ok(false),
+            WeightsState::Failed(fault) => Err(fault.clone()),
+            WeightsState::Absent => {
+                let message = format!("the weights of function {} are not here", which.function);
+                Err(Fault::new(FaultCode::BadInvoke, message))
             }
-            // `Functions::get` says why a function is missing.
-            Some(Err(_)) | None => Ok(true),
         }
     }
+}
+
+fn missing(id: FunctionId) -> Fault {
+    Fault::new(FaultCode::BadInvoke, format!("function {id} is not installed here"))
 }
 
 fn load<D: Device>(

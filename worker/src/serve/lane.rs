@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use pappus_blueprint::{Plan, Sizes};
 use pappus_protocol::to_worker::{DISCARD, Invoke, Item, STAGING_ARENA};
-use pappus_protocol::{ArenaId, Fault, FaultCode, FunctionId};
+use pappus_protocol::{ArenaId, Fault, FaultCode};
 
-use super::installed::Installed;
+use super::installed::{Installation, Installed};
 use crate::arenas::Arenas;
 use crate::device::{Call, CopyIn, CopyOut, Source};
 
@@ -18,7 +18,9 @@ pub(super) struct Lane {
     /// The call that waits for its answer.
     id: Option<u64>,
     /// The function it is a call of.
-    pub(super) function: FunctionId,
+    pub(super) function: Installation,
+    /// How much the worker was told to do to functions before the call came.
+    pub(super) told: u64,
     /// The plan of a call that waits for its turn.
     plan: Option<Arc<Plan>>,
     /// The device is running the call.
@@ -55,6 +57,17 @@ impl Lane {
         self.plan.is_some()
     }
 
+    /// True if a call is here, or was and its memory is not cleared, that uses that function.
+    pub(super) fn uses(&self, function: Installation) -> bool {
+        (self.has_call() || self.uncleared) && self.function == function
+    }
+
+    /// True if a call is here that has regions in that arena.
+    pub(super) fn has_regions_in(&self, arena: ArenaId) -> bool {
+        let is_read = || self.inputs.iter().any(|input| input.from == Source::Arena(arena));
+        self.has_call() && (is_read() || self.targets.iter().any(|target| target.arena == arena))
+    }
+
     /// The call that waits for its turn, as the device takes it.
     pub(super) fn prepared<'a>(&'a self, arenas: &'a Arenas) -> Option<Call<'a>> {
         self.plan.as_ref().map(|plan| self.call(plan, arenas))
@@ -81,7 +94,6 @@ impl Lane {
     /// A call moves in.
     pub(super) fn begin(&mut self, call: u64, invoke: &Invoke<'_>, descriptors: Vec<OwnedFd>) {
         self.id = Some(call);
-        self.function = invoke.function;
         (self.deadline_ns, self.memory_bytes) = (invoke.deadline_ns, invoke.memory_bytes);
         self.alone = invoke.flags & Invoke::ALONE != 0;
         self.descriptors = descriptors;

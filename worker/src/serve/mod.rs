@@ -4,6 +4,8 @@
 //! cleared after the answer; every call leaves its lane through [`Server::settle`] or [`Server::settle_turn`], so no path
 //! skips the clearing. Where others wait for the turn that ends with the call, it is cleared and the turn given back first.
 
+mod behind;
+mod forget;
 mod installed;
 mod lane;
 mod lane_memory;
@@ -18,13 +20,14 @@ use std::time::{Duration, Instant};
 
 use pappus_protocol::from_worker::Done;
 use pappus_protocol::pipe::{Got, Outbox};
-use pappus_protocol::to_worker::{Configure, Install, Invoke, Item, STAGING_ARENA};
+use pappus_protocol::to_worker::{Configure, Invoke, Item, STAGING_ARENA};
 use pappus_protocol::turn_page::{Order, WorkerEnd};
-use pappus_protocol::{ArenaId, Fault, FaultCode, FromWorker, FunctionId, LaneId, ToWorker, TurnId};
+use pappus_protocol::{ArenaId, Fault, FaultCode, FromWorker, LaneId, ToWorker, TurnId};
 use pappus_protocol::{control, now_ns};
 use pappus_shmem::{Mapping, MemfdError, SharedWords, ValidatedMemfd, memfd};
 
-use self::installed::Functions;
+use self::behind::BehindCalls;
+use self::installed::{Installation, Installations};
 use self::lane::Lane;
 use self::poll_order::PollOrder;
 use self::turn::{Step, Turn};
@@ -54,10 +57,12 @@ pub fn run<D: Device>(channels: Channels, memory: Memory<'_>, mut device: D) -> 
         lanes: std::iter::repeat_with(Lane::default).take(device.lanes()).collect(),
         outbox,
         control,
-        functions: Functions::default(),
+        functions: Installations::default(),
         on_their_way: OnTheirWay::default(),
+        behind: BehindCalls::default(),
         device,
         arenas: Arenas::new(staging),
+        closing: Vec::new(),
         spin: Duration::ZERO,
         turn: Turn::default(),
         page: WorkerEnd::new(turns),
@@ -91,6 +96,8 @@ pub fn run<D: Device>(channels: Channels, memory: Memory<'_>, mut device: D) -> 
         }
         let busy = server.settle_turn()?;
         let until = server.expire_prepared();
+        // Calls may have ended that something waits for; what follows may be more calls.
+        let busy = server.go_on()? | busy;
         server.outbox.flush_blocking()?;
         let got = match busy || !server.on_their_way.is_none() {
             true => inbox.fill()?,
@@ -123,10 +130,13 @@ struct Server<D: Device> {
     outbox: Outbox,
     control: OwnedFd,
     lanes: Vec<Lane>,
-    functions: Functions<D>,
+    functions: Installations<D>,
     on_their_way: OnTheirWay,
+    behind: BehindCalls,
     device: D,
     arenas: Arenas,
+    /// Arenas that are closed behind the calls that have regions in them.
+    closing: Vec<ArenaId>,
     spin: Duration,
     turn: Turn,
     page: WorkerEnd<SharedWords>,
@@ -158,12 +168,7 @@ impl<D: Device> Server<D> {
             ToWorker::Install { function, install } => self.install(function, &install),
             ToWorker::Load { function, load } => self.load_weights(function, load),
             ToWorker::Unload { function } => self.unload_weights(function),
-            ToWorker::Uninstall { function } => {
-                self.drain()?;
-                self.forget_function(function)?;
-                self.outbox.push_from_worker(&FromWorker::Uninstalled { function });
-                Ok(())
-            }
+            ToWorker::Uninstall { function } => self.uninstall(function),
             ToWorker::GiveBack { lanes } => self.give_back_memory(lanes),
             ToWorker::Scrub { handover } => self.scrub(handover),
             ToWorker::OpenArena { arena } => self.open_arena(arena),
@@ -217,25 +222,13 @@ impl<D: Device> Server<D> {
         Ok(())
     }
 
-    fn install(&mut self, function: FunctionId, install: &Install) -> Result<(), Error> {
-        let parts = control::recv(&self.control, function.get(), install.descriptors())?;
-        // An id in use is replaced: the old function must not be running.
-        if self.functions.contains(function) {
-            self.drain()?;
-            // First: two may not fit side by side.
-            self.forget_function(function)?;
-        }
-        self.functions.install(&mut self.device, function, install, parts);
-        Ok(())
-    }
-
-    fn forget_function(&mut self, function: FunctionId) -> Result<(), Error> {
-        self.on_their_way.forget(function);
-        Ok(self.functions.remove(&mut self.device, function)?)
-    }
-
     fn open_arena(&mut self, arena: ArenaId) -> Result<(), Error> {
         let memfd = control::recv(&self.control, arena.get(), 1)?.pop();
+        if let Some(at) = self.closing.iter().position(|closing| *closing == arena) {
+            // It is the same memory, which calls have that came before.
+            self.closing.swap_remove(at);
+            return Ok(());
+        }
         if self.arenas.knows(arena) {
             return Err(Error::Unexpected("an arena's number was used twice"));
         }
@@ -281,19 +274,6 @@ impl<D: Device> Server<D> {
         Ok(())
     }
 
-    fn close_arena(&mut self, arena: ArenaId) -> Result<(), Error> {
-        if arena == STAGING_ARENA {
-            return Err(Error::Unexpected("the staging arena cannot be closed"));
-        }
-        self.arenas.take_postponed(arena);
-        if self.arenas.contains(arena) {
-            self.drain()?;
-            self.device.unmap_arena(arena);
-            self.arenas.remove(arena);
-        }
-        Ok(())
-    }
-
     fn invoke(&mut self, call: u64, invoke: &Invoke<'_>) -> Result<(), Error> {
         let descriptors = control::recv(&self.control, call, invoke.descriptors as usize)?;
         let (id, index) = (invoke.lane, invoke.lane.index());
@@ -313,11 +293,10 @@ impl<D: Device> Server<D> {
             false => Ok(()),
         };
         let lane = &mut self.lanes[index];
+        let (function, installed) = self.functions.called(invoke.function);
+        (lane.function, lane.told) = (function, self.behind.told());
         // Also where an arena is missing: regions in the call's other arenas are zeroed.
-        let accepted = lane.regions(invoke, &self.arenas).and_then(|()| {
-            let installed = self.functions.get(invoke.function)?;
-            lane.plan(invoke, installed)
-        });
+        let accepted = lane.regions(invoke, &self.arenas).and_then(|()| lane.plan(invoke, installed?));
         match mapped.and(accepted) {
             Ok(()) => self.start_if_ready(id),
             Err(fault) => {
@@ -327,10 +306,20 @@ impl<D: Device> Server<D> {
         }
     }
 
+    /// True if a prepared call of that function is in a lane.
+    fn waits(&self, id: LaneId, function: Installation) -> bool {
+        let lane = &self.lanes[id.index()];
+        lane.is_prepared() && lane.function == function
+    }
+
+    /// True if the weights of a call's function let the call start; the error says why they never will.
+    fn is_ready(&self, lane: &Lane) -> Result<bool, Fault> {
+        if self.behind.holds(lane) { Ok(false) } else { self.functions.is_ready(lane.function) }
+    }
+
     /// Starts a prepared call, if the worker has the turn and the weights of its function are there.
     fn start_if_ready(&mut self, id: LaneId) -> Result<(), Error> {
-        let lane = &mut self.lanes[id.index()];
-        match self.functions.is_ready(lane.function) {
+        match self.is_ready(&self.lanes[id.index()]) {
             Ok(true) if self.turn.may_submit() => self.start(id),
             Ok(true) => {
                 self.prepare(id);
@@ -338,7 +327,7 @@ impl<D: Device> Server<D> {
             }
             Ok(false) => Ok(()),
             Err(fault) => {
-                lane.take_plan();
+                self.lanes[id.index()].take_plan();
                 self.answer(id, Err(fault));
                 Ok(())
             }
@@ -405,17 +394,17 @@ impl<D: Device> Server<D> {
     fn expire_prepared(&mut self) -> Option<Duration> {
         let mut next: Option<u64> = None;
         for id in LaneId::first(self.lanes.len()) {
-            let lane = &mut self.lanes[id.index()];
+            let lane = &self.lanes[id.index()];
             if !lane.is_prepared() {
                 continue;
             }
             let left = lane.deadline_ns.saturating_sub(now_ns());
             if left == 0 {
-                lane.take_plan();
-                let message = match self.functions.is_ready(lane.function) {
+                let message = match self.is_ready(lane) {
                     Ok(false) => "the deadline passed while the weights of the function were on their way",
                     _ => "the deadline passed while the call waited for its turn on the device",
                 };
+                self.lanes[id.index()].take_plan();
                 self.answer(id, Err(Fault::new(FaultCode::Deadline, message)));
             } else {
                 next = Some(next.map_or(left, |next| next.min(left)));
@@ -508,9 +497,7 @@ impl<D: Device> Server<D> {
     /// Gives the turn back when it is time.
     fn step(&mut self, busy: bool) -> Result<(), Error> {
         // One that waits for weights does not need the turn yet.
-        let functions = &self.functions;
-        let ready =
-            |lane: &Lane| lane.is_prepared() && !matches!(functions.is_ready(lane.function), Ok(false));
+        let ready = |lane: &Lane| lane.is_prepared() && !matches!(self.is_ready(lane), Ok(false));
         let waiting = self.lanes.iter().any(ready);
         match self.turn.step(busy, waiting) {
             Step::Stay => {}

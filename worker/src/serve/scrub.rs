@@ -18,6 +18,8 @@ impl<D: Device> Server<D> {
         if self.lanes.iter().any(Lane::is_prepared) {
             return Err(Error::Unexpected("a scrub while calls wait"));
         }
+        // Nothing has to wait any more: the supervisor counts on being told.
+        self.go_on()?;
         self.on_their_way = OnTheirWay::default();
         for function in self.functions.drain() {
             self.device.unload(function)?;

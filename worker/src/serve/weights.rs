@@ -1,5 +1,5 @@
 //! Weights of functions come and go while calls run: a load begins, the loop asks how far it is, and calls that wait
-//! for it start once it is over.
+//! for it start once it is over. What calls still use goes behind them ([`behind`](super::behind)).
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,28 +9,27 @@ use pappus_protocol::{Fault, FaultCode, FromWorker, FunctionId, LaneId, control}
 use pappus_shmem::memfd;
 
 use super::Server;
-use super::installed::WeightsState;
+use super::behind::Step;
+use super::installed::{Installation, WeightsState};
 use crate::Error;
 use crate::device::{Device, LoadedWeights, Loading, Weights};
 
-/// Weights that are on their way, to the device or from it.
+/// Weights that are on their way to the device.
 #[derive(Debug, Default)]
 pub(super) struct OnTheirWay {
-    /// Functions whose weights are loaded, in the order in which they were told to load.
-    loads: VecDeque<FunctionId>,
-    /// Functions whose weights go once their calls here are over, and whether the supervisor is told.
-    leaving: Vec<(FunctionId, bool)>,
+    /// Functions whose weights are loaded, in the order in which that began.
+    loads: VecDeque<Installation>,
 }
 
 impl OnTheirWay {
-    /// True if the loop has to go on with any.
+    /// True if the loop need not go on with any.
     pub(super) fn is_none(&self) -> bool {
-        self.loads.is_empty() && self.leaving.is_empty()
+        self.loads.is_empty()
     }
 
     /// A function is forgotten.
-    pub(super) fn forget(&mut self, id: FunctionId) {
-        self.loads.retain(|loading| *loading != id);
+    pub(super) fn forget(&mut self, function: Installation) {
+        self.loads.retain(|loading| *loading != function);
     }
 }
 
@@ -55,22 +54,43 @@ fn received(form: WeightsForm, descriptor: OwnedFd, needed_bytes: u64) -> Result
 }
 
 impl<D: Device> Server<D> {
-    /// Begins to load the weights of a function.
+    /// The weights of a function come, in place of another's if so.
     pub(super) fn load_weights(&mut self, id: FunctionId, load: Load) -> Result<(), Error> {
         let descriptor = control::recv(&self.control, id.get(), 1)?.pop();
         let descriptor = descriptor.ok_or(Error::Unexpected("weights without a descriptor"))?;
-        if self.on_their_way.loads.contains(&id) {
+        let function = self.functions.current(id);
+        let function = function.ok_or(Error::Unexpected("weights of a function that is not installed"))?;
+        let instead_of = load.instead_of.and_then(|other| self.functions.current(FunctionId::new(other)));
+        self.behind.push(function, Step::Load { form: load.weights, descriptor, instead_of });
+        self.go_on().map(drop)
+    }
+
+    /// The weights of a function leave the device.
+    pub(super) fn unload_weights(&mut self, id: FunctionId) -> Result<(), Error> {
+        match self.functions.current(id) {
+            Some(function) => self.behind.push(function, Step::Unload),
+            None => self.outbox.push_from_worker(&FromWorker::Unloaded { function: id }),
+        }
+        self.go_on().map(drop)
+    }
+
+    /// Begins to load the weights of a function; the others go first and leave their memory.
+    pub(super) fn begin_load(
+        &mut self,
+        function: Installation,
+        form: WeightsForm,
+        descriptor: OwnedFd,
+        instead_of: Option<Installation>,
+    ) -> Result<(), Error> {
+        if self.on_their_way.loads.contains(&function) {
             return Err(Error::Unexpected("weights that are on their way already"));
         }
-        if let Some(before) = load.instead_of.map(FunctionId::new) {
-            self.let_go(before, true, false)?;
-        }
-        if !self.functions.contains(id) {
-            return Err(Error::Unexpected("weights of a function that is not installed"));
+        if let Some(before) = instead_of {
+            self.let_go(before, true)?;
         }
         // Of one that did not load, each call says why.
-        let Ok(installed) = self.functions.get(id) else {
-            self.outbox.push_from_worker(&FromWorker::NotLoaded { function: id });
+        let Ok(installed) = self.functions.get(function) else {
+            self.outbox.push_from_worker(&FromWorker::NotLoaded { function: function.function });
             return Ok(());
         };
         if matches!(installed.weights, WeightsState::There) {
@@ -78,50 +98,35 @@ impl<D: Device> Server<D> {
                 "weights that are there already, or that the function does not have",
             ));
         }
-        match received(load.weights, descriptor, installed.packed_bytes) {
+        match received(form, descriptor, installed.packed_bytes) {
             Ok(weights) => {
                 installed.weights = WeightsState::Loading;
                 self.device.load_weights(&mut installed.function, weights);
-                self.on_their_way.loads.push_back(id);
+                self.on_their_way.loads.push_back(function);
                 // What is there at once need not be waited for.
                 self.poll_weights()
             }
-            Err(fault) => self.loaded(id, Err(fault)),
+            Err(fault) => self.loaded(function, Err(fault)),
         }
     }
 
-    /// The weights of a function leave the device.
-    pub(super) fn unload_weights(&mut self, id: FunctionId) -> Result<(), Error> {
-        self.let_go(id, false, true)
-    }
-
-    /// Lets the weights of a function go, once no call of it is here.
-    fn let_go(&mut self, id: FunctionId, keep: bool, tell: bool) -> Result<(), Error> {
-        if self.lanes.iter().any(|lane| lane.has_call() && lane.function == id) {
-            self.on_their_way.leaving.push((id, tell));
-            return Ok(());
-        }
-        self.on_their_way.forget(id);
-        if let Ok(installed) = self.functions.get(id)
+    /// The weights of a function go, which no call uses. The next load may have their memory if it is to `keep`.
+    pub(super) fn let_go(&mut self, function: Installation, keep: bool) -> Result<(), Error> {
+        self.on_their_way.forget(function);
+        if let Ok(installed) = self.functions.get(function)
             && installed.packed_bytes > 0
         {
             installed.weights = WeightsState::Absent;
             self.device.unload_weights(&mut installed.function, keep)?;
         }
-        if tell {
-            self.outbox.push_from_worker(&FromWorker::Unloaded { function: id });
-        }
         Ok(())
     }
 
-    /// Goes on with all that come and go; starts the calls that waited for those that are there.
+    /// Goes on with loads; starts calls whose weights are there.
     pub(super) fn poll_weights(&mut self) -> Result<(), Error> {
-        for (id, tell) in std::mem::take(&mut self.on_their_way.leaving) {
-            self.let_go(id, false, tell)?;
-        }
         let mut at = 0;
-        while let Some(&id) = self.on_their_way.loads.get(at) {
-            let loading = match self.functions.get(id) {
+        while let Some(&function) = self.on_their_way.loads.get(at) {
+            let loading = match self.functions.get(function) {
                 Ok(installed) => self.device.poll_weights(&mut installed.function),
                 Err(fault) => Loading::Over(Err(fault)),
             };
@@ -134,7 +139,7 @@ impl<D: Device> Server<D> {
                 Loading::Copying => at += 1,
                 Loading::Over(outcome) => {
                     self.on_their_way.loads.remove(at);
-                    self.loaded(id, outcome)?;
+                    self.loaded(function, outcome)?;
                 }
             }
         }
@@ -142,7 +147,8 @@ impl<D: Device> Server<D> {
     }
 
     /// A load is over: the first call that waited for it starts, the supervisor is told, and the others start; or all fail.
-    fn loaded(&mut self, id: FunctionId, outcome: Result<LoadedWeights, Fault>) -> Result<(), Error> {
+    fn loaded(&mut self, function: Installation, outcome: Result<LoadedWeights, Fault>) -> Result<(), Error> {
+        let id = function.function;
         let (state, there) = match outcome {
             Ok(loaded) => (WeightsState::There, Some(loaded)),
             Err(fault) => {
@@ -156,15 +162,11 @@ impl<D: Device> Server<D> {
                 (WeightsState::Failed(fault), None)
             }
         };
-        if let Ok(installed) = self.functions.get(id) {
+        if let Ok(installed) = self.functions.get(function) {
             installed.weights = state;
         }
-        let waits = |lane: &LaneId, server: &Self| {
-            let lane = &server.lanes[lane.index()];
-            lane.is_prepared() && lane.function == id
-        };
         let mut lanes = LaneId::first(self.lanes.len());
-        if let Some(first) = lanes.find(|lane| waits(lane, self)) {
+        if let Some(first) = lanes.find(|lane| self.waits(*lane, function)) {
             self.start_if_ready(first)?;
         }
         if let Some(loaded) = there {
@@ -172,7 +174,7 @@ impl<D: Device> Server<D> {
         }
         // The calls of other lanes may wait for the first one's end.
         for lane in lanes {
-            if waits(&lane, self) {
+            if self.waits(lane, function) {
                 self.start_if_ready(lane)?;
             }
         }

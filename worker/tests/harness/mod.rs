@@ -63,6 +63,8 @@ pub struct Worker {
     settings: Configure,
     runs: Runs,
     calls: u64,
+    /// What the worker said of calls, functions and weights, in short words.
+    heard: Vec<String>,
 }
 
 /// A worker's thread or process.
@@ -128,6 +130,7 @@ impl Worker {
             settings: Configure { poll_us: 50, turns: false, scrub_calls: false, scrub_switch: false },
             runs,
             calls: 0,
+            heard: Vec::new(),
         };
         let hello = worker.answer(|message| match message {
             FromWorker::Hello(hello) => hello,
@@ -300,6 +303,18 @@ impl Worker {
         self.send(&ToWorker::Load { function: FunctionId::new(function), load });
     }
 
+    /// Reads until the worker said this of a function or its weights; it says nothing else first.
+    pub fn until(&mut self, words: &str) {
+        while !self.heard.iter().any(|heard| heard == words) {
+            assert!(self.receive(), "the worker ended");
+        }
+    }
+
+    /// What the worker said of calls, functions and weights so far, in its order.
+    pub fn heard(&self) -> Vec<&str> {
+        self.heard.iter().map(String::as_str).collect()
+    }
+
     /// Has a function's weights leave.
     pub fn unload(&mut self, function: u64) {
         self.send(&ToWorker::Unload { function: FunctionId::new(function) });
@@ -314,12 +329,15 @@ impl Worker {
     pub fn answer<R>(&mut self, read: impl FnOnce(FromWorker<'_>) -> R) -> Option<R> {
         loop {
             if let Some(frame) = self.from.frame().unwrap() {
-                match FromWorker::decode(frame).unwrap() {
+                let message = FromWorker::decode(frame).unwrap();
+                note(&mut self.heard, &message);
+                match message {
                     FromWorker::Leased { bytes } => self.leased = Some(bytes),
                     FromWorker::Uninstalled { .. }
                     | FromWorker::Yield
                     | FromWorker::Loaded { .. }
-                    | FromWorker::NotLoaded { .. } => {}
+                    | FromWorker::NotLoaded { .. }
+                    | FromWorker::NotInstalled { .. } => {}
                     FromWorker::Unloaded { .. } => self.unloaded += 1,
                     other => return Some(read(other)),
                 }
@@ -333,12 +351,15 @@ impl Worker {
     fn receive(&mut self) -> bool {
         loop {
             if let Some(frame) = self.from.frame().unwrap() {
-                match FromWorker::decode(frame).unwrap() {
+                let message = FromWorker::decode(frame).unwrap();
+                note(&mut self.heard, &message);
+                match message {
                     FromWorker::Leased { bytes } => self.leased = Some(bytes),
                     FromWorker::Uninstalled { .. }
                     | FromWorker::Yield
                     | FromWorker::Loaded { .. }
-                    | FromWorker::NotLoaded { .. } => {}
+                    | FromWorker::NotLoaded { .. }
+                    | FromWorker::NotInstalled { .. } => {}
                     FromWorker::Unloaded { .. } => self.unloaded += 1,
                     other => panic!("{other:?}"),
                 }
@@ -472,6 +493,14 @@ impl Worker {
             Runs::Process(program) => program,
             Runs::Thread(_) => panic!("a thread of this process"),
         }
+    }
+}
+
+/// Keeps what a worker said, if it is about a call, a function or weights.
+fn note(heard: &mut Vec<String>, message: &FromWorker<'_>) {
+    let (tag, id) = message.head();
+    if id != 0 {
+        heard.push(format!("{tag:?} {id}"));
     }
 }
 

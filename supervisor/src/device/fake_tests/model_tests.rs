@@ -1,12 +1,11 @@
 //! Random events of calls and of processes, through everything that stands between the scheduler and workers: what is
-//! decided, how it is carried out, and what the workers are told. The workers here are honest and do one thing at a time.
-//! Each call that is accepted must be answered, once, and nothing may be left in the end.
+//! decided, how it is carried out, and what the workers are told. The workers here are honest and do one thing at a time:
+//! what calls use goes behind those calls, and what was told of the same function stays in its order. Each call that is
+//! accepted must be answered, once, and nothing may be left in the end.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::atomic::AtomicU32;
 
-use pappus_protocol::FaultCode;
-use pappus_protocol::from_worker::FaultRef;
 use proptest::prelude::*;
 
 use super::*;
@@ -50,6 +49,10 @@ enum Event {
     Gone {
         worker: usize,
     },
+    /// The next thing that a worker is to load does not.
+    Fails {
+        worker: usize,
+    },
     Resize {
         memory: usize,
     },
@@ -68,7 +71,8 @@ fn event() -> impl Strategy<Value = Event> {
         16 => worker.clone().prop_map(|worker| Event::Step { worker }),
         8 => (worker.clone(), any::<usize>(), prop::bool::weighted(0.9))
             .prop_map(|(worker, call, well)| Event::Answer { worker, call, well }),
-        1 => worker.prop_map(|worker| Event::Gone { worker }),
+        1 => worker.clone().prop_map(|worker| Event::Gone { worker }),
+        1 => worker.prop_map(|worker| Event::Fails { worker }),
         1 => (0..SIZES.len()).prop_map(|memory| Event::Resize { memory }),
         1 => (0..WEIGHTS.len()).prop_map(|function| Event::Uninstall { function }),
         2 => Just(Event::Tick),
@@ -118,7 +122,7 @@ impl CompletionBatch for Gathered {
 }
 
 /// What a worker was told and did not do yet.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 enum Duty {
     Settings,
     /// What its lanes have then.
@@ -130,9 +134,28 @@ enum Duty {
         bytes: u64,
         exports: bool,
     },
-    Forget(FunctionId, Forget),
+    /// One that was installed as the worker's so many-th.
+    Forget(FunctionId, Forget, u64),
+    /// It does not load.
+    Refuse(FunctionId),
     Scrub(u64),
-    Run(CallId),
+    Run(CallId, Of),
+}
+
+/// Which function a call is of, and how many were installed in its worker when that one was.
+type Of = (FunctionId, u64);
+
+impl Duty {
+    /// Whose weights change, or where the function does; true if calls that come behind have to wait.
+    fn changes(&self) -> Option<(FunctionId, bool)> {
+        match *self {
+            Self::Load { function, .. } | Self::Forget(function, Forget::Weights, _) => {
+                Some((function, true))
+            }
+            Self::Forget(function, Forget::Function, _) | Self::Refuse(function) => Some((function, false)),
+            Self::Settings | Self::GiveBack { .. } | Self::Scrub(_) | Self::Run(..) => None,
+        }
+    }
 }
 
 /// An honest process.
@@ -141,16 +164,49 @@ struct Process {
     generation: u64,
     /// Bytes of the worker's lanes once all its duties are done, and the calls of lanes in use.
     lanes: [u64; LANES as usize],
-    busy: BTreeMap<CallId, u32>,
-    functions: HashSet<FunctionId>,
+    busy: BTreeMap<CallId, (u32, FunctionId)>,
+    functions: BTreeMap<FunctionId, u64>,
+    installed: u64,
     weights: HashSet<FunctionId>,
     duties: VecDeque<Duty>,
-    running: Vec<CallId>,
+    running: BTreeMap<CallId, Of>,
+    fails: bool,
+    /// Those whose weights did not load, until they are told to go.
+    failed: HashSet<FunctionId>,
+}
+
+impl Process {
+    /// Takes the first duty out that need not wait for calls that came before.
+    fn take_duty(&mut self) -> Option<Duty> {
+        let may_go = |(at, duty): (usize, &Duty)| {
+            let before = || self.duties.iter().take(at);
+            match *duty {
+                Duty::Forget(function, _, nth) => {
+                    let is_its = |of: &Of| *of == (function, nth);
+                    let waits = |duty: &Duty| matches!(duty, Duty::Run(_, of) if is_its(of));
+                    !self.running.values().any(is_its)
+                        && !before().any(|duty| {
+                            waits(duty) || duty.changes().is_some_and(|(other, _)| other == function)
+                        })
+                }
+                Duty::Load { function, .. } | Duty::Refuse(function) => {
+                    !before().filter_map(Duty::changes).any(|(other, _)| other == function)
+                }
+                Duty::Run(_, (function, _)) => {
+                    !before().filter_map(Duty::changes).any(|of| of == (function, true))
+                }
+                Duty::Settings | Duty::GiveBack { .. } | Duty::Scrub(_) => true,
+            }
+        };
+        let at = self.duties.iter().enumerate().position(may_go)?;
+        self.duties.remove(at)
+    }
 }
 
 struct Model {
     gpu: Gpu,
     functions: Vec<Arc<Loaded>>,
+    gone: Vec<FunctionId>,
     processes: [Option<Process>; 2],
     answers: Answers,
     accepted: BTreeMap<u64, CallId>,
@@ -166,6 +222,7 @@ impl Model {
         Self {
             gpu,
             functions,
+            gone: Vec::new(),
             processes: [process(), process()],
             answers: Arc::new([const { AtomicU32::new(0) }; 256]),
             accepted: BTreeMap::new(),
@@ -193,12 +250,15 @@ impl Model {
             Event::Step { worker } => drop(self.step(worker)),
             Event::Answer { worker, call, well } => {
                 let running = self.processes[worker].iter().flat_map(|process| &process.running);
-                let running: Vec<CallId> = running.copied().collect();
+                let running: Vec<CallId> = running.map(|(call, _)| *call).collect();
                 if !running.is_empty() {
                     self.answer(worker, running[call % running.len()], well);
                 }
             }
             Event::Gone { worker } => self.gone(worker),
+            Event::Fails { worker } => {
+                self.processes[worker].iter_mut().for_each(|process| process.fails = true);
+            }
             Event::Resize { memory } => {
                 // Calls may need more than there would be.
                 let _ = self.gpu.device.change_pairs([("memory", SIZES[memory])]);
@@ -209,6 +269,7 @@ impl Model {
                     self.gpu.function(&format!("of {}", WEIGHTS[function]), WEIGHTS[function]),
                 );
                 self.gpu.device.uninstall(gone.id);
+                self.gone.push(gone.id);
             }
             Event::Tick => self.ticks(20 * MS),
         }
@@ -245,10 +306,14 @@ impl Model {
             self.gone(worker);
             return true;
         }
-        let Some(duty) = process.duties.pop_front() else { return false };
+        let Some(duty) = process.take_duty() else { return false };
         match duty {
             Duty::Settings => device.events.leased(id, 0).unwrap(),
             Duty::GiveBack { left } => device.events.leased(id, left).unwrap(),
+            Duty::Load { function, .. } if std::mem::take(&mut process.fails) => {
+                process.failed.insert(function);
+                device.events.not_loaded(id, function);
+            }
             Duty::Load { function, bytes, exports: true } => {
                 let fake = memfd::sealed("exported", b"exported").unwrap();
                 let control = self.gpu.workers[worker].control.as_fd();
@@ -258,14 +323,16 @@ impl Model {
             Duty::Load { function, bytes, exports: false } => {
                 device.events.loaded(id, function, bytes, false).unwrap();
             }
-            Duty::Forget(function, what) => device.events.forgot(id, function, what).unwrap(),
+            Duty::Forget(function, what, _) => device.events.forgot(id, function, what).unwrap(),
+            Duty::Refuse(function) => device.events.not_installed(id, function),
             Duty::Scrub(handover) => {
                 assert!(process.running.is_empty(), "a worker with calls is scrubbed");
+                assert!(process.duties.is_empty(), "a worker is told more before it is scrubbed");
                 process.functions.clear();
                 process.weights.clear();
                 device.events.scrubbed(id, handover).unwrap();
             }
-            Duty::Run(call) => process.running.push(call),
+            Duty::Run(call, of) => drop(process.running.insert(call, of)),
         }
         true
     }
@@ -281,7 +348,7 @@ impl Model {
                 ToWorker::GiveBack { lanes } => {
                     for lane in (0..LANES).filter(|lane| lanes >> lane & 1 == 1) {
                         assert!(
-                            !process.busy.values().any(|busy| *busy == lane),
+                            !process.busy.values().any(|(busy, _)| *busy == lane),
                             "a lane with a call gives back"
                         );
                         process.lanes[lane as usize] = 0;
@@ -290,8 +357,13 @@ impl Model {
                 }
                 ToWorker::Install { function, install } => {
                     control::recv(&*control, function.get(), install.descriptors()).unwrap();
-                    assert!(process.functions.insert(function), "{function} is installed twice");
-                    continue;
+                    process.installed += 1;
+                    let before = process.functions.insert(function, process.installed);
+                    assert!(before.is_none(), "{function} is installed twice");
+                    if !std::mem::take(&mut process.fails) {
+                        continue;
+                    }
+                    Duty::Refuse(function)
                 }
                 ToWorker::Load { function, load } => {
                     let weights = control::recv(&*control, function.get(), 1).unwrap();
@@ -302,7 +374,7 @@ impl Model {
                         }
                     };
                     assert!(
-                        process.functions.contains(&function),
+                        process.functions.contains_key(&function),
                         "weights of {function}, which is not there"
                     );
                     assert!(process.weights.insert(function), "weights of {function} are loaded twice");
@@ -315,18 +387,21 @@ impl Model {
                 }
                 ToWorker::Unload { function } => {
                     process.weights.remove(&function);
-                    Duty::Forget(function, Forget::Weights)
+                    let is_used = process.busy.values().any(|(_, used)| *used == function);
+                    assert!(process.failed.remove(&function) || !is_used, "weights give way under a call");
+                    Duty::Forget(function, Forget::Weights, process.functions[&function])
                 }
                 ToWorker::Uninstall { function } => {
                     process.weights.remove(&function);
-                    assert!(process.functions.remove(&function), "{function} is not there");
-                    Duty::Forget(function, Forget::Function)
+                    let nth = process.functions.remove(&function);
+                    Duty::Forget(function, Forget::Function, nth.expect("what is forgotten was installed"))
                 }
                 ToWorker::Scrub { handover } => Duty::Scrub(handover),
                 ToWorker::Invoke { call, invoke } => {
                     let (id, lane) = (CallId(call), invoke.lane.get());
-                    assert!(process.functions.contains(&invoke.function), "a call of what is not installed");
-                    assert!(!process.busy.values().any(|busy| *busy == lane), "two calls on one lane");
+                    let nth = process.functions.get(&invoke.function);
+                    let of = (invoke.function, *nth.expect("what is called is installed"));
+                    assert!(!process.busy.values().any(|(busy, _)| *busy == lane), "two calls on one lane");
                     let has = &mut process.lanes[lane as usize];
                     assert!(
                         invoke.memory_bytes >= *has,
@@ -334,8 +409,8 @@ impl Model {
                         invoke.memory_bytes
                     );
                     *has = invoke.memory_bytes;
-                    process.busy.insert(id, lane);
-                    Duty::Run(id)
+                    process.busy.insert(id, (lane, invoke.function));
+                    Duty::Run(id, of)
                 }
                 other => panic!("{other:?}"),
             };
@@ -345,11 +420,12 @@ impl Model {
 
     fn answer(&mut self, worker: usize, id: CallId, well: bool) {
         let process = self.processes[worker].as_mut().unwrap();
-        process.running.retain(|running| *running != id);
+        process.running.remove(&id);
         process.busy.remove(&id);
         let mut batch = Batch::new(&self.gpu.device.completer);
         let done = Done::default();
-        let fault = FaultRef { code: FaultCode::KernelTrap, message: "a test's", kernel: None };
+        let code = if id.0.is_multiple_of(2) { FaultCode::KernelTrap } else { FaultCode::Exhausted };
+        let fault = FaultRef { code, message: "a test's", kernel: None };
         let answer = if well { Answer::Done(&done) } else { Answer::Failed(&fault) };
         batch.finish(WorkerId::new(worker), id, answer).unwrap();
         batch.settle();
@@ -406,7 +482,7 @@ impl Model {
                 assert!(steps < 500, "a worker has always something to do");
                 goes_on |= steps > 0;
                 let running = self.processes[worker].iter().flat_map(|process| &process.running);
-                if let Some(id) = running.copied().next() {
+                if let Some(id) = running.map(|(call, _)| *call).next() {
                     self.answer(worker, id, true);
                     goes_on = true;
                 }
@@ -426,6 +502,13 @@ impl Model {
             .collect();
         assert!(open.is_empty(), "not answered: {open:?}, {:?}", self.gpu.device.status());
         assert_eq!(self.gpu.device.load(), 0);
+        // Nor is anything left of functions that are gone: those that calls still had came again behind that.
+        let ids = self.gone.iter().copied().chain(self.functions.iter().map(|function| function.id));
+        ids.for_each(|id| self.gpu.device.uninstall(id));
+        for worker in 0..2 {
+            while self.step(worker) {}
+        }
+        assert_eq!(self.gpu.device.memory().weight_bytes, 0);
     }
 }
 

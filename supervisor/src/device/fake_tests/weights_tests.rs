@@ -235,3 +235,60 @@ fn weights_that_do_not_load_leave_no_trace() {
     gpu.submit(&function, TenantId::new(1), 0);
     gpu.expect(W0, &["load 1 from 1000, export", "invoke on 0 flags 0"]);
 }
+
+#[test]
+fn weights_that_do_not_load_in_one_worker_stay_in_the_others() {
+    let mut gpu = Gpu::new(false);
+    let function = gpu.function("f", 1000);
+    gpu.submit(&function, TenantId::new(1), 0);
+    let second = gpu.submit(&function, TenantId::new(2), 0);
+    gpu.expect(W0, &["install 1", "load 1 from 1000, export", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["install 1", "load 1 from 1000", "invoke on 0 flags 0"]);
+    gpu.device.events.loaded(W1, function.id, 2 * MIB, false).unwrap();
+    gpu.device.events.not_loaded(W0, function.id);
+    gpu.expect(W0, &["unload 1"]);
+    gpu.expect(W1, &[]);
+    assert_eq!(gpu.device.memory().weight_bytes, 4 * MIB, "until it says that nothing is left");
+    gpu.device.events.forgot(W0, function.id, Forget::Weights).unwrap();
+    assert_eq!(gpu.device.memory().weight_bytes, 2 * MIB);
+    gpu.done(W1, second);
+    gpu.submit(&function, TenantId::new(2), 0);
+    gpu.expect(W1, &["invoke on 0 flags 0"]);
+}
+
+#[test]
+fn a_call_that_found_too_little_memory_takes_nothing_from_others() {
+    let mut gpu = Gpu::new(false);
+    let function = gpu.function("f", 1000);
+    let first = gpu.submit(&function, TenantId::new(1), 0);
+    gpu.exports(W0, &function, 2 * MIB);
+    gpu.submit(&function, TenantId::new(2), 0);
+    gpu.expect(W0, &["install 1", "load 1 from 1000, export", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["install 1", "load 1, 2 of 8", "invoke on 0 flags 0"]);
+    gpu.fail(W0, first, FaultCode::Exhausted);
+    gpu.expect(W0, &[]);
+    gpu.expect(W1, &[]);
+    gpu.submit(&function, TenantId::new(1), 0);
+    gpu.expect(W0, &["invoke on 0 flags 0"]);
+}
+
+#[test]
+fn a_function_that_does_not_load_is_loaded_afresh_in_that_worker_alone() {
+    let mut gpu = Gpu::new(false);
+    let function = gpu.function("f", 1000);
+    let first = gpu.submit(&function, TenantId::new(1), 0);
+    gpu.exports(W0, &function, 2 * MIB);
+    let second = gpu.submit(&function, TenantId::new(2), 0);
+    gpu.expect(W0, &["install 1", "load 1 from 1000, export", "invoke on 0 flags 0"]);
+    gpu.expect(W1, &["install 1", "load 1, 2 of 8", "invoke on 0 flags 0"]);
+    gpu.device.events.not_installed(W1, function.id);
+    gpu.device.events.not_loaded(W1, function.id);
+    gpu.expect(W1, &["uninstall 1"]);
+    gpu.expect(W0, &[]);
+    gpu.fail(W1, second, FaultCode::Load);
+    gpu.device.events.forgot(W1, function.id, Forget::Function).unwrap();
+    gpu.submit(&function, TenantId::new(2), 0);
+    gpu.expect(W1, &["install 1", "load 1, 2 of 8", "invoke on 0 flags 0"]);
+    gpu.done(W0, first);
+    gpu.expect(W0, &[]);
+}

@@ -23,11 +23,14 @@ impl<T: Clone> Weights<T> {
         holders.filter_map(tell).collect()
     }
 
-    /// The function is gone, or its weights do not load: the next worker that needs them loads them afresh.
+    /// The function is gone, or its weights give way: the next worker that needs them loads them afresh.
     pub fn forget(&mut self, function: FunctionId) {
         self.unlist(function);
         if let Some(entry) = self.entries.remove(&function) {
             self.used_bytes -= entry.taken_bytes();
+            if entry.calls > 0 {
+                self.outliving.insert(function, entry.calls);
+            }
             let device = match entry.state {
                 State::Loading(_, device) => device,
                 State::Private(_) => None,
