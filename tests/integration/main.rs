@@ -25,6 +25,7 @@
 //! - [`turns`]: workers that take turns.
 //! - [`live`]: settings that change while calls are in flight.
 //! - [`weights`]: more weights than there is room for.
+//! - [`shared`]: workers that all domains share.
 //! - [`workers`], [`handover`], [`liars`], [`lifecycle`], [`draining`], [`limits`], [`state`], [`tenants`], [`load`]: the life of the system.
 //! - [`chaos`]: all of it at once, for as long as one likes, judged by what every client saw.
 //! - [`abuse`]: one tenant takes nothing from the others.
@@ -102,6 +103,7 @@ mod residents;
 mod scarcity;
 mod service_manager;
 mod shapes;
+mod shared;
 mod shares;
 mod standbys;
 mod state;

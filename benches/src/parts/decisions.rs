@@ -220,6 +220,7 @@ impl Host {
             memory_bytes: 1 << 20,
             stack_bytes: 0,
             weight_bytes: 0,
+            may_share: false,
         };
         let device = &mut self.devices[at];
         let submit = Submit { call: Call(Arc::new(routed)), spec, limits: LIMITS };

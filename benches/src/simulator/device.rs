@@ -132,7 +132,7 @@ impl Device {
     /// Processes in slots that serve a domain.
     pub fn residents(&self) -> usize {
         WorkerId::first(self.slots.len())
-            .filter(|worker| self.scheduler.resident(*worker).domain.is_some())
+            .filter(|worker| self.scheduler.resident(*worker).serves.is_some())
             .count()
     }
 

@@ -279,6 +279,7 @@ impl World {
             memory_bytes: call.work.memory_bytes,
             stack_bytes: 0,
             weight_bytes: 0,
+            may_share: false,
         };
         let (device, work) = (call.device, call.work);
         let submitted = Call { index, function, work, tenant };

@@ -293,6 +293,9 @@ fn budgets(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
 
 /// Whose functions a worker runs, and for whom if that is another tenant.
 fn domain(worker: &v1::WorkerStatus) -> String {
+    if worker.shared {
+        return "all".to_owned();
+    }
     match (worker.owner.as_str(), worker.caller.as_str()) {
         ("", "") => "-".to_owned(),
         (owner, caller) if owner == caller => owner.to_owned(),

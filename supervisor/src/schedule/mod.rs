@@ -2,7 +2,7 @@
 //!
 //! - [`types`]: what goes in and what comes out; [`events`]: what may happen.
 //! - [`scheduler`]: the state machine of one device: puts the policies together; `transitions`: what their verdicts lead
-//!   to; `charging`: what sharing a device takes from the events of calls; `reclaim`: what follows where calls wait for
+//!   to; `feeding`: who waits gets lanes and workers; `endings`: calls leave their lanes; `charging`: what sharing a device takes from the events of calls; `reclaim`: what follows where calls wait for
 //!   memory; `resizing`: what follows where the device is set up otherwise; `queries`: what may be asked at any time.
 //! - `calls`, `workers`: the state that policies look at.
 //!
@@ -31,9 +31,11 @@ mod charging;
 mod deadlines;
 mod device_time;
 mod domain_queue;
+mod endings;
 pub mod events;
 mod exclusive;
 mod fair_line;
+mod feeding;
 mod idle_weights;
 mod lane_shares;
 mod lending;

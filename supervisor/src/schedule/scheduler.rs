@@ -30,13 +30,12 @@ use super::shared_charges::SharedCharges;
 use super::slots::Slots;
 use super::turns::{Order, Turns};
 use super::types::{
-    Action, Call, CallId, CallSpec, Command, Compartment, Domain, Ended, KillReason, Limits, Loss, NotNow,
-    Policy, QueueKey, Shape, Verdict, WhyGone,
+    Action, Call, CallId, CallSpec, Command, Compartment, Domain, KillReason, Limits, NotNow, Policy,
+    QueueKey, Shape, Verdict, WhyGone,
 };
 use super::weights::Weights;
 use super::workers::{State, Workers};
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
-use crate::limits::CLEAR_NS;
 
 /// The scheduler of one device.
 #[derive(Debug)]
@@ -207,70 +206,6 @@ impl<C: Call> Scheduler<C> {
         Ok(())
     }
 
-    pub(super) fn finished(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        id: CallId,
-        verdict: Verdict,
-        actions: &mut Vec<Action<C>>,
-    ) -> Option<C> {
-        // Before anything else gets the device.
-        let had_device = self.exclusive.is_for(worker);
-        self.leave_lane(now_ns, worker, id, verdict == Verdict::Well)?;
-        let entry = self.calls.remove(id)?;
-        self.judge(now_ns, &entry, verdict, actions);
-        if self.penalties.may_hold() {
-            self.review(now_ns, entry.domain.caller, actions);
-        }
-        self.fill_lane(now_ns, worker, entry.domain, entry.weight_bytes > 0, actions);
-        if had_device {
-            self.leave_device(now_ns, worker, actions);
-        }
-        self.try_exclusive(now_ns, actions);
-        Some(entry.call)
-    }
-
-    /// A call leaves its lane, and its payer is charged: the worker says how long a call was on the device that `ended_well`. None if the
-    /// worker has no such call.
-    fn leave_lane(&mut self, now_ns: u64, worker: WorkerId, id: CallId, ended_well: bool) -> Option<()> {
-        let (_, lane) = self.running_call(worker, id)?;
-        let entry = self.calls.get(id)?;
-        let (payer, started_ns) = (entry.domain.caller, entry.started_ns);
-        let (function, has_weights) = (entry.function, entry.weight_bytes > 0);
-        self.workers.take(worker, id, lane, now_ns);
-        self.lending.ended(worker, lane);
-        self.charge_call(now_ns, payer, started_ns);
-        if !ended_well {
-            self.charge_failed(now_ns, worker, payer, started_ns);
-        }
-        if has_weights {
-            self.weights.end(function);
-        }
-        Some(())
-    }
-
-    /// What a call of a domain leaves behind in a worker is for those that wait: its lane, its memory, its weights.
-    fn fill_lane(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        domain: Domain,
-        had_weights: bool,
-        actions: &mut Vec<Action<C>>,
-    ) {
-        self.serve_memory(now_ns, domain.caller, actions);
-        if had_weights && domain.owner != domain.caller {
-            // Its weights may give way to calls of their owner.
-            self.feed_limited(now_ns, domain.owner, actions);
-        }
-        self.feed(now_ns, worker, actions);
-        if self.workers[worker].is_idle() {
-            self.turn(actions, |turns, orders| turns.idle(now_ns, worker, orders));
-            self.lanes_are_free(now_ns, actions);
-        }
-    }
-
     pub(super) fn cancel(&mut self, now_ns: u64, id: CallId, actions: &mut Vec<Action<C>>) -> Option<C> {
         let entry = self.calls.get_mut(id)?;
         if entry.state != CallState::Queued {
@@ -409,107 +344,6 @@ impl<C: Call> Scheduler<C> {
             self.review(now_ns, draw.caller, actions);
         }
         self.memory_came(now_ns, actions);
-    }
-
-    pub(super) fn buried(
-        &mut self,
-        now_ns: u64,
-        id: CallId,
-        loss: Loss,
-        actions: &mut Vec<Action<C>>,
-    ) -> Option<(C, Ended)> {
-        let entry = self.calls.get_mut(id)?;
-        let (overdue, deadline_ns) = match entry.state {
-            CallState::Lost { overdue } => (overdue, entry.deadline_ns),
-            CallState::Clearing { overdue, deadline_ns } => (overdue, deadline_ns),
-            CallState::Queued | CallState::Running { .. } => return None,
-        };
-        let late = overdue || deadline_ns <= now_ns;
-        let overran = std::mem::take(&mut entry.overran) && loss == Loss::InIt && !entry.detached;
-        let ended = entry.attempts.lost(loss, late, entry.detached);
-        if let Some(ended) = if overran { Some(Ended::Overran) } else { ended } {
-            let entry = self.calls.remove(id)?;
-            if ended == Ended::Guilty {
-                if self.shape.shared_faults {
-                    self.draw(now_ns, entry.domain.caller, actions);
-                }
-                self.judge(now_ns, &entry, Verdict::Fault, actions);
-            } else {
-                self.left_open(now_ns, &entry, loss, ended, actions);
-                self.judge(now_ns, &entry, Verdict::Neither, actions);
-            }
-            self.memory_came(now_ns, actions);
-            self.try_exclusive(now_ns, actions);
-            return Some((entry.call, ended));
-        }
-        let wants_device = entry.wants_device(self.shape.shared_faults);
-        self.wait_again(now_ns, id, wants_device, actions);
-        None
-    }
-
-    /// A call that was in a worker waits again.
-    fn wait_again(&mut self, now_ns: u64, id: CallId, wants_device: bool, actions: &mut Vec<Action<C>>) {
-        let Some(entry) = self.calls.get(id) else { return };
-        let (domain, may_share) = (entry.domain, entry.may_share && !entry.wants_all_lanes());
-        let queue = self.queue_of(may_share, domain, entry.function, entry.memory_bytes);
-        self.calls.waits_again(id, queue);
-        if wants_device {
-            return self.line_up(now_ns, domain.caller, id, actions);
-        }
-        self.enqueue(now_ns, id);
-        for worker in WorkerId::first(self.workers.len()) {
-            let state = self.workers[worker].state;
-            if state == State::Free || state == State::Bound(queue.compartment()) {
-                self.feed(now_ns, worker, actions);
-            }
-        }
-        self.make_room(now_ns, actions);
-        // Who waits for memory may be next, since this call waits behind.
-        self.memory_came(now_ns, actions);
-        self.try_exclusive(now_ns, actions);
-    }
-
-    /// A shared worker ended a call that took longer than it may there: the call begins again in a worker of its domain. False if the
-    /// worker has no such call, or no reason to end it.
-    pub(super) fn outlasted(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        id: CallId,
-        actions: &mut Vec<Action<C>>,
-    ) -> bool {
-        let limit_ns = self.shape.shared_limit_ns;
-        let Some(entry) = self.calls.get_mut(id) else { return false };
-        let is_late =
-            entry.deadline_ns <= now_ns || matches!(entry.state, CallState::Running { overdue: true, .. });
-        let was_long = now_ns.saturating_sub(entry.started_ns) >= limit_ns;
-        if !self.workers[worker].is_shared() || !was_long || is_late || entry.detached {
-            return false;
-        }
-        let (domain, had_weights) = (entry.domain, entry.weight_bytes > 0);
-        let kind = Kind::of(entry.function, domain.caller, entry.memory_bytes);
-        if self.leave_lane(now_ns, worker, id, false).is_none() {
-            return false;
-        }
-        self.run_times.ended(kind, limit_ns.saturating_add(1));
-        if let Some(entry) = self.calls.get_mut(id) {
-            entry.may_share = false;
-            entry.attempts.moved_out();
-        }
-        self.wait_again(now_ns, id, false, actions);
-        self.fill_lane(now_ns, worker, domain, had_weights, actions);
-        self.try_exclusive(now_ns, actions);
-        true
-    }
-
-    pub(super) fn clearing(&mut self, now_ns: u64, id: CallId, actions: &mut Vec<Action<C>>) -> Option<u64> {
-        let entry = self.calls.get(id).filter(|entry| matches!(entry.state, CallState::Lost { .. }))?;
-        let until_ns = entry.deadline_ns.max(now_ns.saturating_add(CLEAR_NS));
-        self.calls.clears(id, until_ns);
-        // No process has it any more: who waits for memory may be next.
-        self.memory_came(now_ns, actions);
-        self.try_exclusive(now_ns, actions);
-        Some(until_ns)
     }
 
     pub(super) fn yielding(&mut self, worker: WorkerId, turn: TurnId, actions: &mut Vec<Action<C>>) -> bool {

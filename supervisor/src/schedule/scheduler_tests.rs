@@ -4,7 +4,7 @@ use super::*;
 use crate::ids::FunctionId;
 use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS, SHARED_LIMIT_NS};
 use crate::schedule::events::*;
-use crate::schedule::{Address, Compartment, Domain, WhyGone};
+use crate::schedule::{Address, Ended, Loss, WhyGone};
 
 #[path = "charging_tests.rs"]
 mod charging_tests;

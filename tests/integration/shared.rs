@@ -1,0 +1,178 @@
+//! Workers that all domains share (`isolation=auto`): strangers' calls run in one process, long ones move out of it, and nobody
+//! notices what another one does there.
+
+use pappus_client::{Client, Code, Invocation};
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::fixture::{Supervisor, signal, until};
+use crate::house::{config, enter};
+use crate::kit::{self, Function, absolute, launch};
+
+const DEVICE: &str = "cpu:workers=4,memory=64MiB,isolation=auto,shared-limit=50ms";
+
+/// A supervisor whose tenants share workers, each followed by its settings.
+fn shared(tenants: &[(&str, &str)]) -> Supervisor {
+    Supervisor::configured(&config(tenants), &["--device", DEVICE])
+}
+
+/// How many calls ended well in workers that are shared, and in others.
+fn completed(supervisor: &Supervisor) -> (u64, u64) {
+    let workers = supervisor.device().workers;
+    let of =
+        |shared| workers.iter().filter(|worker| worker.shared == shared).map(|worker| worker.completed).sum();
+    (of(true), of(false))
+}
+
+/// Processes of shared workers.
+fn pids(supervisor: &Supervisor) -> Vec<u32> {
+    supervisor.device().workers.iter().filter(|worker| worker.shared).map(|worker| worker.pid).collect()
+}
+
+fn copying(supervisor: &Supervisor, tenant: &str) -> Client {
+    let mut client = enter(supervisor, tenant);
+    kit::add_copy(&mut client);
+    client
+}
+
+#[test]
+fn strangers_run_in_one_process_and_find_nothing_of_each_other() {
+    let supervisor = shared(&[("alice", ""), ("bob", "")]);
+    let (mut alice, mut bob) = (copying(&supervisor, "alice"), copying(&supervisor, "bob"));
+    let empty = Function {
+        buffers: &[("out", absolute(4096))],
+        outputs: &["out"],
+        steps: &[launch("work", &[])],
+        ..Function::default()
+    };
+    empty.add(&mut bob, "empty");
+    until("all shared workers are there", || pids(&supervisor).iter().all(|pid| *pid != 0));
+    let before = pids(&supervisor);
+    for _ in 0..20 {
+        let secret = vec![0xa5; 4096];
+        assert_eq!(kit::copied(&mut alice, &secret).unwrap(), secret);
+        let answer = bob.invoke(&Invocation::new("empty").output("out")).unwrap();
+        assert_eq!(&answer.outputs[0].inline[..], [0; 4096]);
+        kit::works(&mut bob);
+    }
+    assert_eq!((completed(&supervisor), pids(&supervisor)), ((60, 0), before));
+}
+
+#[test]
+fn who_wants_a_process_of_its_own_has_one() {
+    let supervisor = shared(&[("alice", ""), ("bob", "isolation = \"process\"")]);
+    let (mut alice, mut bob) = (copying(&supervisor, "alice"), copying(&supervisor, "bob"));
+    (0..3).for_each(|_| kit::works(&mut bob));
+    assert_eq!(completed(&supervisor), (0, 3));
+    kit::works(&mut alice);
+    assert_eq!(completed(&supervisor), (1, 3));
+    let owned = |worker: &pappus_client::v1::WorkerStatus| worker.caller == "bob" && !worker.shared;
+    assert!(supervisor.device().workers.iter().any(owned));
+}
+
+#[test]
+fn a_call_that_takes_long_moves_to_a_process_of_its_own_and_ends_there() {
+    let supervisor = shared(&[("alice", ""), ("bob", "")]);
+    let (mut alice, mut bob) = (copying(&supervisor, "alice"), copying(&supervisor, "bob"));
+    // Blocks without end, each of them short.
+    let (many, more) = (absolute(i32::MAX as u64), absolute(65_535));
+    let launch = json!({"ExecKernel": ["work", [], {
+        "grid_dim_x": many, "grid_dim_y": more, "grid_dim_z": absolute(1),
+        "block_dim_x": absolute(1), "block_dim_y": absolute(1), "block_dim_z": absolute(1), "shared_mem_bytes": absolute(0),
+    }]});
+    Function { steps: &[launch], ..Function::default() }.add(&mut alice, "long");
+    let before = pids(&supervisor);
+    let deadline = std::time::Duration::from_secs(3);
+    let spins: Vec<u64> =
+        (0..2).map(|_| alice.send_invocation(&Invocation::new("long").deadline(deadline)).unwrap()).collect();
+    let moved = |supervisor: &Supervisor| {
+        supervisor.device().workers.iter().any(|worker| worker.caller == "alice" && worker.busy_lanes == 1)
+    };
+    until("a long call runs in a worker of its own", || moved(&supervisor));
+    for _ in 0..20 {
+        kit::works(&mut bob);
+    }
+    assert_eq!(completed(&supervisor), (20, 0));
+    for spin in spins {
+        kit::fails(&mut alice, spin, Code::DeadlineExceeded);
+    }
+    kit::works(&mut alice);
+    assert_eq!(pids(&supervisor), before, "nobody's process was ended");
+}
+
+#[test]
+fn a_kernel_that_fails_costs_its_own_call_only() {
+    let supervisor = shared(&[("alice", ""), ("bob", "")]);
+    let (mut alice, mut bob) = (copying(&supervisor, "alice"), copying(&supervisor, "bob"));
+    kit::add_kernel(&mut alice, "trap", "trap", &[]);
+    let before = pids(&supervisor);
+    for _ in 0..3 {
+        kit::refused(alice.invoke(&Invocation::new("trap")), Code::KernelFault, "");
+        kit::works(&mut bob);
+        kit::works(&mut alice);
+    }
+    assert_eq!((completed(&supervisor), pids(&supervisor)), ((6, 0), before));
+}
+
+#[test]
+fn calls_outlive_the_process_that_all_share() {
+    let supervisor = shared(&[("alice", ""), ("bob", "")]);
+    let (mut alice, mut bob) = (copying(&supervisor, "alice"), copying(&supervisor, "bob"));
+    for round in 0..5u8 {
+        let call = Invocation::new("copy").input("in", vec![round; 1000]).output("out");
+        let mut sent = Vec::new();
+        for nth in 0..40 {
+            let client = if nth % 2 == 0 { &mut alice } else { &mut bob };
+            sent.push((nth % 2 == 0, client.send_invocation(&call).unwrap()));
+        }
+        for pid in pids(&supervisor).into_iter().filter(|pid| *pid != 0) {
+            signal(pid, Signal::KILL);
+        }
+        for (is_alice, id) in sent {
+            let client = if is_alice { &mut alice } else { &mut bob };
+            assert_eq!(&client.wait_invoked(id).unwrap().outputs[0].inline[..], [round; 1000]);
+        }
+    }
+}
+
+#[test]
+fn many_tenants_need_no_process_each() {
+    let names: Vec<String> = (0..40).map(|nth| format!("t{nth}")).collect();
+    let tenants: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "")).collect();
+    let supervisor = shared(&tenants);
+    let mut clients: Vec<Client> = names.iter().map(|name| copying(&supervisor, name)).collect();
+    for _ in 0..3 {
+        clients.iter_mut().for_each(kit::works);
+    }
+    assert_eq!(completed(&supervisor), (120, 0));
+    assert_eq!(supervisor.device().workers.iter().map(|worker| worker.restarts).sum::<u64>(), 0);
+}
+
+#[test]
+fn a_memory_quota_holds_in_shared_workers() {
+    let supervisor = shared(&[("alice", "device-memory = \"128KiB\""), ("bob", "")]);
+    let (mut alice, mut bob) = (copying(&supervisor, "alice"), copying(&supervisor, "bob"));
+    let big = vec![1; 200_000];
+    kit::refused(kit::copied(&mut alice, &big), Code::ResourceExhausted, "device-memory");
+    assert_eq!(kit::copied(&mut bob, &big).unwrap(), big);
+    kit::works(&mut alice);
+    assert_eq!(completed(&supervisor), (2, 0));
+}
+
+#[test]
+fn what_cannot_be_shared_is_said_where_it_is_set() {
+    let supervisor = Supervisor::start();
+    for (device, words) in [
+        ("cpu:workers=1,isolation=auto", "isolation=auto needs more than 1 workers"),
+        ("cpu:isolation=some", "isolation must be process or auto"),
+        ("cpu:shared-limit=1h", "shared-limit must be 100us to 10s"),
+    ] {
+        let ran = crate::fixture::run(&mut crate::fixture::command(
+            &crate::programs::program("pappus-supervisor"),
+            &supervisor.path("."),
+            "other.sock",
+            &["--device".to_owned(), device.to_owned()],
+        ));
+        assert!(ran.stderr.contains(words), "{device}: {}", ran.stderr);
+    }
+}
