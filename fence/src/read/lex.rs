@@ -1,0 +1,158 @@
+//! Text to tokens. A dotted opcode (`ld.global.v4.b32`) is one word, a directive (`.reg`) another; comments are dropped.
+
+use crate::refused::{Position, Refused};
+use crate::window::{NAME_LIMIT, TEXT_LIMIT};
+
+/// What a token is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A name, a register, or an opcode with its modifiers.
+    Word,
+    /// A name behind a dot.
+    Directive,
+    /// Anything that begins with a digit.
+    Number,
+    /// A text between quotes.
+    Quoted,
+    /// One character.
+    Mark,
+}
+
+/// A token and its place.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Token<'t> {
+    /// What it is.
+    pub(super) kind: Kind,
+    /// Its bytes.
+    pub(super) text: &'t str,
+    /// Where it begins.
+    pub(super) at: Position,
+}
+
+/// All tokens of a text.
+pub(super) fn tokens(text: &str) -> Result<Vec<Token<'_>>, Refused> {
+    if text.len() > TEXT_LIMIT {
+        return Err(Refused::at(Position { line: 1, column: 1 }, "module", "the text is too long"));
+    }
+    let bytes = text.as_bytes();
+    let mut tokens = Vec::with_capacity(text.len() / 4);
+    let (mut i, mut line, mut start) = (0, 1u32, 0);
+    while i < bytes.len() {
+        let at = Position { line, column: (i - start + 1) as u32 };
+        let byte = bytes[i];
+        let end = match byte {
+            b'\n' => {
+                line += 1;
+                i += 1;
+                start = i;
+                continue;
+            }
+            b' ' | b'\t' | b'\r' => {
+                i += 1;
+                continue;
+            }
+            b'/' if bytes.get(i + 1) == Some(&b'/') => {
+                i = bytes[i..].iter().position(|&b| b == b'\n').map_or(bytes.len(), |n| i + n);
+                continue;
+            }
+            b'/' if bytes.get(i + 1) == Some(&b'*') => {
+                let length = text[i + 2..].find("*/");
+                let Some(length) = length else {
+                    return Err(Refused::at(at, "/*", "the comment does not end"));
+                };
+                let end = i + 2 + length + 2;
+                for (n, _) in bytes[i..end].iter().enumerate().filter(|(_, b)| **b == b'\n') {
+                    line += 1;
+                    start = i + n + 1;
+                }
+                i = end;
+                continue;
+            }
+            b'"' => match bytes[i + 1..].iter().position(|&b| b == b'"' || b == b'\n') {
+                Some(n) if bytes[i + 1 + n] == b'"' => i + n + 2,
+                _ => return Err(Refused::at(at, "\"", "the quoted text does not end on its line")),
+            },
+            b'.' if bytes.get(i + 1).is_some_and(|b| is_name(*b)) => dotted(bytes, i + 1, false),
+            b'0'..=b'9' => number(bytes, i),
+            b'%' | b'$' | b'_' | b'a'..=b'z' | b'A'..=b'Z' => dotted(bytes, i + 1, true),
+            b',' | b';' | b':' | b'{' | b'}' | b'[' | b']' | b'(' | b')' | b'<' | b'>' | b'+' | b'-'
+            | b'!' | b'|' | b'@' | b'=' | b'*' | b'~' | b'&' | b'^' | b'?' | b'/' => i + 1,
+            _ => {
+                let what: String = text[i..].chars().take(1).collect();
+                return Err(Refused::at(at, what, "no PTX begins so"));
+            }
+        };
+        let kind = match byte {
+            b'.' => Kind::Directive,
+            b'0'..=b'9' => Kind::Number,
+            b'"' => Kind::Quoted,
+            b'%' | b'$' | b'_' | b'a'..=b'z' | b'A'..=b'Z' => Kind::Word,
+            _ => Kind::Mark,
+        };
+        if end - i > NAME_LIMIT {
+            return Err(Refused::at(at, "name", "the name is too long"));
+        }
+        let text = &text[i..end];
+        if kind == Kind::Word && text.contains("pappus_") {
+            return Err(Refused::at(
+                at,
+                text,
+                "names with `pappus_` in them are the fence's own: choose another name",
+            ));
+        }
+        tokens.push(Token { kind, text, at });
+        i = end;
+    }
+    Ok(tokens)
+}
+
+fn is_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$'
+}
+
+/// Where a word ends that goes on at `i`: through `::`, and through dots if they join.
+fn dotted(bytes: &[u8], mut i: usize, dots_join: bool) -> usize {
+    loop {
+        while bytes.get(i).is_some_and(|b| is_name(*b)) {
+            i += 1;
+        }
+        let behind = |n: usize| bytes.get(i + n).is_some_and(|b| is_name(*b));
+        match bytes.get(i) {
+            Some(b'.') if dots_join && behind(1) => i += 1,
+            Some(b':') if bytes.get(i + 1) == Some(&b':') && behind(2) => i += 2,
+            _ => return i,
+        }
+    }
+}
+
+/// Where a number ends that begins at `i`; the sign of a decimal exponent belongs to the number.
+fn number(bytes: &[u8], start: usize) -> usize {
+    let mut i = start;
+    let plain = !matches!(bytes.get(start + 1), Some(b'x' | b'X' | b'f' | b'F' | b'd' | b'D' | b'b' | b'B'));
+    while let Some(byte) = bytes.get(i) {
+        let sign = plain && matches!(byte, b'+' | b'-') && matches!(bytes[i - 1], b'e' | b'E');
+        if !(byte.is_ascii_alphanumeric() || *byte == b'.' || sign) {
+            break;
+        }
+        i += 1;
+    }
+    i
+}
+
+/// The value of an integer as PTX writes it: decimal, `0x`, `0b`, octal, with or without `U`.
+pub fn integer(text: &str) -> Option<i128> {
+    let digits = text.strip_suffix(['U', 'u']).unwrap_or(text);
+    let (digits, radix) = if let Some(hex) = digits.strip_prefix("0x").or(digits.strip_prefix("0X")) {
+        (hex, 16)
+    } else if let Some(binary) = digits.strip_prefix("0b").or(digits.strip_prefix("0B")) {
+        (binary, 2)
+    } else if digits.len() > 1 && digits.starts_with('0') {
+        (&digits[1..], 8)
+    } else {
+        (digits, 10)
+    };
+    if digits.starts_with(['+', '-']) {
+        return None;
+    }
+    u64::from_str_radix(digits, radix).ok().map(i128::from)
+}

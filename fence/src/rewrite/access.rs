@@ -1,0 +1,154 @@
+//! What an instruction does with memory: which operand is an address, in which space, of how many bytes.
+
+use crate::read::tree::{Instruction, Operand, Space};
+use crate::read::types::bytes;
+
+/// One address of an instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Access {
+    /// The operand that is the address.
+    pub(crate) operand: usize,
+    /// Where it points; none for a generic address.
+    pub(crate) space: Option<Space>,
+    /// The bytes that are reached.
+    pub(crate) bytes: u64,
+    /// True if the address cannot have an offset in fenced text.
+    pub(crate) bulk: bool,
+}
+
+/// Modifiers of loads, stores and atomics that are known to change neither what is reached nor how much.
+const PLAIN: &[&str] = &[
+    "weak",
+    "volatile",
+    "relaxed",
+    "acquire",
+    "release",
+    "acq_rel",
+    "cta",
+    "cluster",
+    "gpu",
+    "sys",
+    "nc",
+    "ca",
+    "cg",
+    "cs",
+    "lu",
+    "cv",
+    "wb",
+    "wt",
+    "L1::evict_normal",
+    "L1::evict_unchanged",
+    "L1::evict_first",
+    "L1::evict_last",
+    "L1::no_allocate",
+    "L2::evict_normal",
+    "L2::evict_first",
+    "L2::evict_last",
+    "L2::cache_hint",
+    "L2::64B",
+    "L2::128B",
+    "L2::256B",
+    "and",
+    "or",
+    "xor",
+    "cas",
+    "exch",
+    "add",
+    "inc",
+    "dec",
+    "min",
+    "max",
+    "noftz",
+    "L1",
+    "L2",
+];
+
+/// The addresses of an instruction, at most two; why not if the fence does not know them all.
+pub(crate) fn accesses(instruction: &Instruction<'_>) -> Result<Vec<Access>, &'static str> {
+    let found: Vec<usize> = instruction
+        .operands
+        .iter()
+        .enumerate()
+        .filter(|(_, o)| matches!(o, Operand::Address(..) | Operand::Absolute(_)))
+        .map(|(i, _)| i)
+        .collect();
+    let name = instruction.name();
+    let wanted: &[usize] = match name {
+        "ld" | "ldu" | "atom" => &[1],
+        "st" | "red" | "prefetch" | "prefetchu" | "discard" | "applypriority" => &[0],
+        "cp" => return copies(instruction, &found),
+        "ldmatrix" | "stmatrix" | "mbarrier" => return in_shared(instruction, &found),
+        "wmma" if instruction.has("load") || instruction.has("store") => {
+            return in_shared(instruction, &found);
+        }
+        _ if found.is_empty() => return Ok(Vec::new()),
+        _ => return Err("the fence does not know what this instruction does with an address"),
+    };
+    if found != wanted {
+        return Err("the address does not stand where the fence expects it");
+    }
+    let (mut space, mut element, mut count) = (None, None, 1);
+    for modifier in instruction.modifiers() {
+        match modifier {
+            "global" => set(&mut space, Space::Global)?,
+            "shared" | "shared::cta" => set(&mut space, Space::Shared)?,
+            "local" => set(&mut space, Space::Local)?,
+            "const" => set(&mut space, Space::Const)?,
+            "param" | "param::entry" | "param::func" => set(&mut space, Space::Param)?,
+            "v2" => count = 2,
+            "v4" => count = 4,
+            "v8" => count = 8,
+            other if bytes(other).is_some() => element = bytes(other),
+            other if PLAIN.contains(&other) => {}
+            _ => return Err("the fence does not know one of the instruction's modifiers"),
+        }
+    }
+    let hint = !matches!(name, "ld" | "ldu" | "st" | "atom" | "red");
+    let element = element.or(hint.then_some(1)).ok_or("the instruction does not say what type it reaches")?;
+    let fits = match (name, space) {
+        ("ld" | "st", _) | (_, Some(Space::Global) | None) => true,
+        ("atom" | "red", Some(Space::Shared)) => true,
+        _ => false,
+    };
+    if !fits {
+        return Err("the fence does not know this instruction for this kind of memory");
+    }
+    Ok(vec![Access { operand: wanted[0], space, bytes: element * count, bulk: false }])
+}
+
+fn set(space: &mut Option<Space>, to: Space) -> Result<(), &'static str> {
+    if space.replace(to).is_some() { Err("the instruction names two kinds of memory") } else { Ok(()) }
+}
+
+/// `cp.async` in its forms.
+fn copies(instruction: &Instruction<'_>, found: &[usize]) -> Result<Vec<Access>, &'static str> {
+    let bulk = instruction.has("bulk");
+    let shared = Access { operand: 0, space: Some(Space::Shared), bytes: 1, bulk };
+    let modifiers: Vec<&str> = instruction.modifiers().filter(|m| !m.starts_with("L2::")).collect();
+    let global = |operand| Access { operand, space: Some(Space::Global), bytes: 16, bulk };
+    match (modifiers.as_slice(), found) {
+        (["async", "commit_group" | "wait_group" | "wait_all"], [])
+        | (["async", "bulk", "commit_group" | "wait_group"], [])
+        | (["async", "bulk", "wait_group", "read"], []) => Ok(Vec::new()),
+        (["async", "ca" | "cg", "shared" | "shared::cta", "global"], [0, 1]) => Ok(vec![shared, global(1)]),
+        (["async", "mbarrier", "arrive", .., "shared" | "shared::cta", "b64"], [0]) => Ok(vec![shared]),
+        (["async", "bulk", "shared::cta", "global", "mbarrier::complete_tx::bytes"], [0, 1, 3]) => {
+            Ok(vec![shared, global(1), Access { operand: 3, ..shared }])
+        }
+        (["async", "bulk", "global", "shared::cta", "bulk_group"], [0, 1]) => {
+            Ok(vec![global(0), Access { operand: 1, ..shared }])
+        }
+        _ => Err("the fence does not know this form of copy"),
+    }
+}
+
+/// Instructions that reach shared memory only, and have to say so.
+fn in_shared(instruction: &Instruction<'_>, found: &[usize]) -> Result<Vec<Access>, &'static str> {
+    if !found.is_empty() && !instruction.modifiers().any(|m| matches!(m, "shared" | "shared::cta")) {
+        return Err("write `.shared` into the instruction: other memory cannot be fenced for it");
+    }
+    Ok(found
+        .iter()
+        .map(|&operand| Access { operand, space: Some(Space::Shared), bytes: 1, bulk: false })
+        .collect())
+}

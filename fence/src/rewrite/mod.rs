@@ -1,0 +1,211 @@
+//! PTX to fenced PTX. Each pass takes a function and leaves it with one more property:
+//!
+//! [`variables`] place module variables in the window → [`flatten`] scopes, names known →
+//! [`parameters`] reached by their names → [`allow`] only what the fence knows →
+//! [`origins`] no generic access → [`variables::numbers`] no address of a variable → [`locals`] local accesses bounded →
+//! [`globals`] global accesses fenced → [`calls`] the window handed on → [`fuel`] loops that can be stopped → [`clear`] no
+//! register with leftovers → [`shared`] no shared memory with leftovers → [`write`] text.
+
+mod access;
+mod allow;
+mod body;
+mod calls;
+mod clear;
+mod flatten;
+mod fuel;
+mod globals;
+mod locals;
+mod opcodes;
+mod origins;
+mod parameters;
+mod shared;
+mod variables;
+mod write;
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write;
+
+pub use variables::Variable;
+
+use crate::read::tree::{Module, Operand, Space};
+use crate::read::{self, BEGINNING};
+use crate::refused::Refused;
+use crate::window::{
+    AT, BASE, CLEARING_TARGET, CLEARING_VERSION, FUEL, FUEL_LEFT, GROWTH_LIMIT, HI, LO, OLDEST_TARGET, OUT,
+    WINDOW,
+};
+use body::{Body, Reasons, Symbols, made, number, word};
+
+/// A module that was fenced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fenced {
+    /// The text for the driver.
+    pub text: String,
+    /// Variables that lie in the window now, in the order of their places.
+    pub variables: Vec<Variable>,
+    /// Bytes from [`VARIABLES_BEGIN`](crate::window::VARIABLES_BEGIN) to the end of the last variable.
+    pub variables_bytes: u64,
+    /// Kernels that clear shared memory before they begin.
+    pub clearing: Vec<String>,
+}
+
+/// Fences a module, or gives the first reason why not.
+pub fn fence(text: &str) -> Result<Fenced, Refused> {
+    fence_or_reasons(text).map_err(|reasons| {
+        let first = reasons.into_iter().min_by_key(|r| (r.line, r.column));
+        first.unwrap_or_else(|| Refused::at(BEGINNING, "module", "the module cannot be fenced"))
+    })
+}
+
+/// All reasons why a module cannot be fenced, in the order of the text; none if it can be.
+pub fn reasons(text: &str) -> Vec<Refused> {
+    let mut reasons = fence_or_reasons(text).err().unwrap_or_default();
+    reasons.sort_by_key(|r| (r.line, r.column));
+    reasons.dedup();
+    reasons
+}
+
+fn fence_or_reasons(text: &str) -> Result<Fenced, Vec<Refused>> {
+    let mut module = read::module(text).map_err(|refused| vec![refused])?;
+    let mut reasons = Reasons::default();
+    let sm = target(&module, &mut reasons);
+    let mut symbols = Symbols::default();
+    let (mut variables, variables_bytes) = variables::place(&module, &mut symbols, &mut reasons);
+    if reasons.list.is_empty() {
+        variables::initialise(&mut module, &symbols, &mut variables, &mut reasons);
+    }
+    let prefix = unused(text);
+    let functions = std::mem::take(&mut module.functions);
+    let mut bodies: Vec<Body<'_>> =
+        functions.into_iter().map(|f| flatten::flatten(f, &symbols, &prefix, &mut reasons)).collect();
+    let mut bytes = 0;
+    for body in &mut bodies {
+        parameters::parameters(body);
+        calls::sizes(body, &mut bytes, &mut reasons);
+        allow::allow(body, &symbols, &mut reasons);
+    }
+    origins::origins(&mut bodies, &symbols, &mut reasons);
+    for body in &mut bodies {
+        body.touches_shared = shared::touches(body, &symbols);
+        variables::numbers(body, &symbols);
+        locals::locals(body, &mut reasons);
+    }
+    // Passes behind this make statements of what declarations say, so limits have to hold by now.
+    if !reasons.list.is_empty() {
+        return Err(reasons.list);
+    }
+    for body in &mut bodies {
+        globals::globals(body, &symbols);
+        calls::calls(body, &symbols);
+        fuel::fuel(body, &mut reasons);
+    }
+    let order = calls::order(&bodies, &mut reasons);
+    // Callees stand before their callers.
+    for &i in &order {
+        let callees = bodies[i].calls.iter().any(|callee| bodies[*callee].touches_shared);
+        bodies[i].touches_shared |= callees;
+    }
+    let clearing = bodies.iter().any(|b| b.function.entry && b.touches_shared);
+    let mut out = String::with_capacity(text.len() * 2);
+    header(&mut out, &module, sm, clearing);
+    for i in order {
+        let body = &mut bodies[i];
+        begin(body, &mut reasons);
+        if !reasons.list.is_empty() {
+            continue;
+        }
+        let mut declared = vec![
+            ".reg .b32 %pappus_hi, %pappus_lo, %pappus_fuel;",
+            ".reg .b64 %pappus_at, %pappus_base;",
+            ".reg .pred %pappus_out;",
+        ];
+        if body.function.entry && body.touches_shared {
+            declared.push(shared::REGISTERS);
+        }
+        write::function(&mut out, body, &declared, WINDOW);
+        body.statements = Vec::new();
+        if out.len() > GROWTH_LIMIT * text.len() + (1 << 20) {
+            reasons.push(Refused::at(
+                body.function.at,
+                body.function.name,
+                "the fenced text would be too long",
+            ));
+        }
+    }
+    if !reasons.list.is_empty() {
+        return Err(reasons.list);
+    }
+    let clears = bodies.iter().filter(|b| b.function.entry && b.touches_shared);
+    let clearing = clears.map(|b| b.function.name.to_owned()).collect();
+    Ok(Fenced { text: out, variables, variables_bytes, clearing })
+}
+
+/// The number in `sm_90a`.
+fn target(module: &Module<'_>, reasons: &mut Reasons) -> u32 {
+    let digits = module.target.strip_prefix("sm_").unwrap_or("").trim_end_matches(['a', 'f']);
+    let sm = digits.parse().unwrap_or(0);
+    if sm < OLDEST_TARGET {
+        let why = format!(
+            "only modules for sm_{OLDEST_TARGET} and later can be fenced: compile it for a later target"
+        );
+        reasons.push(Refused::at(BEGINNING, format!(".target {}", module.target), why));
+    }
+    sm
+}
+
+/// Letters and digits that the text does not contain, for names of inner scopes.
+fn unused(text: &str) -> String {
+    let mut taken = HashSet::new();
+    for behind in text.split('s').skip(1) {
+        let digits = behind.len() - behind.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        if behind[digits..].starts_with('x') {
+            taken.extend(behind[..digits].parse::<u64>());
+        }
+    }
+    let free = (0..).find(|n| !taken.contains(n)).unwrap_or(u64::MAX);
+    format!("s{free}x")
+}
+
+/// Everything before the first function.
+fn header(out: &mut String, module: &Module<'_>, sm: u32, clearing: bool) {
+    let version = if clearing { module.version.max(CLEARING_VERSION) } else { module.version };
+    let raised = clearing && sm < CLEARING_TARGET;
+    let target = if raised { format!("sm_{CLEARING_TARGET}") } else { module.target.to_owned() };
+    let _ = writeln!(out, ".version {}.{}\n.target {target}\n.address_size 64\n", version.0, version.1);
+    for found in &module.variables {
+        let space = match found.space {
+            Space::Const => ".const",
+            Space::Shared if found.size == 0 => ".extern .shared",
+            Space::Shared => ".shared",
+            _ => continue,
+        };
+        write::variable(out, space, found);
+        out.push_str(";\n");
+    }
+}
+
+/// Puts in front of a function's statements what has to be done first.
+fn begin(body: &mut Body<'_>, reasons: &mut Reasons) {
+    let at = body.function.at;
+    let mut first = vec![made(at, "ld.param.b32", [word(HI), Operand::Address(WINDOW.into(), 0)])];
+    if body.loops {
+        first.push(made(at, "mov.b32", [word(FUEL_LEFT), number(FUEL)]));
+        if !body.function.entry {
+            first.extend(fuel::stop(at));
+        }
+    }
+    let own = HashMap::from([(LO, ".b32"), (AT, ".b64"), (BASE, ".b64"), (OUT, ".pred")]);
+    first.extend(clear::clears(body, &own, reasons));
+    first.extend(calls::returns(body));
+    for array in &body.locals {
+        let places = (0..array.size).step_by(8);
+        // Sizes are at most LOCAL_LIMIT, or the module is refused.
+        let target = |place| Operand::Address(array.name.clone(), place as i64);
+        first.extend(places.take(1 << 10).map(|place| made(at, "st.local.b64", [target(place), number(0)])));
+    }
+    if body.function.entry && body.touches_shared {
+        first.extend(shared::clear(at));
+    }
+    first.append(&mut body.statements);
+    body.statements = first;
+}

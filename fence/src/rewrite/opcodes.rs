@@ -1,0 +1,163 @@
+//! The allow-list of instructions, why others are refused, and what each writes.
+
+use crate::read::tree::{Instruction, Operand};
+
+/// Instructions that touch registers only, whatever their modifiers.
+const REGISTERS: &[&str] = &[
+    "abs",
+    "activemask",
+    "add",
+    "addc",
+    "and",
+    "bfe",
+    "bfi",
+    "bfind",
+    "bmsk",
+    "brev",
+    "clz",
+    "cnot",
+    "copysign",
+    "cos",
+    "cvt",
+    "div",
+    "dp2a",
+    "dp4a",
+    "elect",
+    "ex2",
+    "fma",
+    "fns",
+    "lg2",
+    "lop3",
+    "mad",
+    "mad24",
+    "madc",
+    "match",
+    "max",
+    "min",
+    "mma",
+    "mov",
+    "movmatrix",
+    "mul",
+    "mul24",
+    "neg",
+    "not",
+    "or",
+    "popc",
+    "prmt",
+    "rcp",
+    "redux",
+    "rem",
+    "rsqrt",
+    "sad",
+    "selp",
+    "set",
+    "setp",
+    "shf",
+    "shfl",
+    "shl",
+    "shr",
+    "sin",
+    "slct",
+    "sqrt",
+    "sub",
+    "subc",
+    "szext",
+    "tanh",
+    "testp",
+    "vote",
+    "xor",
+];
+
+/// Instructions that other passes look at more closely, or that only wait or end.
+const OTHERS: &[&str] = &[
+    "applypriority",
+    "atom",
+    "bar",
+    "barrier",
+    "bra",
+    "brx",
+    "call",
+    "cp",
+    "createpolicy",
+    "cvta",
+    "discard",
+    "exit",
+    "fence",
+    "isspacep",
+    "ld",
+    "ldmatrix",
+    "ldu",
+    "mbarrier",
+    "membar",
+    "nanosleep",
+    "prefetch",
+    "prefetchu",
+    "red",
+    "ret",
+    "setmaxnreg",
+    "st",
+    "stmatrix",
+    "trap",
+    "wgmma",
+    "wmma",
+];
+
+/// Why an instruction is refused by its opcode; none for one that is admitted so far.
+pub(crate) fn refusal(instruction: &Instruction<'_>) -> Option<&'static str> {
+    let name = instruction.name();
+    if instruction.opcode.contains("::cluster") {
+        return Some("memory of other blocks of a cluster cannot be fenced: use `.shared::cta`");
+    }
+    if REGISTERS.contains(&name) {
+        let lanes = matches!(name, "shfl" | "vote");
+        return (lanes && !instruction.has("sync"))
+            .then_some("write it with `.sync` and a mask of its lanes");
+    }
+    let has = |modifier| instruction.has(modifier);
+    if OTHERS.contains(&name) {
+        return match name {
+            "barrier" if has("cluster") => Some("clusters cannot be fenced"),
+            "createpolicy" if !has("fractional") => {
+                Some("of cache policies only `createpolicy.fractional` is admitted")
+            }
+            "cvta" if has("param") || instruction.opcode.contains("param::") => {
+                Some("the address of a parameter cannot be fenced: load the parameter with `ld.param`")
+            }
+            "fence" | "cp" | "prefetch" if instruction.opcode.contains("tensormap") || has("tensor") => {
+                Some("tensor maps cannot be fenced: copy with `cp.async` or `cp.async.bulk`")
+            }
+            "brx" if !has("idx") => Some("only `brx.idx` with a table can be fenced"),
+            _ => None,
+        };
+    }
+    Some(match name {
+        "tex" | "tld4" | "txq" | "suld" | "sust" | "sured" | "suq" | "istypep" => {
+            "textures and surfaces cannot be fenced"
+        }
+        "alloca" | "stacksave" | "stackrestore" => {
+            "stacks that grow cannot be fenced: use arrays of a fixed size"
+        }
+        "mapa" | "getctarank" | "clusterlaunchcontrol" => "clusters cannot be fenced",
+        "multimem" => "memory of several devices cannot be fenced",
+        "tensormap" => "tensor maps cannot be fenced: copy with `cp.async` or `cp.async.bulk`",
+        "griddepcontrol" => "launches that overlap cannot be fenced",
+        "tcgen05" => "tensor memory cannot be fenced yet",
+        "brkpt" | "pmevent" => "instructions for debuggers cannot be fenced",
+        _ => "the instruction is not on the fence's list",
+    })
+}
+
+/// True if the first operand is written, and only written.
+pub(crate) fn writes_first(instruction: &Instruction<'_>) -> bool {
+    match instruction.name() {
+        "applypriority" | "bra" | "brx" | "call" | "cp" | "discard" | "exit" | "fence" | "membar"
+        | "nanosleep" | "prefetch" | "prefetchu" | "red" | "ret" | "setmaxnreg" | "st" | "stmatrix"
+        | "trap" | "wgmma" => false,
+        "bar" | "barrier" => instruction.has("red"),
+        "mbarrier" => {
+            !matches!(instruction.operands.first(), Some(Operand::Address(..) | Operand::Absolute(_)))
+        }
+        "wmma" => !instruction.has("store"),
+        _ => true,
+    }
+}
