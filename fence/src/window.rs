@@ -31,9 +31,11 @@ pub const VARIABLES_LIMIT: u64 = 256 << 20;
 /// Bytes of a function's local arrays together.
 pub const LOCAL_LIMIT: u64 = 4 << 10;
 /// The PTX version that has the registers by which shared memory is cleared.
-pub const CLEARING_VERSION: (u32, u32) = (7, 6);
-/// The target that has these registers, as in `sm_80`.
-pub const CLEARING_TARGET: u32 = 80;
+pub const CLEARING_VERSION: (u32, u32) = (8, 1);
+/// The target that has these registers, as in `sm_90`.
+pub const CLEARING_TARGET: u32 = 90;
+/// The newest PTX version.
+pub const NEWEST_VERSION: (u32, u32) = (9, 0);
 /// The oldest target, as in `sm_70`.
 pub const OLDEST_TARGET: u32 = 70;
 

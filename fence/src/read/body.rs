@@ -119,11 +119,14 @@ pub(super) fn file(cursor: &mut Cursor<'_>) -> Result<(), Refused> {
     Ok(())
 }
 
-/// `.pragma "nounroll";`: dropped. Others may change what the driver's compiler does.
+/// `.pragma "nounroll";` and `.pragma "used_bytes_mask 0xfff";`: dropped. Others may change what the driver's compiler does.
 pub(super) fn pragma(cursor: &mut Cursor<'_>) -> Result<(), Refused> {
     loop {
-        if !cursor.peek().is_some_and(|t| t.text.trim_matches('"').trim() == "nounroll") {
-            return Err(cursor.refuse("of pragmas only `nounroll` is known to the fence"));
+        let known = |text: &str| text == "nounroll" || text.starts_with("used_bytes_mask");
+        if !cursor.peek().is_some_and(|t| known(t.text.trim_matches('"').trim())) {
+            return Err(
+                cursor.refuse("of pragmas only `nounroll` and `used_bytes_mask` are known to the fence")
+            );
         }
         cursor.take("")?;
         if !cursor.eat(",") {

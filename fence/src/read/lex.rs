@@ -1,5 +1,6 @@
 //! Text to tokens. A dotted opcode (`ld.global.v4.b32`) is one word, a directive (`.reg`) another; comments are dropped.
 
+use super::tree::Word;
 use crate::refused::{Position, Refused};
 use crate::window::{NAME_LIMIT, TEXT_LIMIT};
 
@@ -154,5 +155,28 @@ pub fn integer(text: &str) -> Option<i128> {
     if digits.starts_with(['+', '-']) {
         return None;
     }
+    // Digits of the radix only: no sign, no underscore.
     u64::from_str_radix(digits, radix).ok().map(i128::from)
+}
+
+/// A number in the one way that fenced text has each: decimal, `0x…`, `0f…`, `0d…`; none for what is no number.
+pub(super) fn literal<'t>(minus: bool, text: &'t str) -> Option<Word<'t>> {
+    let sign = if minus { "-" } else { "" };
+    let all_hex = |digits: &str| digits.bytes().all(|b| b.is_ascii_hexdigit());
+    if let Some(digits) = text.strip_prefix("0f").or(text.strip_prefix("0F")) {
+        let bits = u32::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 8 && all_hex(digits))?;
+        return Some(format!("0f{:08X}", bits ^ (u32::from(minus) << 31)).into());
+    }
+    if let Some(digits) = text.strip_prefix("0d").or(text.strip_prefix("0D")) {
+        let bits = u64::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 16 && all_hex(digits))?;
+        return Some(format!("0d{:016X}", bits ^ (u64::from(minus) << 63)).into());
+    }
+    if let Some(value) = integer(text) {
+        let plain =
+            !text.ends_with(['U', 'u']) && (text.starts_with("0x") || !text.starts_with('0') || text == "0");
+        return Some(if plain && !minus { text.into() } else { format!("{sign}{value}").into() });
+    }
+    let decimal = text.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'+' | b'-'));
+    let value: f64 = text.parse().ok().filter(|v: &f64| decimal && v.is_finite())?;
+    Some(format!("0d{:016X}", if minus { -value } else { value }.to_bits()).into())
 }

@@ -114,7 +114,7 @@ fn function<'t>(
         at,
         entry,
         linkage,
-        name,
+        name: name.into(),
         returns,
         parameters: Vec::new(),
         directives: Vec::new(),

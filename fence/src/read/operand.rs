@@ -2,7 +2,7 @@
 
 use super::cursor::Cursor;
 use super::expression::offset;
-use super::lex::Kind;
+use super::lex::{Kind, Token, literal};
 use super::tree::Operand;
 use crate::refused::Refused;
 use crate::window::OPERAND_LIMIT;
@@ -43,14 +43,14 @@ fn simple<'t>(cursor: &mut Cursor<'t>) -> Result<Operand<'t>, Refused> {
     if cursor.eat("-") {
         let token = cursor.take("a number")?;
         return match token.kind {
-            Kind::Number => Ok(Operand::Number(format!("-{}", token.text).into())),
+            Kind::Number => number(true, token),
             Kind::Word => Ok(Operand::Minus(token.text.into())),
             _ => Err(Refused::at(token.at, token.text, "expected a number here")),
         };
     }
     let token = cursor.take("an operand")?;
     match token.kind {
-        Kind::Number => Ok(Operand::Number(token.text.into())),
+        Kind::Number => number(false, token),
         Kind::Word if cursor.eat("|") => {
             Ok(Operand::Pair(token.text.into(), cursor.word("a predicate")?.text.into()))
         }
@@ -61,6 +61,11 @@ fn simple<'t>(cursor: &mut Cursor<'t>) -> Result<Operand<'t>, Refused> {
         Kind::Word => Ok(Operand::Word(token.text.into())),
         _ => Err(Refused::at(token.at, token.text, "expected an operand here")),
     }
+}
+
+fn number<'t>(minus: bool, token: Token<'t>) -> Result<Operand<'t>, Refused> {
+    let value = literal(minus, token.text);
+    value.map(Operand::Number).ok_or_else(|| Refused::at(token.at, token.text, "this is no number"))
 }
 
 /// What stands between brackets, the closing one too.

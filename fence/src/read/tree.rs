@@ -90,7 +90,7 @@ pub struct Function<'t> {
     /// `.visible`, `.weak`, `.extern`.
     pub linkage: Vec<&'t str>,
     /// Its name.
-    pub name: &'t str,
+    pub name: Word<'t>,
     /// What it returns.
     pub returns: Vec<Variable<'t>>,
     /// What it takes.

@@ -2,7 +2,7 @@
 
 use super::cursor::Cursor;
 use super::expression::offset;
-use super::lex::{Kind, integer};
+use super::lex::{Kind, integer, literal};
 use super::tree::{Initial, Space, Variable};
 use super::types::bytes;
 use crate::refused::Refused;
@@ -134,8 +134,10 @@ fn value<'t>(cursor: &mut Cursor<'t>) -> Result<Initial<'t>, Refused> {
                 number => number,
             })
         }
-        Kind::Number if minus => Ok(Initial::Number(format!("-{}", token.text).into())),
-        Kind::Number => Ok(Initial::Number(token.text.into())),
+        Kind::Number => match literal(minus, token.text) {
+            Some(number) => Ok(Initial::Number(number)),
+            None => Err(Refused::at(token.at, token.text, "this is no number")),
+        },
         Kind::Word if !minus => rest_of_address(cursor, token),
         _ => Err(Refused::at(token.at, token.text, "no such initial value is known to the fence")),
     }

@@ -12,56 +12,57 @@ pub(crate) struct Access {
     pub(crate) space: Option<Space>,
     /// The bytes that are reached.
     pub(crate) bytes: u64,
-    /// True if the address cannot have an offset in fenced text.
-    pub(crate) bulk: bool,
 }
 
-/// Modifiers of loads, stores and atomics that are known to change neither what is reached nor how much.
-const PLAIN: &[&str] = &[
-    "weak",
-    "volatile",
-    "relaxed",
-    "acquire",
-    "release",
-    "acq_rel",
-    "cta",
-    "cluster",
-    "gpu",
-    "sys",
-    "nc",
-    "ca",
-    "cg",
-    "cs",
-    "lu",
-    "cv",
-    "wb",
-    "wt",
-    "L1::evict_normal",
-    "L1::evict_unchanged",
-    "L1::evict_first",
-    "L1::evict_last",
-    "L1::no_allocate",
-    "L2::evict_normal",
-    "L2::evict_first",
-    "L2::evict_last",
-    "L2::cache_hint",
-    "L2::64B",
-    "L2::128B",
-    "L2::256B",
-    "and",
-    "or",
-    "xor",
-    "cas",
-    "exch",
-    "add",
-    "inc",
-    "dec",
-    "min",
-    "max",
-    "noftz",
-    "L1",
-    "L2",
-];
+/// True if the modifier of a load, store or atomic changes neither what is reached nor how much.
+fn plain(modifier: &str) -> bool {
+    matches!(
+        modifier,
+        "weak"
+            | "volatile"
+            | "relaxed"
+            | "acquire"
+            | "release"
+            | "acq_rel"
+            | "cta"
+            | "cluster"
+            | "gpu"
+            | "sys"
+            | "nc"
+            | "ca"
+            | "cg"
+            | "cs"
+            | "lu"
+            | "cv"
+            | "wb"
+            | "wt"
+            | "L1::evict_normal"
+            | "L1::evict_unchanged"
+            | "L1::evict_first"
+            | "L1::evict_last"
+            | "L1::no_allocate"
+            | "L2::evict_normal"
+            | "L2::evict_first"
+            | "L2::evict_last"
+            | "L2::cache_hint"
+            | "L2::64B"
+            | "L2::128B"
+            | "L2::256B"
+            | "and"
+            | "or"
+            | "xor"
+            | "cas"
+            | "exch"
+            | "add"
+            | "inc"
+            | "dec"
+            | "min"
+            | "max"
+            | "noftz"
+            | "L1"
+            | "L2"
+    )
+}
 
 /// The addresses of an instruction, at most two; why not if the fence does not know them all.
 pub(crate) fn accesses(instruction: &Instruction<'_>) -> Result<Vec<Access>, &'static str> {
@@ -99,7 +100,7 @@ pub(crate) fn accesses(instruction: &Instruction<'_>) -> Result<Vec<Access>, &'s
             "v4" => count = 4,
             "v8" => count = 8,
             other if bytes(other).is_some() => element = bytes(other),
-            other if PLAIN.contains(&other) => {}
+            other if plain(other) => {}
             _ => return Err("the fence does not know one of the instruction's modifiers"),
         }
     }
@@ -113,7 +114,7 @@ pub(crate) fn accesses(instruction: &Instruction<'_>) -> Result<Vec<Access>, &'s
     if !fits {
         return Err("the fence does not know this instruction for this kind of memory");
     }
-    Ok(vec![Access { operand: wanted[0], space, bytes: element * count, bulk: false }])
+    Ok(vec![Access { operand: wanted[0], space, bytes: element * count }])
 }
 
 fn set(space: &mut Option<Space>, to: Space) -> Result<(), &'static str> {
@@ -122,22 +123,14 @@ fn set(space: &mut Option<Space>, to: Space) -> Result<(), &'static str> {
 
 /// `cp.async` in its forms.
 fn copies(instruction: &Instruction<'_>, found: &[usize]) -> Result<Vec<Access>, &'static str> {
-    let bulk = instruction.has("bulk");
-    let shared = Access { operand: 0, space: Some(Space::Shared), bytes: 1, bulk };
+    let shared = Access { operand: 0, space: Some(Space::Shared), bytes: 16 };
     let modifiers: Vec<&str> = instruction.modifiers().filter(|m| !m.starts_with("L2::")).collect();
-    let global = |operand| Access { operand, space: Some(Space::Global), bytes: 16, bulk };
     match (modifiers.as_slice(), found) {
-        (["async", "commit_group" | "wait_group" | "wait_all"], [])
-        | (["async", "bulk", "commit_group" | "wait_group"], [])
-        | (["async", "bulk", "wait_group", "read"], []) => Ok(Vec::new()),
-        (["async", "ca" | "cg", "shared" | "shared::cta", "global"], [0, 1]) => Ok(vec![shared, global(1)]),
+        (["async", "commit_group" | "wait_group" | "wait_all"], []) => Ok(Vec::new()),
+        (["async", "ca" | "cg", "shared" | "shared::cta", "global"], [0, 1]) => {
+            Ok(vec![shared, Access { operand: 1, space: Some(Space::Global), bytes: 16 }])
+        }
         (["async", "mbarrier", "arrive", .., "shared" | "shared::cta", "b64"], [0]) => Ok(vec![shared]),
-        (["async", "bulk", "shared::cta", "global", "mbarrier::complete_tx::bytes"], [0, 1, 3]) => {
-            Ok(vec![shared, global(1), Access { operand: 3, ..shared }])
-        }
-        (["async", "bulk", "global", "shared::cta", "bulk_group"], [0, 1]) => {
-            Ok(vec![global(0), Access { operand: 1, ..shared }])
-        }
         _ => Err("the fence does not know this form of copy"),
     }
 }
@@ -147,8 +140,5 @@ fn in_shared(instruction: &Instruction<'_>, found: &[usize]) -> Result<Vec<Acces
     if !found.is_empty() && !instruction.modifiers().any(|m| matches!(m, "shared" | "shared::cta")) {
         return Err("write `.shared` into the instruction: other memory cannot be fenced for it");
     }
-    Ok(found
-        .iter()
-        .map(|&operand| Access { operand, space: Some(Space::Shared), bytes: 1, bulk: false })
-        .collect())
+    Ok(found.iter().map(|&operand| Access { operand, space: Some(Space::Shared), bytes: 1 }).collect())
 }

@@ -5,7 +5,7 @@ use super::access::accesses;
 use super::body::{Body, Name, Reasons, Symbol, Symbols};
 use super::opcodes::refusal;
 use super::write;
-use crate::read::tree::{Instruction, Operand, Space, StatementKind};
+use crate::read::tree::{Instruction, Operand, Space, StatementKind, Word};
 use crate::refused::Refused;
 
 /// Adds a reason for each instruction that cannot be fenced.
@@ -33,8 +33,11 @@ pub(crate) fn allow(body: &Body<'_>, symbols: &Symbols<'_>, reasons: &mut Reason
         carry |= instruction.has("cc") && instruction.guard.is_none();
         carry &= !matches!(instruction.name(), "bra" | "brx" | "ret" | "exit" | "trap" | "call");
         if let Some(why) = why {
-            reasons
-                .push(Refused::at(statement.at, write::instruction(instruction), why).of(body.function.name));
+            let what = match call_parts(&instruction.operands) {
+                Some((_, callee, _)) if instruction.name() == "call" => format!("call {callee}"),
+                _ => write::instruction(instruction),
+            };
+            reasons.push(Refused::at(statement.at, what, why).of(&body.function.name));
         }
     }
 }
@@ -57,7 +60,7 @@ fn addresses(body: &Body<'_>, symbols: &Symbols<'_>, instruction: &Instruction<'
             }
         }
         let known = body.names.get(base);
-        let space = match (known, symbols.names.get(base.as_ref())) {
+        let space = match (known, symbols.names.get(base)) {
             (Some(Name::Parameter(size) | Name::Return(size) | Name::Argument(size)), _) => {
                 let end = u64::try_from(offset).ok().and_then(|o| o.checked_add(access.bytes));
                 if end.is_none_or(|end| end > *size) {
@@ -102,7 +105,7 @@ fn names(body: &Body<'_>, symbols: &Symbols<'_>, instruction: &Instruction<'_>) 
                 }
                 continue;
             }
-            match (body.names.get(word), symbols.names.get(word.as_ref())) {
+            match (body.names.get(word), symbols.names.get(word)) {
                 (Some(Name::Parameter(_) | Name::Return(_) | Name::Argument(_)), _) => {
                     return Some(format!(
                         "the address of the parameter `{word}` cannot be fenced: use `ld.param`"
@@ -145,7 +148,7 @@ fn control(body: &Body<'_>, symbols: &Symbols<'_>, instruction: &Instruction<'_>
             let Some((_, callee, _)) = call_parts(operands) else {
                 return Some("the fence does not know this form of call".to_owned());
             };
-            match symbols.names.get(callee) {
+            match symbols.names.get(&Word::from(callee)) {
                 Some(Symbol::Function(_)) if !body.is_register(callee) => {}
                 Some(Symbol::Declared) => {
                     return Some(format!(

@@ -56,7 +56,9 @@ pub(crate) struct Body<'t> {
     pub(crate) locals: Vec<Variable<'t>>,
     /// Variables in shared memory.
     pub(crate) shared: Vec<Variable<'t>>,
-    /// Its statements: no declarations but those of arguments, no scopes but theirs.
+    /// Parameters for calls.
+    pub(crate) arguments: Vec<Variable<'t>>,
+    /// Its statements: labels and instructions, and tables at first.
     pub(crate) statements: Vec<Statement<'t>>,
     /// Functions that it calls.
     pub(crate) calls: Vec<usize>,
@@ -81,8 +83,10 @@ impl Body<'_> {
 /// What all functions of a module know.
 #[derive(Debug, Default)]
 pub(crate) struct Symbols<'t> {
-    /// Names outside of functions.
-    pub(crate) names: HashMap<&'t str, Symbol>,
+    /// Names outside of functions, as they are from now on.
+    pub(crate) names: HashMap<Word<'t>, Symbol>,
+    /// What each name of the source is called from now on.
+    pub(crate) new: HashMap<Word<'t>, Word<'t>>,
 }
 
 /// Reasons that were found.

@@ -1,11 +1,11 @@
 //! Calls hand the window on, and nothing that was left in memory: arguments are whole before a call, what a function returns is
 //! zero until the function stores it. Functions that call themselves, by however many others, are refused.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::access::accesses;
 use super::allow::call_parts;
-use super::body::{Body, Name, Reasons, Symbol, Symbols, made, number, word};
+use super::body::{Body, Reasons, Symbol, Symbols, made, number, word};
 use crate::read::tree::{Operand, Space, Statement, StatementKind, Variable, Word};
 use crate::read::types::bytes;
 use crate::refused::{Position, Refused};
@@ -13,61 +13,33 @@ use crate::window::{ARGUMENT, HI};
 
 /// Adds the window to each call of a function.
 pub(crate) fn calls<'t>(body: &mut Body<'t>, symbols: &Symbols<'t>) {
-    let unset = unset(body);
     let statements = std::mem::take(&mut body.statements);
+    let mut cleared = unset(body, &statements).into_iter().peekable();
     let mut handed = Vec::with_capacity(statements.len());
-    // For each open scope, true if it declares the argument already.
-    let mut scopes: Vec<bool> = Vec::new();
-    for mut statement in statements {
+    for (place, mut statement) in statements.into_iter().enumerate() {
         let at = statement.at;
-        match &mut statement.kind {
-            StatementKind::Open => scopes.push(false),
-            StatementKind::Close => {
-                scopes.pop();
+        while let Some((_, argument)) = cleared.next_if(|(p, _)| *p == place) {
+            handed.extend(zeros(at, &body.arguments[argument]));
+        }
+        if let StatementKind::Instruction(instruction) = &mut statement.kind
+            && instruction.name() == "call"
+        {
+            let callee =
+                call_parts(&instruction.operands).map(|(_, callee, _)| Word::from(callee.to_owned()));
+            if let Some(Symbol::Function(callee)) = callee.and_then(|c| symbols.names.get(&c)) {
+                body.calls.push(*callee);
             }
-            StatementKind::Variable(found) => {
-                let name = found.name.clone();
-                let missing = unset.get(&name).cloned().unwrap_or_default();
-                let unit = unit(found);
-                handed.push(statement);
-                handed.extend(missing.into_iter().map(|place| zero(at, &name, place, unit)));
-                continue;
+            match instruction.operands.as_mut_slice() {
+                [Operand::Word(_), Operand::List(given)]
+                | [Operand::List(_), Operand::Word(_), Operand::List(given)] => given.push(word(ARGUMENT)),
+                _ => instruction.operands.push(Operand::List(vec![word(ARGUMENT)])),
             }
-            StatementKind::Instruction(instruction) if instruction.name() == "call" => {
-                let Some((_, callee, _)) = call_parts(&instruction.operands) else { continue };
-                if let Some(Symbol::Function(callee)) = symbols.names.get(callee) {
-                    body.calls.push(*callee);
-                }
-                let argument = || word(ARGUMENT);
-                match instruction.operands.as_mut_slice() {
-                    [Operand::Word(_), Operand::List(given)]
-                    | [Operand::List(_), Operand::Word(_), Operand::List(given)] => {
-                        given.push(argument());
-                    }
-                    _ => instruction.operands.push(Operand::List(vec![argument()])),
-                }
-                let alone = scopes.is_empty();
-                if alone {
-                    handed.push(Statement { at, kind: StatementKind::Open });
-                }
-                let declared = scopes.last_mut().is_some_and(|declared| std::mem::replace(declared, true));
-                if !declared {
-                    handed.push(Statement {
-                        at,
-                        kind: StatementKind::Variable(Box::new(argument_declared(at))),
-                    });
-                }
-                let target = Operand::Address(ARGUMENT.into(), 0);
-                handed.push(made(at, "st.param.b32", [target, word(HI)]));
-                handed.push(statement);
-                if alone {
-                    handed.push(Statement { at, kind: StatementKind::Close });
-                }
-                continue;
-            }
-            _ => {}
+            handed.push(made(at, "st.param.b32", [Operand::Address(ARGUMENT.into(), 0), word(HI)]));
         }
         handed.push(statement);
+    }
+    if !body.calls.is_empty() {
+        body.arguments.push(argument_declared(body.function.at));
     }
     body.statements = handed;
 }
@@ -109,83 +81,98 @@ fn zero<'t>(at: Position, name: &Word<'t>, place: u64, unit: u64) -> Statement<'
     made(at, opcode, [Operand::Address(name.clone(), place as i64), number(0)])
 }
 
-/// Bytes of a parameter, at most: more than PTX admits.
+/// Bytes of a kernel's parameter.
 const PARAMETER_LIMIT: u64 = 32 << 10;
-/// Bytes of all parameters, returns and arguments of a module.
-const PARAMETERS_LIMIT: u64 = 8 << 20;
+/// Bytes of a function's parameter, and of what a function returns.
+const ARGUMENT_LIMIT: u64 = 256;
 
-/// Arguments' bytes that no store without a predicate sets, in units that are cleared together.
-fn unset<'t>(body: &Body<'t>) -> HashMap<Word<'t>, Vec<u64>> {
-    let mut returned: HashSet<&Word<'t>> = HashSet::new();
-    let mut declared: HashMap<&Word<'t>, (&Variable<'t>, Vec<bool>)> = HashMap::new();
-    for statement in &body.statements {
+/// What was stored of an argument since the last label or call.
+struct Stored {
+    argument: usize,
+    size: u64,
+    /// Bytes from the beginning that are stored without a gap.
+    whole: u64,
+    /// The statement that stored first.
+    first: Option<usize>,
+}
+
+/// Arguments that are not whole where they are given, by the place of the statement before which they are set to zero: stores
+/// without a predicate, behind the last label, have to reach every byte in ascending order.
+fn unset(body: &Body<'_>, statements: &[Statement<'_>]) -> Vec<(usize, usize)> {
+    let named = body.arguments.iter().enumerate();
+    let mut stored: HashMap<&str, Stored> = named
+        .map(|(argument, a)| (a.name.as_ref(), Stored { argument, size: a.size, whole: 0, first: None }))
+        .collect();
+    // Arguments that were stored to since the last label.
+    let mut recent: Vec<&str> = Vec::new();
+    let mut cleared = Vec::new();
+    for (place, statement) in statements.iter().enumerate() {
         match &statement.kind {
-            StatementKind::Variable(found) if found.size <= PARAMETER_LIMIT => {
-                declared.insert(&found.name, (found, vec![false; found.size as usize]));
-            }
             StatementKind::Instruction(i) if i.name() == "call" => {
-                let Some((names, ..)) = call_parts(&i.operands) else { continue };
-                returned.extend(
-                    names.iter().filter_map(|o| if let Operand::Word(w) = o { Some(w) } else { None }),
-                );
+                let Some((_, _, given)) = call_parts(&i.operands) else { continue };
+                for operand in given {
+                    let Operand::Word(name) = operand else { continue };
+                    let Some(found) = stored.get_mut(name.as_ref()) else { continue };
+                    if found.whole < found.size {
+                        cleared.push((found.first.unwrap_or(place), found.argument));
+                    }
+                    (found.whole, found.first) = (0, None);
+                }
             }
-            StatementKind::Instruction(i) if i.name() == "st" && i.guard.is_none() => {
+            StatementKind::Instruction(i) if i.name() == "st" => {
                 let Some(access) = accesses(i).ok().and_then(|a| a.first().copied()) else { continue };
-                if let Some(Operand::Address(name, place)) = i.operands.first()
-                    && let Some((_, set)) = declared.get_mut(name)
-                    && let Ok(place) = usize::try_from(*place)
-                    && let Some(bytes) = set.get_mut(place..place.saturating_add(access.bytes as usize))
-                {
-                    bytes.fill(true);
+                let Some(Operand::Address(name, offset)) = i.operands.first() else { continue };
+                let Some(found) = stored.get_mut(name.as_ref()) else { continue };
+                if found.first.is_none() {
+                    recent.push(name);
+                    found.first = Some(place);
+                }
+                let offset = u64::try_from(*offset).unwrap_or(u64::MAX);
+                if i.guard.is_none() && offset <= found.whole {
+                    found.whole = found.whole.max(offset + access.bytes);
+                }
+            }
+            StatementKind::Label(_) => {
+                for name in recent.drain(..) {
+                    if let Some(found) = stored.get_mut(name) {
+                        (found.whole, found.first) = (0, None);
+                    }
                 }
             }
             _ => {}
         }
     }
-    declared
-        .into_iter()
-        .filter(|(name, _)| !returned.contains(name))
-        .map(|(name, (found, set))| {
-            let unit = unit(found) as usize;
-            let missing = set.chunks(unit).enumerate().filter(|(_, bytes)| bytes.contains(&false));
-            (name.clone(), missing.map(|(i, _)| (i * unit) as u64).collect())
-        })
-        .collect()
+    cleared.sort_unstable();
+    cleared.dedup();
+    cleared
+}
+
+/// Stores of zero for all of a parameter.
+fn zeros<'t>(at: Position, parameter: &Variable<'t>) -> Vec<Statement<'t>> {
+    let unit = unit(parameter);
+    (0..parameter.size).step_by(unit as usize).map(|place| zero(at, &parameter.name, place, unit)).collect()
 }
 
 /// Stores of zero for all that a function returns.
 pub(crate) fn returns<'t>(body: &Body<'t>) -> Vec<Statement<'t>> {
-    let mut stores = Vec::new();
-    for parameter in &body.function.returns {
-        let unit = unit(parameter);
-        let places = (0..parameter.size).step_by(unit as usize);
-        stores.extend(places.map(|place| zero(parameter.at, &parameter.name, place, unit)));
-    }
-    stores
+    body.function.returns.iter().flat_map(|parameter| zeros(parameter.at, parameter)).collect()
 }
 
-/// Refuses parameters and arguments that are larger than any can be; `total` counts all bytes of a module's.
-pub(crate) fn sizes(body: &Body<'_>, total: &mut u64, reasons: &mut Reasons) {
-    let declared = body.statements.iter().filter_map(|s| match &s.kind {
-        StatementKind::Variable(found) => Some(&**found),
-        _ => None,
-    });
-    for found in body.function.parameters.iter().chain(&body.function.returns).chain(declared) {
-        *total = total.saturating_add(found.size);
-        if found.size > PARAMETER_LIMIT
-            || *total > PARAMETERS_LIMIT
-            || bytes(found.element).is_none_or(|each| each > 8)
-        {
-            let why =
-                format!("a parameter has at most {PARAMETER_LIMIT} bytes, and elements of at most eight");
-            reasons.push(Refused::at(found.at, found.name.to_string(), why).of(body.function.name));
-        }
+/// Refuses parameters and arguments that are larger than any can be.
+pub(crate) fn sizes(body: &Body<'_>, reasons: &mut Reasons) {
+    let function = &body.function;
+    let mut refuse =
+        |at, name: &str, why: String| reasons.push(Refused::at(at, name, why).of(&function.name));
+    if function.returns.len() > 1 {
+        refuse(function.at, &function.name, "a function can return one value".to_owned());
     }
-    for (name, kind) in &body.names {
-        if name.contains('.') || (matches!(kind, Name::Label) && name.starts_with('%')) {
-            reasons.push(
-                Refused::at(body.function.at, name.to_string(), "no name can be so").of(body.function.name),
-            );
+    let limit = if function.entry { PARAMETER_LIMIT } else { ARGUMENT_LIMIT };
+    let own = function.parameters.iter().map(|p| (p, limit));
+    let others = function.returns.iter().chain(&body.arguments).map(|p| (p, ARGUMENT_LIMIT));
+    for (found, limit) in own.chain(others) {
+        if found.size > limit || bytes(found.element).is_none_or(|each| each > 8) {
+            let why = format!("it can have at most {limit} bytes, and elements of at most eight");
+            refuse(found.at, &found.name, why);
         }
     }
 }
@@ -203,8 +190,10 @@ pub(crate) fn order(bodies: &[Body<'_>], reasons: &mut Reasons) -> Vec<usize> {
                 if states[current] == 1 {
                     let why =
                         "the function calls itself, or one that calls it: stacks that grow cannot be fenced";
-                    reasons
-                        .push(Refused::at(body.function.at, body.function.name, why).of(body.function.name));
+                    reasons.push(
+                        Refused::at(body.function.at, body.function.name.to_string(), why)
+                            .of(&body.function.name),
+                    );
                 }
                 continue;
             }

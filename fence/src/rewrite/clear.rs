@@ -1,75 +1,82 @@
 //! Registers hold what an earlier kernel left: each that may be read before it is written is set to zero at the beginning. Not
-//! cleared are registers whose first occurrence writes them, without a predicate, and whose others lie in the same basic block.
+//! cleared are registers whose reads all follow a write without a predicate, in their own block or in the first.
 
 use std::collections::HashMap;
 
 use super::body::{Body, Reasons, made, number, word};
 use super::opcodes::writes_first;
 use crate::read::tree::{Operand, Statement, StatementKind, Word};
+use crate::read::types::bytes;
 use crate::refused::Refused;
+use crate::window::{AT, BASE, LO};
 
-/// What is known of a register so far: its block, and whether it has to be cleared.
+/// What is known of a register so far.
+#[derive(Default)]
 struct Seen {
-    block: usize,
-    cleared: bool,
+    /// The block that wrote it last, without a predicate.
+    written: Option<usize>,
+    /// True if it was written before the first label or branch.
+    early: bool,
+    /// True if it may be read before it is written.
+    leftover: bool,
+    /// How many registers were seen before it.
     place: usize,
 }
 
 /// The statements that clear a function's registers, in the order of their first occurrences.
-pub(crate) fn clears<'t>(
-    body: &Body<'t>,
-    window: &HashMap<&'static str, &'static str>,
-    reasons: &mut Reasons,
-) -> Vec<Statement<'t>> {
+pub(crate) fn clears<'t>(body: &Body<'t>, reasons: &mut Reasons) -> Vec<Statement<'t>> {
     let mut seen: HashMap<&Word<'t>, Seen> = HashMap::new();
-    let mut block = 0;
-    let kind = |word: &Word<'t>| body.types.get(word).copied().or_else(|| window.get(word.as_ref()).copied());
+    let (mut block, mut early) = (0, true);
+    let kind = |word: &Word<'t>| match word.as_ref() {
+        LO => Some(".b32"),
+        AT | BASE => Some(".b64"),
+        _ => body.types.get(word).copied(),
+    };
     for statement in &body.statements {
         let StatementKind::Instruction(i) = &statement.kind else {
-            block +=
-                usize::from(matches!(statement.kind, StatementKind::Label(_) | StatementKind::Table(..)));
+            block += 1;
+            early = false;
             continue;
         };
-        // Reads come first: a register that an instruction reads and writes is read before it is written.
-        let writes = writes_first(i) && i.guard.is_none();
         let (first, rest) = match i.operands.split_first() {
-            Some((first, rest)) if writes => (Some(first), rest),
+            Some((first, rest)) if writes_first(i) => (Some(first), rest),
             _ => (None, i.operands.as_slice()),
         };
-        let guard = i.guard.as_ref().map(|(_, name)| name);
-        let mut reads: Vec<&Word<'t>> = guard.into_iter().collect();
+        // Reads come first: a register that an instruction reads and writes is read before it is written.
+        let mut reads: Vec<&Word<'t>> = i.guard.iter().map(|(_, name)| name).collect();
         rest.iter().for_each(|operand| words(operand, &mut reads));
         let mut written = Vec::new();
         first.iter().for_each(|operand| words(operand, &mut written));
-        let all = reads.into_iter().map(|w| (w, false)).chain(written.into_iter().map(|w| (w, true)));
-        for (word, is_written) in all {
-            if kind(word).is_none() {
-                continue;
-            }
+        let all = reads.into_iter().map(|w| (w, true)).chain(written.into_iter().map(|w| (w, false)));
+        for (word, read) in all.filter(|(w, _)| kind(w).is_some()) {
             let place = seen.len();
-            let entry = seen.entry(word).or_insert(Seen { block, cleared: !is_written, place });
-            entry.cleared |= entry.block != block;
+            let entry = seen.entry(word).or_insert(Seen { place, ..Seen::default() });
+            if read {
+                entry.leftover |= !entry.early && entry.written != Some(block);
+            } else if i.guard.is_none() {
+                entry.written = Some(block);
+                entry.early |= early;
+            }
         }
-        block += usize::from(matches!(i.name(), "bra" | "brx" | "ret" | "exit" | "trap"));
+        early &= !matches!(i.name(), "bra" | "brx");
     }
-    let mut cleared: Vec<(&Word<'t>, Seen)> = seen.into_iter().filter(|(_, s)| s.cleared).collect();
-    cleared.sort_by_key(|(_, s)| s.place);
+    let mut cleared: Vec<(&Word<'t>, usize)> =
+        seen.into_iter().filter(|(_, s)| s.leftover).map(|(w, s)| (w, s.place)).collect();
+    cleared.sort_by_key(|(_, place)| *place);
     let at = body.function.at;
     let mut statements = Vec::with_capacity(cleared.len());
     for (name, _) in cleared {
-        let opcode = match kind(name) {
-            Some(".pred") => "mov.pred",
-            Some(kind) => match crate::read::types::bytes(kind) {
-                Some(2) => "mov.b16",
-                Some(4) => "mov.b32",
-                Some(8) => "mov.b64",
-                _ => {
-                    let why = "the register may be read before it is written, and cannot be cleared: its type is too rare";
-                    reasons.push(Refused::at(at, name.to_string(), why).of(body.function.name));
-                    continue;
-                }
-            },
-            None => continue,
+        let opcode = match kind(name).map(|kind| (kind, bytes(kind))) {
+            Some((".pred", _)) => "mov.pred",
+            Some((_, Some(2))) => "mov.b16",
+            Some((_, Some(4))) => "mov.b32",
+            Some((_, Some(8))) => "mov.b64",
+            _ => {
+                let why = "the register may be read before it is written, and the fence cannot clear one of its type: \
+                           write it first, or use another type";
+                reasons.push(Refused::at(at, name.to_string(), why).of(&body.function.name));
+                continue;
+            }
         };
         statements.push(made(at, opcode, [word(name.clone()), number(0)]));
     }
@@ -84,14 +91,10 @@ fn words<'a, 't>(operand: &'a Operand<'t>, into: &mut Vec<&'a Word<'t>>) {
         | Operand::Minus(w)
         | Operand::Address(w, _) => into.push(w),
         Operand::Pair(a, b) => into.extend([a, b]),
+        // Members are never lists themselves.
         Operand::Vector(members) | Operand::List(members) => {
             for member in members {
-                match member {
-                    Operand::Word(w) | Operand::Sum(w, _) | Operand::Not(w) | Operand::Minus(w) => {
-                        into.push(w)
-                    }
-                    _ => {}
-                }
+                words(member, into);
             }
         }
         Operand::Number(_) | Operand::Absolute(_) => {}

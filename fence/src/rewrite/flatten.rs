@@ -1,35 +1,50 @@
-//! Scopes to one flat list of statements: names of inner scopes are made unique, every name is looked up, labels that nothing
-//! branches to are dropped. Scopes that declare arguments of a call stay.
+//! Scopes to one flat list of statements: names that are declared twice, or look like something else, are made unique, every name
+//! is looked up, labels that nothing branches to are dropped, declarations are moved out of the statements.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use super::body::{Body, Name, Reasons, Symbols};
 use super::write;
-use crate::read::tree::{Function, Operand, Space, Statement, StatementKind, Variable, Word};
+use crate::read::tree::{Function, Operand, Space, Statement, StatementKind, Word};
 use crate::refused::{Position, Refused};
+
+/// Registers of one declaration: what the name begins with, the type, how many there are if they are numbered.
+struct Registers<'t> {
+    stem: Word<'t>,
+    kind: &'t str,
+    count: Option<u64>,
+}
 
 /// What one scope declares, by the name in the source.
 #[derive(Default)]
 struct Scope<'t> {
     number: usize,
-    registers: HashMap<Word<'t>, (&'t str, Option<u64>)>,
-    others: HashMap<Word<'t>, Name>,
-    kept: bool,
+    registers: HashMap<Word<'t>, Registers<'t>>,
+    others: HashMap<Word<'t>, (Word<'t>, Name)>,
 }
 
 /// What a name is.
 enum Found<'t> {
     Register(Word<'t>, &'t str),
     Other(Word<'t>, Name),
-    Module,
+    Module(Word<'t>),
     Special,
     Nothing,
 }
 
-struct Flatten<'a, 't> {
-    symbols: &'a Symbols<'t>,
-    prefix: &'a str,
+/// Names that functions share while they are flattened.
+pub(crate) struct Names<'a, 't> {
+    /// Names outside of functions.
+    pub(crate) symbols: &'a Symbols<'t>,
+    /// What no name of the text contains.
+    pub(crate) prefix: &'a str,
+    /// Names outside of functions that functions moved there.
+    pub(crate) moved: HashSet<Word<'t>>,
+}
+
+struct Flatten<'a, 'b, 't> {
+    names: &'a mut Names<'b, 't>,
     body: Body<'t>,
     scopes: Vec<Scope<'t>>,
     used_labels: HashSet<Word<'t>>,
@@ -37,55 +52,34 @@ struct Flatten<'a, 't> {
     unknown: Option<Word<'t>>,
 }
 
-/// Flattens a function. No name of the module has `prefix` in it.
+/// Flattens a function.
 pub(crate) fn flatten<'t>(
     mut function: Function<'t>,
-    symbols: &Symbols<'t>,
-    prefix: &str,
+    names: &mut Names<'_, 't>,
     reasons: &mut Reasons,
 ) -> Body<'t> {
     let statements = std::mem::take(&mut function.body);
-    let mut names = HashMap::new();
-    for parameter in &function.parameters {
-        names.insert(parameter.name.clone(), Name::Parameter(parameter.size));
-    }
-    for parameter in &function.returns {
-        names.insert(parameter.name.clone(), Name::Return(parameter.size));
-    }
-    let mut scopes = declared(&statements);
-    if let Some(outer) = scopes.first_mut() {
-        for (name, kind) in &names {
-            outer.others.insert(name.clone(), *kind);
-        }
-    }
     let body = Body {
         function,
         registers: Vec::new(),
         types: HashMap::new(),
-        names,
+        names: HashMap::new(),
         locals: Vec::new(),
         shared: Vec::new(),
+        arguments: Vec::new(),
         statements: Vec::new(),
         calls: Vec::new(),
         touches_shared: false,
         loops: false,
     };
-    let mut pass = Flatten {
-        symbols,
-        prefix,
-        body,
-        scopes: Vec::new(),
-        used_labels: HashSet::new(),
-        reasons,
-        unknown: None,
-    };
-    let mut flat = Vec::with_capacity(statements.len());
+    let mut pass =
+        Flatten { names, body, scopes: Vec::new(), used_labels: HashSet::new(), reasons, unknown: None };
+    let scopes = pass.declared(&statements);
     let mut rest = scopes.into_iter();
     pass.scopes.extend(rest.next());
+    let mut flat = Vec::with_capacity(statements.len());
     for statement in statements {
-        if let Some(statement) = pass.statement(statement, &mut rest) {
-            flat.push(statement);
-        }
+        flat.extend(pass.statement(statement, &mut rest));
     }
     let Flatten { mut body, used_labels, .. } = pass;
     flat.retain(|s| !matches!(&s.kind, StatementKind::Label(name) if !used_labels.contains(name)));
@@ -93,80 +87,142 @@ pub(crate) fn flatten<'t>(
     body
 }
 
-/// What each scope declares, in the order in which scopes are opened.
-fn declared<'t>(statements: &[Statement<'t>]) -> Vec<Scope<'t>> {
-    let mut scopes = vec![Scope::default()];
-    let mut open = vec![0];
-    for statement in statements {
-        let current = open.last().copied().unwrap_or(0);
-        let count = scopes.len();
-        let scope = &mut scopes[current];
-        match &statement.kind {
-            StatementKind::Open => {
-                open.push(count);
-                scopes.push(Scope { number: count, ..Scope::default() });
-            }
-            StatementKind::Close => {
-                open.pop();
-            }
-            StatementKind::Label(name) => {
-                scope.others.insert(name.clone(), Name::Label);
-            }
-            StatementKind::Table(name, targets) => {
-                scope.others.insert(name.clone(), Name::Table(targets.len()));
-            }
-            StatementKind::Registers(kind, names) => {
-                scope.registers.extend(names.iter().map(|(name, count)| (name.clone(), (*kind, *count))));
-            }
-            StatementKind::Variable(found) => {
-                let name = match found.space {
-                    Space::Param => Name::Argument(found.size),
-                    Space::Local => Name::Local(0),
-                    _ => Name::Shared,
-                };
-                scope.kept |= found.space == Space::Param && current != 0;
-                scope.others.insert(found.name.clone(), name);
-            }
-            StatementKind::Instruction(_) => {}
-        }
-    }
-    scopes
-}
-
-impl<'t> Flatten<'_, 't> {
+impl<'t> Flatten<'_, '_, 't> {
     fn refuse(&mut self, at: Position, what: impl Into<String>, why: impl Into<String>) {
-        let refused = Refused::at(at, what, why).of(self.body.function.name);
+        let refused = Refused::at(at, what, why).of(&self.body.function.name);
         self.reasons.push(refused);
     }
 
-    /// The statement as it goes on; none for declarations and scopes that vanish.
+    /// What each scope declares, in the order in which scopes are opened; parameters belong to the first.
+    fn declared(&mut self, statements: &[Statement<'t>]) -> Vec<Scope<'t>> {
+        let mut scopes = vec![Scope::default()];
+        let mut open = vec![0];
+        let mut function = std::mem::take(&mut self.body.function.parameters);
+        for parameter in &mut function {
+            parameter.name =
+                self.declare(&mut scopes[0], parameter.at, &parameter.name, Name::Parameter(parameter.size));
+        }
+        self.body.function.parameters = function;
+        let mut returns = std::mem::take(&mut self.body.function.returns);
+        for parameter in &mut returns {
+            parameter.name =
+                self.declare(&mut scopes[0], parameter.at, &parameter.name, Name::Return(parameter.size));
+        }
+        self.body.function.returns = returns;
+        let mut locals = 0;
+        for statement in statements {
+            let current = open.last().copied().unwrap_or(0);
+            let count = scopes.len();
+            let scope = &mut scopes[current];
+            match &statement.kind {
+                StatementKind::Open => {
+                    open.push(count);
+                    scopes.push(Scope { number: count, ..Scope::default() });
+                }
+                StatementKind::Close => {
+                    open.pop();
+                }
+                StatementKind::Label(name) => {
+                    self.declare(scope, statement.at, name, Name::Label);
+                }
+                StatementKind::Table(name, targets) => {
+                    self.declare(scope, statement.at, name, Name::Table(targets.len()));
+                }
+                StatementKind::Registers(kind, names) => {
+                    for (name, count) in names {
+                        self.register(scope, statement.at, name, kind, *count);
+                    }
+                }
+                StatementKind::Variable(found) => {
+                    let kind = match found.space {
+                        Space::Param => Name::Argument(found.size),
+                        Space::Local => Name::Local(locals),
+                        _ => Name::Shared,
+                    };
+                    locals += usize::from(found.space == Space::Local);
+                    self.declare(scope, found.at, &found.name, kind);
+                }
+                StatementKind::Instruction(_) => {}
+            }
+        }
+        scopes
+    }
+
+    /// Gives a name that is no register its place in a scope, and the name that it has from now on.
+    fn declare(&mut self, scope: &mut Scope<'t>, at: Position, name: &Word<'t>, kind: Name) -> Word<'t> {
+        let label = matches!(kind, Name::Label | Name::Table(_));
+        let (fits, mark) =
+            if label { (name.starts_with('$'), "$") } else { (!name.starts_with(['$', '%']), "v") };
+        let mut new = name.clone();
+        let known = self.names.symbols.names.contains_key(name) || self.names.moved.contains(name);
+        if !fits || scope.number != 0 || self.body.names.contains_key(name) || (!label && known) {
+            new = self.renamed(mark, scope.number, name);
+            if kind == Name::Shared && self.names.moved.contains(&new) {
+                new = Cow::Owned(format!("{new}_{}", self.names.moved.len()));
+            }
+        }
+        if kind == Name::Shared {
+            self.names.moved.insert(new.clone());
+        }
+        if scope.others.insert(name.clone(), (new.clone(), kind)).is_some() {
+            self.refuse(at, name.to_string(), "this name is declared twice");
+        }
+        self.body.names.insert(new.clone(), kind);
+        new
+    }
+
+    fn register(
+        &mut self,
+        scope: &mut Scope<'t>,
+        at: Position,
+        name: &Word<'t>,
+        kind: &'t str,
+        count: Option<u64>,
+    ) {
+        if special(name) || special(&format!("{name}.x")) {
+            self.refuse(at, name.to_string(), "a special register is called so: choose another name");
+        }
+        if count.is_some() && name.ends_with(|c: char| c.is_ascii_digit()) {
+            self.refuse(at, name.to_string(), "the name of numbered registers cannot end in a digit");
+        }
+        let fits = name.starts_with('%') && scope.number == 0;
+        let stem = if fits { name.clone() } else { self.renamed("%", scope.number, name) };
+        self.body.registers.push((kind, stem.clone(), count));
+        if scope.registers.insert(name.clone(), Registers { stem, kind, count }).is_some() {
+            self.refuse(at, name.to_string(), "this name is declared twice");
+        }
+    }
+
+    fn renamed(&self, mark: &str, scope: usize, name: &str) -> Word<'t> {
+        let rest = name.trim_start_matches(['%', '$']);
+        Cow::Owned(format!("{mark}{}{scope}_{rest}", self.names.prefix))
+    }
+
+    /// The statement as it goes on; none for declarations and scopes, which vanish.
     fn statement(
         &mut self,
         mut statement: Statement<'t>,
         scopes: &mut impl Iterator<Item = Scope<'t>>,
     ) -> Option<Statement<'t>> {
         let at = statement.at;
-        let scope = self.scopes.last().map_or((0, false), |s| (s.number, s.kept));
         match &mut statement.kind {
             StatementKind::Open => {
-                let scope = scopes.next()?;
-                let kept = scope.kept;
-                self.scopes.push(scope);
-                return kept.then_some(statement);
+                self.scopes.extend(scopes.next());
+                return None;
             }
-            StatementKind::Close => return self.scopes.pop().is_some_and(|s| s.kept).then_some(statement),
+            StatementKind::Close => {
+                self.scopes.pop();
+                return None;
+            }
+            StatementKind::Registers(..) => return None,
             StatementKind::Label(name) => {
-                self.label_in_kept(at, name, scope.1);
-                *name = self.renamed(name, scope.0, '$');
-                if self.body.names.insert(name.clone(), Name::Label).is_some() {
-                    self.refuse(at, name.to_string(), "this name is declared twice");
+                if let Found::Other(new, _) = self.find(name) {
+                    *name = new;
                 }
             }
             StatementKind::Table(name, targets) => {
-                self.label_in_kept(at, name, scope.1);
-                *name = self.renamed(name, scope.0, '$');
-                if self.body.names.insert(name.clone(), Name::Table(targets.len())).is_some() {
-                    self.refuse(at, name.to_string(), "this name is declared twice");
+                if let Found::Other(new, _) = self.find(name) {
+                    *name = new;
                 }
                 for target in targets {
                     match self.find(target) {
@@ -178,14 +234,25 @@ impl<'t> Flatten<'_, 't> {
                     }
                 }
             }
-            StatementKind::Registers(kind, names) => {
-                for (name, count) in std::mem::take(names) {
-                    let name = self.renamed(&name, scope.0, '%');
-                    self.body.registers.push((kind, name, count));
+            StatementKind::Variable(found) => {
+                if let Found::Other(new, _) = self.find(&found.name) {
+                    found.name = new;
                 }
+                if found.initialised || found.size == 0 {
+                    self.refuse(
+                        at,
+                        found.name.to_string(),
+                        "such variables have a size and no initial values",
+                    );
+                }
+                let list = match found.space {
+                    Space::Param => &mut self.body.arguments,
+                    Space::Local => &mut self.body.locals,
+                    _ => &mut self.body.shared,
+                };
+                list.push((**found).clone());
                 return None;
             }
-            StatementKind::Variable(_) => return self.variable(statement, scope.0),
             StatementKind::Instruction(instruction) => {
                 self.unknown = None;
                 if let Some((_, name)) = &mut instruction.guard {
@@ -209,38 +276,6 @@ impl<'t> Flatten<'_, 't> {
             }
         }
         Some(statement)
-    }
-
-    fn label_in_kept(&mut self, at: Position, name: &str, kept: bool) {
-        let used = !name.starts_with("$L__tmp");
-        if (kept || self.scopes.iter().any(|s| s.kept)) && used {
-            self.refuse(at, name, "a label cannot stand where the arguments of a call are put together");
-        }
-    }
-
-    /// A variable of the function; only arguments of calls stay where they are.
-    fn variable(&mut self, mut statement: Statement<'t>, scope: usize) -> Option<Statement<'t>> {
-        let StatementKind::Variable(found) = &mut statement.kind else { return None };
-        found.name = self.renamed(&found.name, scope, 'v');
-        let (at, name) = (found.at, found.name.clone());
-        let kind = match found.space {
-            Space::Param => Name::Argument(found.size),
-            Space::Local => Name::Local(self.body.locals.len()),
-            _ => Name::Shared,
-        };
-        if found.initialised || (found.size == 0) {
-            self.refuse(at, name.to_string(), "such variables have a size and no initial values");
-        }
-        if self.body.names.insert(name.clone(), kind).is_some() {
-            self.refuse(at, name.to_string(), "this name is declared twice");
-        }
-        let list: &mut Vec<Variable<'t>> = match found.space {
-            Space::Param => return Some(statement),
-            Space::Local => &mut self.body.locals,
-            _ => &mut self.body.shared,
-        };
-        list.push((**found).clone());
-        None
     }
 
     fn operand(&mut self, operand: &mut Operand<'t>) {
@@ -279,87 +314,57 @@ impl<'t> Flatten<'_, 't> {
                 }
                 *name = new;
             }
-            Found::Module | Found::Special => {}
+            Found::Module(new) => *name = new,
+            Found::Special => {}
             Found::Nothing => self.unknown = Some(name.clone()),
         }
     }
 
     fn find(&self, name: &Word<'t>) -> Found<'t> {
         for scope in self.scopes.iter().rev() {
-            if let Some((kind, None)) = scope.registers.get(name) {
-                return Found::Register(self.renamed(name, scope.number, '%'), kind);
+            if let Some(Registers { stem, kind, count: None }) = scope.registers.get(name) {
+                return Found::Register(stem.clone(), kind);
             }
-            if let Some(other) = scope.others.get(name) {
-                let mark = if matches!(other, Name::Label | Name::Table(_)) { '$' } else { 'v' };
-                return Found::Other(self.renamed(name, scope.number, mark), *other);
+            if let Some((new, kind)) = scope.others.get(name) {
+                return Found::Other(new.clone(), *kind);
             }
-            if let Some(kind) = in_range(scope, name) {
-                return Found::Register(self.renamed(name, scope.number, '%'), kind);
+            if let Some((new, kind)) = in_range(scope, name) {
+                return Found::Register(new, kind);
             }
         }
-        match self.symbols.names.get(name.as_ref()) {
-            Some(_) => Found::Module,
+        match self.names.symbols.new.get(name) {
+            Some(new) => Found::Module(new.clone()),
             None if special(name) => Found::Special,
             None => Found::Nothing,
         }
     }
-
-    fn renamed(&self, name: &Word<'t>, scope: usize, mark: char) -> Word<'t> {
-        if scope == 0 {
-            return name.clone();
-        }
-        let rest = name.trim_start_matches(['%', '$']);
-        Cow::Owned(format!("{mark}{}{scope}_{rest}", self.prefix))
-    }
 }
 
-/// The type of `%r7` where the scope declares `%r<9>`.
-fn in_range<'t>(scope: &Scope<'t>, name: &str) -> Option<&'t str> {
+/// The new name and the type of `%r7` where the scope declares `%r<9>`.
+fn in_range<'t>(scope: &Scope<'t>, name: &Word<'t>) -> Option<(Word<'t>, &'t str)> {
     let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-    for length in 1..=digits.min(9) {
-        let (stem, number) = name.split_at(name.len() - length);
-        if number.len() > 1 && number.starts_with('0') {
-            continue;
-        }
-        if let Some((kind, Some(count))) = scope.registers.get(stem)
-            && number.parse::<u64>().is_ok_and(|n| n < *count)
-        {
-            return Some(kind);
-        }
+    if digits == 0 {
+        return None;
     }
-    None
+    // The stem does not end in a digit, or its declaration was refused.
+    let (stem, number) = name.split_at(name.len() - digits);
+    let Registers { stem: new, kind, count: Some(count) } = scope.registers.get(stem)? else { return None };
+    let plain = number.len() == 1 || !number.starts_with('0');
+    if !plain || number.parse::<u64>().is_ok_and(|n| n >= *count) || number.len() > 9 {
+        return None;
+    }
+    Some((if new == stem { name.clone() } else { Cow::Owned(format!("{new}{number}")) }, kind))
 }
 
 /// True if the word is a special register, or another word of PTX, that tells a kernel nothing of others' memory.
-fn special(name: &str) -> bool {
+pub(crate) fn special(name: &str) -> bool {
     let (stem, part) = name.split_once('.').unwrap_or((name, ""));
     match stem {
-        "%tid" | "%ntid" | "%ctaid" | "%nctaid" | "%clusterid" | "%nclusterid" | "%cluster_ctaid"
-        | "%cluster_nctaid" => matches!(part, "x" | "y" | "z"),
-        "%laneid"
-        | "%warpid"
-        | "%nwarpid"
-        | "%smid"
-        | "%nsmid"
-        | "%gridid"
-        | "%cluster_ctarank"
-        | "%cluster_nctarank"
-        | "%is_explicit_cluster"
-        | "%lanemask_eq"
-        | "%lanemask_le"
-        | "%lanemask_lt"
-        | "%lanemask_ge"
-        | "%lanemask_gt"
-        | "%clock"
-        | "%clock_hi"
-        | "%clock64"
-        | "%globaltimer"
-        | "%globaltimer_lo"
-        | "%globaltimer_hi"
-        | "%total_smem_size"
-        | "%aggr_smem_size"
-        | "WARP_SZ"
-        | "_" => part.is_empty(),
+        "%tid" | "%ntid" | "%ctaid" | "%nctaid" => matches!(part, "x" | "y" | "z"),
+        "%laneid" | "%warpid" | "%nwarpid" | "%smid" | "%nsmid" | "%cluster_ctarank"
+        | "%cluster_nctarank" | "%lanemask_eq" | "%lanemask_le" | "%lanemask_lt" | "%lanemask_ge"
+        | "%lanemask_gt" | "%clock" | "%clock_hi" | "%clock64" | "%globaltimer" | "%globaltimer_lo"
+        | "%globaltimer_hi" | "%total_smem_size" | "%aggr_smem_size" | "WARP_SZ" | "_" => part.is_empty(),
         _ => false,
     }
 }

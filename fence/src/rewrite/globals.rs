@@ -11,15 +11,15 @@ pub(crate) fn globals(body: &mut Body<'_>, symbols: &Symbols<'_>) {
     let mut fenced = Vec::with_capacity(statements.len() + statements.len() / 4);
     for mut statement in statements {
         if let StatementKind::Instruction(instruction) = &mut statement.kind
-            && let Some(access) = accesses(instruction).ok().and_then(|a| {
-                a.into_iter().find(|a| a.space == Some(Space::Global) || prefetches(instruction.name()))
-            })
+            && let Some(access) = accesses(instruction)
+                .ok()
+                .and_then(|a| a.into_iter().find(|a| a.space == Some(Space::Global)))
         {
             let at = statement.at;
             let operand = &mut instruction.operands[access.operand];
             let (low, mut offset) = match &*operand {
                 Operand::Address(base, offset) => {
-                    let low = match (body.width(base), symbols.names.get(base.as_ref())) {
+                    let low = match (body.width(base), symbols.names.get(base)) {
                         (Some(8), _) => made(at, "cvt.u32.u64", [word(LO), word(base.clone())]),
                         (None, Some(Symbol::Global(place))) => made(at, "mov.b32", [word(LO), number(place)]),
                         _ => made(at, "mov.b32", [word(LO), word(base.clone())]),
@@ -30,7 +30,7 @@ pub(crate) fn globals(body: &mut Body<'_>, symbols: &Symbols<'_>) {
                 _ => continue,
             };
             fenced.push(low);
-            if offset != 0 && (access.bulk || i32::try_from(offset).is_err()) {
+            if i32::try_from(offset).is_err() {
                 fenced.push(made(at, "add.u32", [word(LO), word(LO), number(offset as u32)]));
                 offset = 0;
             }
@@ -40,10 +40,6 @@ pub(crate) fn globals(body: &mut Body<'_>, symbols: &Symbols<'_>) {
         fenced.push(statement);
     }
     body.statements = fenced;
-}
-
-fn prefetches(name: &str) -> bool {
-    name == "prefetchu"
 }
 
 /// The statement that puts the window's high half above what is in the low one.

@@ -22,7 +22,7 @@ pub(crate) fn locals(body: &mut Body<'_>, reasons: &mut Reasons) {
         if let StatementKind::Instruction(i) = &mut statement.kind {
             let text = i.clone();
             let mut refuse = |why: &str| {
-                reasons.push(Refused::at(at, write::instruction(&text), why).of(body.function.name))
+                reasons.push(Refused::at(at, write::instruction(&text), why).of(&body.function.name))
             };
             if let Some(access) =
                 accesses(i).ok().and_then(|a| a.into_iter().find(|a| a.space == Some(Space::Local)))
@@ -115,7 +115,7 @@ fn merge(body: &mut Body<'_>, reasons: &mut Reasons) -> HashMap<String, u64> {
     let size = end.next_multiple_of(8);
     if end > LOCAL_LIMIT {
         let why = format!("local arrays of a function can have {LOCAL_LIMIT} bytes together");
-        reasons.push(Refused::at(first.at, first.name.to_string(), why).of(body.function.name));
+        reasons.push(Refused::at(first.at, first.name.to_string(), why).of(&body.function.name));
     }
     let one = Variable { align: Some(align), element: ".b8", size, array: true, ..first.clone() };
     for found in &body.locals {

@@ -19,10 +19,11 @@ mod opcodes;
 mod origins;
 mod parameters;
 mod shared;
+mod simplify;
 mod variables;
 mod write;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt::Write;
 
 pub use variables::Variable;
@@ -31,10 +32,11 @@ use crate::read::tree::{Module, Operand, Space};
 use crate::read::{self, BEGINNING};
 use crate::refused::Refused;
 use crate::window::{
-    AT, BASE, CLEARING_TARGET, CLEARING_VERSION, FUEL, FUEL_LEFT, GROWTH_LIMIT, HI, LO, OLDEST_TARGET, OUT,
+    CLEARING_TARGET, CLEARING_VERSION, FUEL, FUEL_LEFT, GROWTH_LIMIT, HI, NEWEST_VERSION, OLDEST_TARGET,
     WINDOW,
 };
 use body::{Body, Reasons, Symbols, made, number, word};
+use flatten::Names;
 
 /// A module that was fenced.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,19 +72,21 @@ fn fence_or_reasons(text: &str) -> Result<Fenced, Vec<Refused>> {
     let mut reasons = Reasons::default();
     let sm = target(&module, &mut reasons);
     let mut symbols = Symbols::default();
-    let (mut variables, variables_bytes) = variables::place(&module, &mut symbols, &mut reasons);
+    let prefix = unused(text);
+    let (mut variables, variables_bytes) = variables::place(&mut module, &mut symbols, &prefix, &mut reasons);
     if reasons.list.is_empty() {
         variables::initialise(&mut module, &symbols, &mut variables, &mut reasons);
     }
-    let prefix = unused(text);
     let functions = std::mem::take(&mut module.functions);
+    let mut names = Names { symbols: &symbols, prefix: &prefix, moved: HashSet::new() };
     let mut bodies: Vec<Body<'_>> =
-        functions.into_iter().map(|f| flatten::flatten(f, &symbols, &prefix, &mut reasons)).collect();
-    let mut bytes = 0;
+        functions.into_iter().map(|f| flatten::flatten(f, &mut names, &mut reasons)).collect();
     for body in &mut bodies {
         parameters::parameters(body);
-        calls::sizes(body, &mut bytes, &mut reasons);
+        calls::sizes(body, &mut reasons);
         allow::allow(body, &symbols, &mut reasons);
+        simplify::simplify(body, &prefix);
+        simplify::tables(body, &prefix, &mut reasons);
     }
     origins::origins(&mut bodies, &symbols, &mut reasons);
     for body in &mut bodies {
@@ -97,7 +101,7 @@ fn fence_or_reasons(text: &str) -> Result<Fenced, Vec<Refused>> {
     for body in &mut bodies {
         globals::globals(body, &symbols);
         calls::calls(body, &symbols);
-        fuel::fuel(body, &mut reasons);
+        fuel::fuel(body);
     }
     let order = calls::order(&bodies, &mut reasons);
     // Callees stand before their callers.
@@ -107,6 +111,8 @@ fn fence_or_reasons(text: &str) -> Result<Fenced, Vec<Refused>> {
     }
     let clearing = bodies.iter().any(|b| b.function.entry && b.touches_shared);
     let mut out = String::with_capacity(text.len() * 2);
+    let moved: Vec<_> = bodies.iter_mut().flat_map(|b| std::mem::take(&mut b.shared)).collect();
+    module.variables.extend(moved);
     header(&mut out, &module, sm, clearing);
     for i in order {
         let body = &mut bodies[i];
@@ -114,20 +120,12 @@ fn fence_or_reasons(text: &str) -> Result<Fenced, Vec<Refused>> {
         if !reasons.list.is_empty() {
             continue;
         }
-        let mut declared = vec![
-            ".reg .b32 %pappus_hi, %pappus_lo, %pappus_fuel;",
-            ".reg .b64 %pappus_at, %pappus_base;",
-            ".reg .pred %pappus_out;",
-        ];
-        if body.function.entry && body.touches_shared {
-            declared.push(shared::REGISTERS);
-        }
-        write::function(&mut out, body, &declared, WINDOW);
+        write::function(&mut out, body, &DECLARED, WINDOW);
         body.statements = Vec::new();
         if out.len() > GROWTH_LIMIT * text.len() + (1 << 20) {
             reasons.push(Refused::at(
                 body.function.at,
-                body.function.name,
+                body.function.name.to_string(),
                 "the fenced text would be too long",
             ));
         }
@@ -136,7 +134,7 @@ fn fence_or_reasons(text: &str) -> Result<Fenced, Vec<Refused>> {
         return Err(reasons.list);
     }
     let clears = bodies.iter().filter(|b| b.function.entry && b.touches_shared);
-    let clearing = clears.map(|b| b.function.name.to_owned()).collect();
+    let clearing = clears.map(|b| b.function.name.to_string()).collect();
     Ok(Fenced { text: out, variables, variables_bytes, clearing })
 }
 
@@ -149,6 +147,14 @@ fn target(module: &Module<'_>, reasons: &mut Reasons) -> u32 {
             "only modules for sm_{OLDEST_TARGET} and later can be fenced: compile it for a later target"
         );
         reasons.push(Refused::at(BEGINNING, format!(".target {}", module.target), why));
+    }
+    if module.version > NEWEST_VERSION {
+        let (major, minor) = NEWEST_VERSION;
+        let what = format!(".version {}.{}", module.version.0, module.version.1);
+        let why = format!(
+            "only PTX up to version {major}.{minor} can be fenced: ask the compiler for an older one"
+        );
+        reasons.push(Refused::at(BEGINNING, what, why));
     }
     sm
 }
@@ -184,28 +190,34 @@ fn header(out: &mut String, module: &Module<'_>, sm: u32, clearing: bool) {
     }
 }
 
+/// What every function declares first.
+const DECLARED: [&str; 3] = [
+    ".reg .b32 %pappus_hi, %pappus_lo, %pappus_fuel, %pappus_step, %pappus_end;",
+    ".reg .b64 %pappus_at, %pappus_base;",
+    ".reg .pred %pappus_out;",
+];
+
 /// Puts in front of a function's statements what has to be done first.
 fn begin(body: &mut Body<'_>, reasons: &mut Reasons) {
     let at = body.function.at;
     let mut first = vec![made(at, "ld.param.b32", [word(HI), Operand::Address(WINDOW.into(), 0)])];
     if body.loops {
         first.push(made(at, "mov.b32", [word(FUEL_LEFT), number(FUEL)]));
-        if !body.function.entry {
-            first.extend(fuel::stop(at));
-        }
     }
-    let own = HashMap::from([(LO, ".b32"), (AT, ".b64"), (BASE, ".b64"), (OUT, ".pred")]);
-    first.extend(clear::clears(body, &own, reasons));
-    first.extend(calls::returns(body));
+    if !body.function.entry && (body.loops || !body.calls.is_empty()) {
+        first.extend(fuel::stop(at));
+    }
+    if body.function.entry && body.touches_shared {
+        first.extend(shared::clear(at));
+    }
     for array in &body.locals {
         let places = (0..array.size).step_by(8);
         // Sizes are at most LOCAL_LIMIT, or the module is refused.
         let target = |place| Operand::Address(array.name.clone(), place as i64);
         first.extend(places.take(1 << 10).map(|place| made(at, "st.local.b64", [target(place), number(0)])));
     }
-    if body.function.entry && body.touches_shared {
-        first.extend(shared::clear(at));
-    }
+    first.extend(clear::clears(body, reasons));
+    first.extend(calls::returns(body));
     first.append(&mut body.statements);
     body.statements = first;
 }

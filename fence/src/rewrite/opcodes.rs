@@ -2,105 +2,110 @@
 
 use crate::read::tree::{Instruction, Operand};
 
-/// Instructions that touch registers only, whatever their modifiers.
-const REGISTERS: &[&str] = &[
-    "abs",
-    "activemask",
-    "add",
-    "addc",
-    "and",
-    "bfe",
-    "bfi",
-    "bfind",
-    "bmsk",
-    "brev",
-    "clz",
-    "cnot",
-    "copysign",
-    "cos",
-    "cvt",
-    "div",
-    "dp2a",
-    "dp4a",
-    "elect",
-    "ex2",
-    "fma",
-    "fns",
-    "lg2",
-    "lop3",
-    "mad",
-    "mad24",
-    "madc",
-    "match",
-    "max",
-    "min",
-    "mma",
-    "mov",
-    "movmatrix",
-    "mul",
-    "mul24",
-    "neg",
-    "not",
-    "or",
-    "popc",
-    "prmt",
-    "rcp",
-    "redux",
-    "rem",
-    "rsqrt",
-    "sad",
-    "selp",
-    "set",
-    "setp",
-    "shf",
-    "shfl",
-    "shl",
-    "shr",
-    "sin",
-    "slct",
-    "sqrt",
-    "sub",
-    "subc",
-    "szext",
-    "tanh",
-    "testp",
-    "vote",
-    "xor",
-];
+/// True if the instruction touches registers only, whatever its modifiers.
+fn computes(name: &str) -> bool {
+    matches!(
+        name,
+        "abs"
+            | "activemask"
+            | "add"
+            | "addc"
+            | "and"
+            | "bfe"
+            | "bfi"
+            | "bfind"
+            | "bmsk"
+            | "brev"
+            | "clz"
+            | "cnot"
+            | "copysign"
+            | "cos"
+            | "cvt"
+            | "div"
+            | "dp2a"
+            | "dp4a"
+            | "elect"
+            | "ex2"
+            | "fma"
+            | "fns"
+            | "lg2"
+            | "lop3"
+            | "mad"
+            | "mad24"
+            | "madc"
+            | "match"
+            | "max"
+            | "min"
+            | "mma"
+            | "mov"
+            | "movmatrix"
+            | "mul"
+            | "mul24"
+            | "neg"
+            | "not"
+            | "or"
+            | "popc"
+            | "prmt"
+            | "rcp"
+            | "redux"
+            | "rem"
+            | "rsqrt"
+            | "sad"
+            | "selp"
+            | "set"
+            | "setp"
+            | "shf"
+            | "shfl"
+            | "shl"
+            | "shr"
+            | "sin"
+            | "slct"
+            | "sqrt"
+            | "sub"
+            | "subc"
+            | "szext"
+            | "tanh"
+            | "testp"
+            | "vote"
+            | "xor"
+    )
+}
 
-/// Instructions that other passes look at more closely, or that only wait or end.
-const OTHERS: &[&str] = &[
-    "applypriority",
-    "atom",
-    "bar",
-    "barrier",
-    "bra",
-    "brx",
-    "call",
-    "cp",
-    "createpolicy",
-    "cvta",
-    "discard",
-    "exit",
-    "fence",
-    "isspacep",
-    "ld",
-    "ldmatrix",
-    "ldu",
-    "mbarrier",
-    "membar",
-    "nanosleep",
-    "prefetch",
-    "prefetchu",
-    "red",
-    "ret",
-    "setmaxnreg",
-    "st",
-    "stmatrix",
-    "trap",
-    "wgmma",
-    "wmma",
-];
+/// True if other passes look at the instruction more closely, or if it only waits or ends.
+fn others(name: &str) -> bool {
+    matches!(
+        name,
+        "applypriority"
+            | "atom"
+            | "bar"
+            | "barrier"
+            | "bra"
+            | "brx"
+            | "call"
+            | "cp"
+            | "createpolicy"
+            | "cvta"
+            | "discard"
+            | "exit"
+            | "fence"
+            | "ld"
+            | "ldmatrix"
+            | "ldu"
+            | "mbarrier"
+            | "membar"
+            | "nanosleep"
+            | "prefetch"
+            | "prefetchu"
+            | "red"
+            | "ret"
+            | "setmaxnreg"
+            | "st"
+            | "stmatrix"
+            | "trap"
+            | "wgmma"
+            | "wmma"
+    )
+}
 
 /// Why an instruction is refused by its opcode; none for one that is admitted so far.
 pub(crate) fn refusal(instruction: &Instruction<'_>) -> Option<&'static str> {
@@ -108,13 +113,13 @@ pub(crate) fn refusal(instruction: &Instruction<'_>) -> Option<&'static str> {
     if instruction.opcode.contains("::cluster") {
         return Some("memory of other blocks of a cluster cannot be fenced: use `.shared::cta`");
     }
-    if REGISTERS.contains(&name) {
+    if computes(name) {
         let lanes = matches!(name, "shfl" | "vote");
         return (lanes && !instruction.has("sync"))
             .then_some("write it with `.sync` and a mask of its lanes");
     }
     let has = |modifier| instruction.has(modifier);
-    if OTHERS.contains(&name) {
+    if others(name) {
         return match name {
             "barrier" if has("cluster") => Some("clusters cannot be fenced"),
             "createpolicy" if !has("fractional") => {
@@ -123,8 +128,9 @@ pub(crate) fn refusal(instruction: &Instruction<'_>) -> Option<&'static str> {
             "cvta" if has("param") || instruction.opcode.contains("param::") => {
                 Some("the address of a parameter cannot be fenced: load the parameter with `ld.param`")
             }
+            "cp" if has("bulk") => Some("bulk copies cannot be fenced: copy with `cp.async`"),
             "fence" | "cp" | "prefetch" if instruction.opcode.contains("tensormap") || has("tensor") => {
-                Some("tensor maps cannot be fenced: copy with `cp.async` or `cp.async.bulk`")
+                Some("tensor maps cannot be fenced: copy with `cp.async`")
             }
             "brx" if !has("idx") => Some("only `brx.idx` with a table can be fenced"),
             _ => None,
@@ -139,7 +145,8 @@ pub(crate) fn refusal(instruction: &Instruction<'_>) -> Option<&'static str> {
         }
         "mapa" | "getctarank" | "clusterlaunchcontrol" => "clusters cannot be fenced",
         "multimem" => "memory of several devices cannot be fenced",
-        "tensormap" => "tensor maps cannot be fenced: copy with `cp.async` or `cp.async.bulk`",
+        "tensormap" => "tensor maps cannot be fenced: copy with `cp.async`",
+        "isspacep" => "an instruction cannot ask which memory an address is of: use `ld.global` or the like",
         "griddepcontrol" => "launches that overlap cannot be fenced",
         "tcgen05" => "tensor memory cannot be fenced yet",
         "brkpt" | "pmevent" => "instructions for debuggers cannot be fenced",

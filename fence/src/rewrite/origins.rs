@@ -134,8 +134,7 @@ impl<'t> Graph<'t> {
                 self.join(f, &from, &to, if narrow { Way::Narrow } else { Way::Copy });
                 let global = |o: &Operand<'t>| match o {
                     Operand::Word(w) | Operand::Sum(w, _) => {
-                        matches!(symbols.names.get(w.as_ref()), Some(Symbol::Global(_)))
-                            && !body.names.contains_key(w)
+                        matches!(symbols.names.get(w), Some(Symbol::Global(_))) && !body.names.contains_key(w)
                     }
                     _ => false,
                 };
@@ -179,7 +178,9 @@ impl<'t> Graph<'t> {
     /// What a call gives flows into parameters, what the function returns flows back.
     fn call(&mut self, f: usize, bodies: &[Body<'t>], symbols: &Symbols<'t>, i: &Instruction<'t>) {
         let Some((returned, callee, given)) = call_parts(&i.operands) else { return };
-        let Some(Symbol::Function(callee)) = symbols.names.get(callee) else { return };
+        let Some(Symbol::Function(callee)) = symbols.names.get(&Word::from(callee.to_owned())) else {
+            return;
+        };
         let Some(body) = bodies.get(*callee) else { return };
         let pairs = |a: &[Operand<'t>], b: &[crate::read::tree::Variable<'t>]| -> Vec<(Word<'t>, Word<'t>)> {
             let names =
@@ -254,7 +255,7 @@ impl<'t> Graph<'t> {
                     }
                     other => {
                         let refused = Refused::at(at, write::instruction(i), why(other));
-                        reasons.push(refused.of(body.function.name));
+                        reasons.push(refused.of(&body.function.name));
                     }
                 }
             }
@@ -298,9 +299,6 @@ fn why(origins: u8) -> &'static str {
 
 /// Puts a space into an opcode, behind the words that stand before it.
 fn insert(instruction: &mut Instruction<'_>, space: &str) {
-    if instruction.name() == "prefetchu" {
-        return;
-    }
     let before =
         ["weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys"];
     let mut place = instruction.name().len();

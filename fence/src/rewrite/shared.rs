@@ -7,12 +7,8 @@ use crate::read::tree::{Operand, Statement, StatementKind};
 use crate::refused::Position;
 use crate::window::{LO, OUT};
 
-/// The registers that clearing needs besides the fence's others.
-pub(crate) const REGISTERS: &str = ".reg .b32 %pappus_step, %pappus_end, %pappus_part;";
-
 const STEP: &str = "%pappus_step";
 const END: &str = "%pappus_end";
-const PART: &str = "%pappus_part";
 
 /// True if the function itself can reach shared memory.
 pub(crate) fn touches(body: &Body<'_>, symbols: &Symbols<'_>) -> bool {
@@ -33,41 +29,38 @@ pub(crate) fn touches(body: &Body<'_>, symbols: &Symbols<'_>) -> bool {
     })
 }
 
-/// The statements that clear: each thread writes every n-th word, n threads in the block.
+/// The statements that clear: each thread writes every n-th 16 bytes, n threads in the block. Behind the fence `wgmma` sees them.
 pub(crate) fn clear<'t>(at: Position) -> Vec<Statement<'t>> {
     let read = |register, special: &'static str| made(at, "mov.u32", [word(register), word(special)]);
-    let step =
-        |opcode, register: &'static str| made(at, opcode, [word(register), word(register), word(PART)]);
-    let times = |register: &'static str| step("mul.lo.u32", register);
-    let plus = |register: &'static str| step("add.u32", register);
-    let words = |register: &'static str| made(at, "shl.b32", [word(register), word(register), number(2)]);
+    let add = || made(at, "mad.lo.u32", [word(LO), word(LO), word(STEP), word(END)]);
+    let times = || made(at, "mul.lo.u32", [word(STEP), word(STEP), word(END)]);
+    let sixteens = |register: &'static str| made(at, "shl.b32", [word(register), word(register), number(4)]);
+    let zeros = Operand::Vector(vec![number(0), number(0), number(0), number(0)]);
     vec![
-        read(END, "%total_smem_size"),
-        read(PART, "%reserved_smem_offset_end"),
-        plus(END),
-        read(STEP, "%ntid.x"),
-        read(PART, "%ntid.y"),
-        times(STEP),
-        read(PART, "%ntid.z"),
-        times(STEP),
-        words(STEP),
         read(LO, "%tid.z"),
-        read(PART, "%ntid.y"),
-        times(LO),
-        read(PART, "%tid.y"),
-        plus(LO),
-        read(PART, "%ntid.x"),
-        times(LO),
-        read(PART, "%tid.x"),
-        plus(LO),
-        words(LO),
+        read(STEP, "%ntid.y"),
+        read(END, "%tid.y"),
+        add(),
+        read(STEP, "%ntid.x"),
+        read(END, "%tid.x"),
+        add(),
+        sixteens(LO),
+        read(END, "%ntid.y"),
+        times(),
+        read(END, "%ntid.z"),
+        times(),
+        sixteens(STEP),
+        read(END, "%aggr_smem_size"),
+        made(at, "add.u32", [word(END), word(END), number(127)]),
+        made(at, "and.b32", [word(END), word(END), number(-128)]),
         label(at, "$pappus_zero"),
         made(at, "setp.ge.u32", [word(OUT), word(LO), word(END)]),
         guarded(made(at, "bra", [word("$pappus_zeroed")])),
-        made(at, "st.shared.u32", [Operand::Address(LO.into(), 0), number(0)]),
+        made(at, "st.shared.v4.b32", [Operand::Address(LO.into(), 0), zeros]),
         made(at, "add.u32", [word(LO), word(LO), word(STEP)]),
-        made(at, "bra", [word("$pappus_zero")]),
+        made(at, "bra.uni", [word("$pappus_zero")]),
         label(at, "$pappus_zeroed"),
+        made(at, "fence.proxy.async.shared::cta", []),
         made(at, "bar.sync", [number(0)]),
     ]
 }

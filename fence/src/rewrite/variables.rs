@@ -3,9 +3,9 @@
 
 use super::body::{Body, Reasons, Symbol, Symbols, number};
 use crate::read::integer;
-use crate::read::tree::{Initial, Module, Operand, Space, StatementKind, Variable as Declared};
+use crate::read::tree::{Initial, Module, Operand, Space, StatementKind, Variable as Declared, Word};
 use crate::read::types::bytes;
-use crate::refused::Refused;
+use crate::refused::{Position, Refused};
 use crate::window::{VARIABLES_BEGIN, VARIABLES_LIMIT};
 
 /// A variable of a module, in the window.
@@ -23,25 +23,35 @@ pub struct Variable {
     pub align: u64,
 }
 
-/// All variables' places, and the bytes from [`VARIABLES_BEGIN`] to the end of the last.
+/// All variables' places, and the bytes from [`VARIABLES_BEGIN`] to the end of the last; every name of the module is known then.
 pub(crate) fn place<'t>(
-    module: &Module<'t>,
+    module: &mut Module<'t>,
     symbols: &mut Symbols<'t>,
+    prefix: &str,
     reasons: &mut Reasons,
 ) -> (Vec<Variable>, u64) {
     let mut placed = Vec::new();
     let mut end = u64::from(VARIABLES_BEGIN);
-    let names = module.functions.iter().enumerate().map(|(i, f)| (f.name, f.at, Symbol::Function(i)));
-    for (name, at, symbol) in names {
-        if symbols.names.insert(name, symbol).is_some() {
-            reasons.push(Refused::at(at, name, "this name is declared twice"));
+    for (i, function) in module.functions.iter_mut().enumerate() {
+        // The driver's compiler has functions of its own whose names begin so.
+        let built_in = function.name.starts_with("__");
+        if function.entry && (built_in || function.name.starts_with('$')) {
+            let why = "a kernel's name begins with a letter or one underscore";
+            reasons.push(Refused::at(function.at, function.name.to_string(), why));
+        }
+        if let Some(new) =
+            add(symbols, function.at, &function.name, Symbol::Function(i), built_in, prefix, reasons)
+        {
+            function.name = new;
         }
     }
     for declared in &module.declared {
-        symbols.names.entry(declared.name).or_insert(Symbol::Declared);
+        if !symbols.new.contains_key(&declared.name) {
+            symbols.names.insert(declared.name.clone(), Symbol::Declared);
+            symbols.new.insert(declared.name.clone(), declared.name.clone());
+        }
     }
-    for found in &module.variables {
-        let std::borrow::Cow::Borrowed(name) = found.name else { continue };
+    for found in &mut module.variables {
         let symbol = match found.space {
             Space::Global => {
                 let align = found.align.or(bytes(found.element)).unwrap_or(1).max(1);
@@ -54,19 +64,13 @@ pub(crate) fn place<'t>(
                     let why = format!(
                         "the module's variables have more than {most} MiB: pass large ones as parameters"
                     );
-                    reasons.push(Refused::at(found.at, name, why));
+                    reasons.push(Refused::at(found.at, found.name.to_string(), why));
                     continue;
                 };
                 end = next;
                 // Below VARIABLES_BEGIN + VARIABLES_LIMIT, which is below 2^32.
-                let offset = offset as u32;
-                placed.push(Variable {
-                    name: name.to_owned(),
-                    offset,
-                    bytes: Vec::new(),
-                    size: found.size,
-                    align,
-                });
+                let (name, offset) = (found.name.to_string(), offset as u32);
+                placed.push(Variable { name, offset, bytes: Vec::new(), size: found.size, align });
                 Symbol::Global(offset)
             }
             Space::Const => Symbol::Const,
@@ -74,13 +78,38 @@ pub(crate) fn place<'t>(
         };
         let external = found.linkage.contains(&".extern");
         if external != (found.size == 0) || (external && found.space != Space::Shared) {
-            reasons.push(Refused::at(found.at, name, "the variable is not defined in this module"));
+            reasons.push(Refused::at(
+                found.at,
+                found.name.to_string(),
+                "the variable is not defined in this module",
+            ));
         }
-        if symbols.names.insert(name, symbol).is_some() {
-            reasons.push(Refused::at(found.at, name, "this name is declared twice"));
+        if let Some(new) = add(symbols, found.at, &found.name, symbol, false, prefix, reasons) {
+            found.name = new;
         }
     }
     (placed, end - u64::from(VARIABLES_BEGIN))
+}
+
+/// Makes a name known; gives the one it has from now on.
+fn add<'t>(
+    symbols: &mut Symbols<'t>,
+    at: Position,
+    name: &Word<'t>,
+    symbol: Symbol,
+    rename: bool,
+    prefix: &str,
+    reasons: &mut Reasons,
+) -> Option<Word<'t>> {
+    let rename = rename || name.starts_with('$');
+    let new =
+        if rename { format!("v{prefix}_{}", name.trim_start_matches('$')).into() } else { name.clone() };
+    symbols.names.insert(new.clone(), symbol);
+    if symbols.new.insert(name.clone(), new.clone()).is_some() {
+        reasons.push(Refused::at(at, name.to_string(), "this name is declared twice"));
+        return None;
+    }
+    Some(new)
 }
 
 /// Fills in initial bytes of variables, and makes numbers of addresses in constants.
@@ -118,7 +147,8 @@ pub(crate) fn initialise(
 fn addresses(found: &mut Declared<'_>, symbols: &Symbols<'_>, reasons: &mut Reasons) {
     for value in &mut found.initial {
         let Initial::Address { at, name, offset, mask } = value else { continue };
-        let Some(Symbol::Global(begin)) = symbols.names.get(name) else {
+        let Some(Symbol::Global(begin)) = symbols.new.get(*name).and_then(|new| symbols.names.get(new))
+        else {
             let why = "only addresses of variables in global memory can be initial values";
             reasons.push(Refused::at(*at, *name, why));
             continue;
@@ -194,11 +224,8 @@ pub(crate) fn numbers(body: &mut Body<'_>, symbols: &Symbols<'_>) {
             if body.types.contains_key(word) || body.names.contains_key(word) {
                 continue;
             }
-            if let Some(Symbol::Global(offset)) = symbols.names.get(word.as_ref()) {
+            if let Some(Symbol::Global(offset)) = symbols.names.get(word) {
                 *operand = number(u64::from(*offset).wrapping_add_signed(added));
-                if instruction.opcode.starts_with("cvta") {
-                    instruction.opcode = "mov.u64".into();
-                }
             }
         }
     }

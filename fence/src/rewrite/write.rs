@@ -92,54 +92,36 @@ pub(crate) fn variable(out: &mut String, space: &str, variable: &Variable<'_>) {
 fn statement(out: &mut String, statement: &Statement<'_>) {
     match &statement.kind {
         StatementKind::Label(name) => {
-            let _ = writeln!(out, "{name}:");
-            return;
-        }
-        StatementKind::Table(name, targets) => {
-            let _ = writeln!(out, "{name}:\n\t.branchtargets {};", targets.join(", "));
-            return;
-        }
-        StatementKind::Open => out.push_str("\t{"),
-        StatementKind::Close => out.push_str("\t}"),
-        StatementKind::Registers(kind, names) => {
-            let _ = write!(out, "\t.reg {kind} ");
-            registers(out, names.iter().map(|(name, count)| (name.as_ref(), *count)));
-        }
-        StatementKind::Variable(found) => {
-            out.push('\t');
-            variable(out, ".param", found);
-            out.push(';');
+            out.push_str(name);
+            out.push_str(":\n");
         }
         StatementKind::Instruction(instruction) => {
             out.push('\t');
             write_instruction(out, instruction);
-            out.push(';');
+            out.push_str(";\n");
         }
+        // Other passes have taken these out.
+        _ => {}
     }
-    out.push('\n');
-}
-
-fn registers<'a>(out: &mut String, names: impl Iterator<Item = (&'a str, Option<u64>)>) {
-    for (i, (name, count)) in names.enumerate() {
-        out.push_str(if i == 0 { "" } else { ", " });
-        out.push_str(name);
-        if let Some(count) = count {
-            let _ = write!(out, "<{count}>");
-        }
-    }
-    out.push(';');
 }
 
 /// Writes a function: `declared` stands in front of its own declarations, line by line.
 pub(crate) fn function(out: &mut String, body: &Body<'_>, declared: &[&str], window: &str) {
     let function = &body.function;
     out.push_str(if function.entry { "\n.visible .entry " } else { "\n.func " });
-    if !function.returns.is_empty() {
-        parameters(out, &function.returns, None);
-        out.push(' ');
+    for found in &function.returns {
+        out.push('(');
+        variable(out, ".param", found);
+        out.push_str(") ");
     }
-    out.push_str(function.name);
-    parameters(out, &function.parameters, Some(window));
+    out.push_str(&function.name);
+    out.push('(');
+    for parameter in &function.parameters {
+        out.push_str("\n\t");
+        variable(out, ".param", parameter);
+        out.push(',');
+    }
+    let _ = write!(out, "\n\t.param .b32 {window}\n)");
     for directive in &function.directives {
         let _ = write!(out, "\n{directive}");
     }
@@ -148,11 +130,12 @@ pub(crate) fn function(out: &mut String, body: &Body<'_>, declared: &[&str], win
         let _ = writeln!(out, "\t{line}");
     }
     for (kind, name, count) in &body.registers {
-        let _ = write!(out, "\t.reg {kind} ");
-        registers(out, std::iter::once((name.as_ref(), *count)));
-        out.push('\n');
+        let _ = match count {
+            Some(count) => writeln!(out, "\t.reg {kind} {name}<{count}>;"),
+            None => writeln!(out, "\t.reg {kind} {name};"),
+        };
     }
-    for (space, list) in [(".local", &body.locals), (".shared", &body.shared)] {
+    for (space, list) in [(".local", &body.locals), (".param", &body.arguments)] {
         for found in list {
             out.push('\t');
             variable(out, space, found);
@@ -163,16 +146,4 @@ pub(crate) fn function(out: &mut String, body: &Body<'_>, declared: &[&str], win
         statement(out, found);
     }
     out.push_str("}\n");
-}
-
-fn parameters(out: &mut String, list: &[Variable<'_>], last: Option<&str>) {
-    out.push('(');
-    for (i, parameter) in list.iter().enumerate() {
-        out.push_str(if i == 0 { "\n\t" } else { ",\n\t" });
-        variable(out, ".param", parameter);
-    }
-    if let Some(last) = last {
-        let _ = write!(out, "{}\n\t.param .b32 {last}", if list.is_empty() { "" } else { "," });
-    }
-    out.push_str("\n)");
 }
