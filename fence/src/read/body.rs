@@ -49,6 +49,10 @@ pub(super) fn body<'t>(cursor: &mut Cursor<'t>) -> Result<Vec<Statement<'t>>, Re
                 if cursor.eat(".branchtargets") {
                     StatementKind::Table(name.into(), targets(cursor)?)
                 } else {
+                    // The call that names it is refused with its place.
+                    if cursor.is(".callprototype") || cursor.is(".calltargets") {
+                        cursor.skip_to(";")?;
+                    }
                     StatementKind::Label(name.into())
                 }
             }
@@ -80,7 +84,6 @@ fn directive<'t>(
                 statements.push(Statement { at: found.at, kind: StatementKind::Variable(Box::new(found)) });
             }
         }
-        ".callprototype" | ".calltargets" => return refuse("functions cannot be called through a register"),
         ".global" | ".const" => return refuse("declare the variable outside of the function"),
         _ => return refuse("this directive is not known to the fence"),
     }

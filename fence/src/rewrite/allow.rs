@@ -145,17 +145,21 @@ fn control(body: &Body<'_>, symbols: &Symbols<'_>, instruction: &Instruction<'_>
             _ => false,
         },
         _ => {
+            let through = |o: &Operand<'_>| matches!(o, Operand::Word(w) if body.is_register(w));
+            if operands.iter().any(through) {
+                return Some("functions cannot be called through a register".to_owned());
+            }
             let Some((_, callee, _)) = call_parts(operands) else {
                 return Some("the fence does not know this form of call".to_owned());
             };
             match symbols.names.get(&Word::from(callee)) {
-                Some(Symbol::Function(_)) if !body.is_register(callee) => {}
+                Some(Symbol::Function(_)) => {}
                 Some(Symbol::Declared) => {
                     return Some(format!(
                         "`{callee}` is not defined in this module: nothing outside of it can be called"
                     ));
                 }
-                _ => return Some("functions cannot be called through a register".to_owned()),
+                _ => return Some(format!("`{callee}` is no function")),
             }
             let (returned, _, given) = call_parts(operands)?;
             let argument = |o: &Operand<'_>| matches!(kind(o), Some(Name::Argument(_)));

@@ -23,8 +23,9 @@ const LOCAL: u8 = 4;
 const CONST: u8 = 8;
 /// Eight bytes of global memory, of constants or of a kernel's parameters: the host's pointers are global.
 const LOADED: u8 = 16;
-/// Eight bytes of shared or local memory: a kernel may have put any pointer there.
-const KEPT: u8 = 32;
+
+/// The place among functions of the two nodes that are what a module's functions put into local and into shared memory.
+const MEMORY: usize = usize::MAX;
 
 /// What becomes of origins on the way from one node to another.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +36,8 @@ enum Way {
     Narrow,
     /// The target is what lies at the address.
     Load,
+    /// The target lies at the address from now on.
+    Store,
 }
 
 /// Nodes and edges of a module.
@@ -89,7 +92,7 @@ impl<'t> Graph<'t> {
     }
 
     /// Edges from all of one side to all of the other, through a node of their own: as many as there are names.
-    fn join(&mut self, function: usize, from: &[Word<'t>], to: &[Word<'t>], way: Way) {
+    fn join(&mut self, function: usize, from: &[Word<'t>], to: &[Word<'t>], way: Way) -> usize {
         let sources: Vec<usize> = from.iter().map(|name| self.node(function, name)).collect();
         let targets: Vec<usize> = to.iter().map(|name| self.node(function, name)).collect();
         let middle = self.origins.len();
@@ -98,6 +101,7 @@ impl<'t> Graph<'t> {
         for source in sources {
             self.edges[source].push((middle, way));
         }
+        middle
     }
 
     fn instruction(&mut self, f: usize, bodies: &[Body<'t>], symbols: &Symbols<'t>, i: &Instruction<'t>) {
@@ -151,25 +155,49 @@ impl<'t> Graph<'t> {
                     self.join(f, &registers(rest), std::slice::from_ref(parameter), Way::Copy);
                 }
             }
-            "ld" | "ldu" | "atom" if wide => {
-                let Some(access) = accesses(i).ok().and_then(|a| a.first().copied()) else { return };
-                let base = match &rest.first() {
-                    Some(Operand::Address(base, _)) => Some(base.clone()),
-                    _ => None,
-                };
-                match (access.space, base) {
-                    (Some(Space::Global | Space::Const), _) | (None, None) => self.seed(f, &to, LOADED),
-                    (Some(Space::Shared | Space::Local), _) => self.seed(f, &to, KEPT),
-                    (Some(Space::Param), Some(base)) => {
-                        if body.function.entry && matches!(body.names.get(&base), Some(Name::Parameter(_))) {
-                            self.seed(f, &to, LOADED);
-                        } else {
-                            self.join(f, &[base], &to, Way::Copy);
-                        }
-                    }
-                    (_, Some(base)) => self.join(f, &[base], &to, Way::Load),
-                    _ => {}
+            "ld" | "ldu" | "atom" | "st" if wide => self.reaches(f, body, i, &registers),
+            _ => {}
+        }
+    }
+
+    /// A load, a store or an atomic of eight bytes, which may be pointers.
+    fn reaches(
+        &mut self,
+        f: usize,
+        body: &Body<'t>,
+        i: &Instruction<'t>,
+        registers: &dyn Fn(&[Operand<'t>]) -> Vec<Word<'t>>,
+    ) {
+        let Some(access) = accesses(i).ok().and_then(|a| a.first().copied()) else { return };
+        let base = match &i.operands[access.operand] {
+            Operand::Address(base, _) => Some(base.clone()),
+            _ => None,
+        };
+        let loaded = registers(&i.operands[..access.operand]);
+        let stored = registers(&i.operands[access.operand + 1..]);
+        let memory = |space: &'static str| Word::from(space);
+        match (access.space, base) {
+            (Some(Space::Global | Space::Const), _) | (None, None) => self.seed(f, &loaded, LOADED),
+            (Some(Space::Param), Some(base)) => {
+                if body.function.entry && matches!(body.names.get(&base), Some(Name::Parameter(_))) {
+                    self.seed(f, &loaded, LOADED);
+                } else {
+                    self.join(f, &[base], &loaded, Way::Copy);
                 }
+            }
+            (Some(space @ (Space::Shared | Space::Local)), _) => {
+                let node =
+                    self.node(MEMORY, &memory(if space == Space::Shared { "shared" } else { "local" }));
+                let out = self.join(f, &[], &loaded, Way::Copy);
+                self.edges[node].push((out, Way::Copy));
+                let into = self.join(f, &stored, &[], Way::Copy);
+                self.edges[into].push((node, Way::Copy));
+            }
+            (None, Some(base)) => {
+                self.join(f, std::slice::from_ref(&base), &loaded, Way::Load);
+                let value = self.join(f, &stored, &[], Way::Copy);
+                let base = self.node(f, &base);
+                self.edges[base].push((value, Way::Store));
             }
             _ => {}
         }
@@ -197,23 +225,37 @@ impl<'t> Graph<'t> {
         }
     }
 
-    /// Follows edges until nothing changes: each node's set grows at most six times.
+    /// Follows edges until nothing changes: each node's set grows at most five times.
     fn settle(&mut self) {
+        let memory =
+            [(SHARED, "shared"), (LOCAL, "local")].map(|(bit, name)| (bit, self.node(MEMORY, &name.into())));
         let mut waiting: Vec<usize> = (0..self.origins.len()).filter(|n| self.origins[*n] != 0).collect();
         while let Some(node) = waiting.pop() {
             let origins = self.origins[node];
-            for &(target, way) in &self.edges[node] {
+            for edge in 0..self.edges[node].len() {
+                let (target, way) = self.edges[node][edge];
                 let arrives = match way {
                     Way::Copy => origins,
-                    Way::Narrow => origins & !(LOADED | KEPT),
-                    Way::Load => {
-                        let far = if origins & (GLOBAL | CONST | LOADED) != 0 { LOADED } else { 0 };
-                        far | if origins & (SHARED | LOCAL | KEPT) != 0 { KEPT } else { 0 }
-                    }
+                    Way::Narrow => origins & !LOADED,
+                    Way::Load if origins & (GLOBAL | CONST | LOADED) != 0 => LOADED,
+                    Way::Load | Way::Store => 0,
                 };
                 if self.origins[target] | arrives != self.origins[target] {
                     self.origins[target] |= arrives;
                     waiting.push(target);
+                }
+                // What lies in memory of the kernel's own is known by what functions put there.
+                for (_, kept) in memory.iter().filter(|(bit, _)| origins & bit != 0) {
+                    let (from, to) = match way {
+                        Way::Load => (*kept, target),
+                        Way::Store => (target, *kept),
+                        _ => continue,
+                    };
+                    self.edges[from].push((to, Way::Copy));
+                    if self.origins[to] | self.origins[from] != self.origins[to] {
+                        self.origins[to] |= self.origins[from];
+                        waiting.push(to);
+                    }
                 }
             }
         }
@@ -289,9 +331,6 @@ fn why(origins: u8) -> &'static str {
             "the fence cannot tell what memory the address is of: it comes from no pointer. Use `ld.global` or the like"
         }
         CONST => "constants can only be reached by `ld.const`",
-        KEPT => {
-            "the address was loaded from shared or local memory, so it may be of any memory: use `ld.global` or the like"
-        }
         LOCAL => "local memory can only be reached by `ld` and `st`",
         _ => "the address may be of more than one kind of memory: use `ld.global` or the like",
     }
