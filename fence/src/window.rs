@@ -3,10 +3,8 @@
 
 /// What names begin with that only the fence may use: symbols, and with `$` or `%` before it labels and registers.
 pub const RESERVED: &str = "pappus_";
-/// The last parameter of each function: the upper half of the window's address.
+/// The last parameter of each kernel: the upper half of the window's address.
 pub const WINDOW: &str = "pappus_window";
-/// What holds the window's upper half for a function that is called.
-pub const ARGUMENT: &str = "pappus_argument";
 /// The register that holds the upper half of the window's address.
 pub const HI: &str = "%pappus_hi";
 /// The register that holds the lower half of an address.
@@ -40,7 +38,7 @@ pub const NEWEST_VERSION: (u32, u32) = (9, 0);
 pub const OLDEST_TARGET: u32 = 70;
 
 /// Bytes of one text.
-pub const TEXT_LIMIT: usize = 64 << 20;
+pub const TEXT_LIMIT: usize = 16 << 20;
 /// Bytes of one name.
 pub const NAME_LIMIT: usize = 1 << 12;
 /// Scopes within each other.
@@ -49,6 +47,8 @@ pub const NESTING_LIMIT: usize = 32;
 pub const OPERAND_LIMIT: usize = 1 << 10;
 /// Registers that one declaration such as `%r<9>` declares.
 pub const REGISTER_LIMIT: u64 = 1 << 24;
+/// Statements and declarations that a module's calls are replaced by.
+pub const COPY_LIMIT: usize = 1 << 20;
 /// Reasons that are listed of one module.
 pub const REASON_LIMIT: usize = 1 << 10;
 /// Bytes of a fenced text for each byte of its source, at most, above a fixed part.

@@ -1,29 +1,30 @@
 //! The tokens that are left, and the small questions about them that every part of the reader asks.
 
-use super::lex::{Kind, Token, integer};
+use super::lex::{Kind, Token, Tokens, integer};
 use crate::refused::{Position, Refused};
 
 /// Where the reader is.
 pub(super) struct Cursor<'t> {
-    tokens: Vec<Token<'t>>,
+    tokens: Tokens<'t>,
     next: usize,
     end: Position,
 }
 
 impl<'t> Cursor<'t> {
-    pub(super) fn new(tokens: Vec<Token<'t>>) -> Cursor<'t> {
-        let end = tokens.last().map(|t| t.at).unwrap_or_default();
+    pub(super) fn new(tokens: Tokens<'t>) -> Cursor<'t> {
+        let last = tokens.len().checked_sub(1).and_then(|last| tokens.get(last));
+        let end = last.map(|t| t.at).unwrap_or_default();
         Cursor { tokens, next: 0, end }
     }
 
     /// The next token.
     pub(super) fn peek(&self) -> Option<Token<'t>> {
-        self.tokens.get(self.next).copied()
+        self.tokens.get(self.next)
     }
 
     /// The token behind the next one.
     pub(super) fn second(&self) -> Option<Token<'t>> {
-        self.tokens.get(self.next + 1).copied()
+        self.tokens.get(self.next + 1)
     }
 
     /// Where the next token begins.

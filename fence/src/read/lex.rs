@@ -2,7 +2,7 @@
 
 use super::tree::Word;
 use crate::refused::{Position, Refused};
-use crate::window::{NAME_LIMIT, TEXT_LIMIT};
+use crate::window::{NAME_LIMIT, RESERVED, TEXT_LIMIT};
 
 /// What a token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,13 +30,45 @@ pub(super) struct Token<'t> {
     pub(super) at: Position,
 }
 
+/// A token as it waits: texts of nothing but tokens take sixteen times their size.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    start: u32,
+    line: u32,
+    column: u32,
+    length: u16,
+    kind: Kind,
+}
+
+/// The tokens of a text.
+#[derive(Debug)]
+pub(super) struct Tokens<'t> {
+    text: &'t str,
+    waiting: Vec<Waiting>,
+}
+
+impl<'t> Tokens<'t> {
+    /// The token at a place, counted from 0.
+    pub(super) fn get(&self, place: usize) -> Option<Token<'t>> {
+        let token = self.waiting.get(place)?;
+        let start = token.start as usize;
+        let text = self.text.get(start..start + usize::from(token.length))?;
+        Some(Token { kind: token.kind, text, at: Position { line: token.line, column: token.column } })
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
 /// All tokens of a text.
-pub(super) fn tokens(text: &str) -> Result<Vec<Token<'_>>, Refused> {
+pub(super) fn tokens(text: &str) -> Result<Tokens<'_>, Refused> {
     if text.len() > TEXT_LIMIT {
         return Err(Refused::at(Position { line: 1, column: 1 }, "module", "the text is too long"));
     }
     let bytes = text.as_bytes();
-    let mut tokens = Vec::with_capacity(text.len() / 4);
+    let mut waiting = Vec::with_capacity(text.len() / 4);
     let (mut i, mut line, mut start) = (0, 1u32, 0);
     while i < bytes.len() {
         let at = Position { line, column: (i - start + 1) as u32 };
@@ -93,18 +125,17 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token<'_>>, Refused> {
         if end - i > NAME_LIMIT {
             return Err(Refused::at(at, "name", "the name is too long"));
         }
-        let text = &text[i..end];
-        if kind == Kind::Word && text.contains("pappus_") {
-            return Err(Refused::at(
-                at,
-                text,
-                "names with `pappus_` in them are the fence's own: choose another name",
-            ));
+        let word = &text[i..end];
+        if kind == Kind::Word && word.contains(RESERVED) {
+            let why = "names with `pappus_` in them are the fence's own: choose another name";
+            return Err(Refused::at(at, word, why));
         }
-        tokens.push(Token { kind, text, at });
+        // Lengths are at most NAME_LIMIT, places at most TEXT_LIMIT.
+        let (start, length) = (i as u32, word.len() as u16);
+        waiting.push(Waiting { start, line: at.line, column: at.column, length, kind });
         i = end;
     }
-    Ok(tokens)
+    Ok(Tokens { text, waiting })
 }
 
 fn is_name(byte: u8) -> bool {
@@ -176,7 +207,8 @@ pub(super) fn literal<'t>(minus: bool, text: &'t str) -> Option<Word<'t>> {
             !text.ends_with(['U', 'u']) && (text.starts_with("0x") || !text.starts_with('0') || text == "0");
         return Some(if plain && !minus { text.into() } else { format!("{sign}{value}").into() });
     }
-    let decimal = text.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'+' | b'-'));
+    let decimal = text.contains(['.', 'e', 'E'])
+        && text.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'+' | b'-'));
     let value: f64 = text.parse().ok().filter(|v: &f64| decimal && v.is_finite())?;
     Some(format!("0d{:016X}", if minus { -value } else { value }.to_bits()).into())
 }

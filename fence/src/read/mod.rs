@@ -133,8 +133,12 @@ fn function<'t>(
                 function.body = body::body(cursor).map_err(|refused| refused.of(name))?;
                 return Ok(function);
             }
-            ".noreturn" => function.directives.push(token.text.to_owned()),
-            ".maxntid" | ".reqntid" | ".minnctapersm" | ".maxnctapersm" | ".maxnreg" => {
+            // Of what only advises, nothing is kept.
+            ".noreturn" => {}
+            ".maxnctapersm" => {
+                cursor.number("a number")?;
+            }
+            ".maxntid" | ".reqntid" | ".minnctapersm" | ".maxnreg" => {
                 let mut numbers = vec![cursor.number("a number")?.to_string()];
                 while numbers.len() < 3 && cursor.eat(",") {
                     numbers.push(cursor.number("a number")?.to_string());

@@ -79,9 +79,6 @@ pub(crate) fn accesses(instruction: &Instruction<'_>) -> Result<Vec<Access>, &'s
         "st" | "red" | "prefetch" | "prefetchu" | "discard" | "applypriority" => &[0],
         "cp" => return copies(instruction, &found),
         "ldmatrix" | "stmatrix" | "mbarrier" => return in_shared(instruction, &found),
-        "wmma" if instruction.has("load") || instruction.has("store") => {
-            return in_shared(instruction, &found);
-        }
         _ if found.is_empty() => return Ok(Vec::new()),
         _ => return Err("the fence does not know what this instruction does with an address"),
     };
@@ -106,11 +103,10 @@ pub(crate) fn accesses(instruction: &Instruction<'_>) -> Result<Vec<Access>, &'s
     }
     let hint = !matches!(name, "ld" | "ldu" | "st" | "atom" | "red");
     let element = element.or(hint.then_some(1)).ok_or("the instruction does not say what type it reaches")?;
-    let fits = match (name, space) {
-        ("ld" | "st", _) | (_, Some(Space::Global) | None) => true,
-        ("atom" | "red", Some(Space::Shared)) => true,
-        _ => false,
-    };
+    let fits = matches!(
+        (name, space),
+        ("ld" | "st", _) | (_, Some(Space::Global) | None) | ("atom" | "red", Some(Space::Shared))
+    );
     if !fits {
         return Err("the fence does not know this instruction for this kind of memory");
     }

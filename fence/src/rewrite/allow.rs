@@ -5,7 +5,7 @@ use super::access::accesses;
 use super::body::{Body, Name, Reasons, Symbol, Symbols};
 use super::opcodes::refusal;
 use super::write;
-use crate::read::tree::{Instruction, Operand, Space, StatementKind, Word};
+use crate::read::tree::{Instruction, Operand, Space, StatementKind};
 use crate::refused::Refused;
 
 /// Adds a reason for each instruction that cannot be fenced.
@@ -152,7 +152,7 @@ fn control(body: &Body<'_>, symbols: &Symbols<'_>, instruction: &Instruction<'_>
             let Some((_, callee, _)) = call_parts(operands) else {
                 return Some("the fence does not know this form of call".to_owned());
             };
-            match symbols.names.get(&Word::from(callee)) {
+            match symbols.names.get(callee) {
                 Some(Symbol::Function(_)) => {}
                 Some(Symbol::Declared) => {
                     return Some(format!(

@@ -1,19 +1,21 @@
 //! PTX to fenced PTX. Each pass takes a function and leaves it with one more property:
 //!
-//! [`variables`] place module variables in the window → [`flatten`] scopes, names known →
-//! [`parameters`] reached by their names → [`allow`] only what the fence knows →
-//! [`origins`] no generic access → [`variables::numbers`] no address of a variable → [`locals`] local accesses bounded →
-//! [`globals`] global accesses fenced → [`calls`] the window handed on → [`fuel`] loops that can be stopped → [`clear`] no
-//! register with leftovers → [`shared`] no shared memory with leftovers → [`write`] text.
+//! [`variables`] have a place in the window → [`flatten`]: one scope, all names known → [`parameters`] are reached by their
+//! names → [`allow`]: only what the fence knows → [`simplify`]: no hints, no tables → [`calls`]: no recursion → [`inline`]: no
+//! calls → [`arguments`]: no parameters but a kernel's → [`origins`]: no generic access → [`variables::numbers`]: no address of a
+//! variable → [`locals`]: local accesses bounded → [`globals`]: global accesses fenced → [`fuel`]: loops can be stopped →
+//! [`shared`], [`clear`]: no leftovers → [`write`]: text.
 
 mod access;
 mod allow;
+mod arguments;
 mod body;
 mod calls;
 mod clear;
 mod flatten;
 mod fuel;
 mod globals;
+mod inline;
 mod locals;
 mod opcodes;
 mod origins;
@@ -63,7 +65,8 @@ pub fn fence(text: &str) -> Result<Fenced, Refused> {
 pub fn reasons(text: &str) -> Vec<Refused> {
     let mut reasons = fence_or_reasons(text).err().unwrap_or_default();
     reasons.sort_by_key(|r| (r.line, r.column));
-    reasons.dedup();
+    // A function's instruction may stand in several kernels by now.
+    reasons.dedup_by_key(|r| (r.line, r.column, r.why.clone()));
     reasons
 }
 
@@ -88,7 +91,16 @@ fn fence_or_reasons(text: &str) -> Result<Fenced, Vec<Refused>> {
         simplify::simplify(body, &prefix);
         simplify::tables(body, &prefix, &mut reasons);
     }
-    origins::origins(&mut bodies, &symbols, &mut reasons);
+    for body in &mut bodies {
+        body.calls = calls::called(body, &symbols);
+    }
+    let order = calls::order(&bodies, &mut reasons);
+    inline::inline(&mut bodies, &order, &symbols, &prefix, &mut reasons);
+    // What is left of functions are copies.
+    let moved: Vec<_> = bodies.iter_mut().flat_map(|b| std::mem::take(&mut b.shared)).collect();
+    bodies.retain(|b| b.function.entry);
+    bodies.iter_mut().for_each(arguments::arguments);
+    bodies.iter_mut().for_each(|body| origins::origins(body, &symbols, &mut reasons));
     for body in &mut bodies {
         body.touches_shared = shared::touches(body, &symbols);
         variables::numbers(body, &symbols);
@@ -96,26 +108,17 @@ fn fence_or_reasons(text: &str) -> Result<Fenced, Vec<Refused>> {
     }
     // Passes behind this make statements of what declarations say, so limits have to hold by now.
     if !reasons.list.is_empty() {
-        return Err(reasons.list);
+        return Err(in_source(reasons.list, &prefix));
     }
     for body in &mut bodies {
         globals::globals(body, &symbols);
-        calls::calls(body, &symbols);
         fuel::fuel(body);
     }
-    let order = calls::order(&bodies, &mut reasons);
-    // Callees stand before their callers.
-    for &i in &order {
-        let callees = bodies[i].calls.iter().any(|callee| bodies[*callee].touches_shared);
-        bodies[i].touches_shared |= callees;
-    }
-    let clearing = bodies.iter().any(|b| b.function.entry && b.touches_shared);
+    let clearing = bodies.iter().any(|b| b.touches_shared);
     let mut out = String::with_capacity(text.len() * 2);
-    let moved: Vec<_> = bodies.iter_mut().flat_map(|b| std::mem::take(&mut b.shared)).collect();
     module.variables.extend(moved);
     header(&mut out, &module, sm, clearing);
-    for i in order {
-        let body = &mut bodies[i];
+    for body in &mut bodies {
         begin(body, &mut reasons);
         if !reasons.list.is_empty() {
             continue;
@@ -131,11 +134,26 @@ fn fence_or_reasons(text: &str) -> Result<Fenced, Vec<Refused>> {
         }
     }
     if !reasons.list.is_empty() {
-        return Err(reasons.list);
+        return Err(in_source(reasons.list, &prefix));
     }
-    let clears = bodies.iter().filter(|b| b.function.entry && b.touches_shared);
+    let clears = bodies.iter().filter(|b| b.touches_shared);
     let clearing = clears.map(|b| b.function.name.to_string()).collect();
     Ok(Fenced { text: out, variables, variables_bytes, clearing })
+}
+
+/// The reasons, with names as the source has them.
+fn in_source(mut reasons: Vec<Refused>, prefix: &str) -> Vec<Refused> {
+    for text in reasons.iter_mut().flat_map(|r| [&mut r.what, &mut r.why]) {
+        let mut pieces = text.split(prefix);
+        let mut shown = pieces.next().unwrap_or_default().to_owned();
+        for piece in pieces {
+            shown.truncate(shown.strip_suffix('v').unwrap_or(&shown).len());
+            let name = piece.trim_start_matches(|c: char| c.is_ascii_digit());
+            shown.push_str(name.strip_prefix('_').unwrap_or(name));
+        }
+        *text = shown;
+    }
+    reasons
 }
 
 /// The number in `sm_90a`.
@@ -204,10 +222,7 @@ fn begin(body: &mut Body<'_>, reasons: &mut Reasons) {
     if body.loops {
         first.push(made(at, "mov.b32", [word(FUEL_LEFT), number(FUEL)]));
     }
-    if !body.function.entry && (body.loops || !body.calls.is_empty()) {
-        first.extend(fuel::stop(at));
-    }
-    if body.function.entry && body.touches_shared {
+    if body.touches_shared {
         first.extend(shared::clear(at));
     }
     for array in &body.locals {
@@ -217,7 +232,6 @@ fn begin(body: &mut Body<'_>, reasons: &mut Reasons) {
         first.extend(places.take(1 << 10).map(|place| made(at, "st.local.b64", [target(place), number(0)])));
     }
     first.extend(clear::clears(body, reasons));
-    first.extend(calls::returns(body));
     first.append(&mut body.statements);
     body.statements = first;
 }

@@ -103,7 +103,6 @@ fn others(name: &str) -> bool {
             | "stmatrix"
             | "trap"
             | "wgmma"
-            | "wmma"
     )
 }
 
@@ -147,6 +146,7 @@ pub(crate) fn refusal(instruction: &Instruction<'_>) -> Option<&'static str> {
         "multimem" => "memory of several devices cannot be fenced",
         "tensormap" => "tensor maps cannot be fenced: copy with `cp.async`",
         "isspacep" => "an instruction cannot ask which memory an address is of: use `ld.global` or the like",
+        "wmma" => "its rows lie as far apart as a register says: use `ldmatrix` and `mma`",
         "griddepcontrol" => "launches that overlap cannot be fenced",
         "tcgen05" => "tensor memory cannot be fenced yet",
         "brkpt" | "pmevent" => "instructions for debuggers cannot be fenced",
@@ -164,7 +164,6 @@ pub(crate) fn writes_first(instruction: &Instruction<'_>) -> bool {
         "mbarrier" => {
             !matches!(instruction.operands.first(), Some(Operand::Address(..) | Operand::Absolute(_)))
         }
-        "wmma" => !instruction.has("store"),
         _ => true,
     }
 }

@@ -1,11 +1,10 @@
-//! Accesses that name no kind of memory get one, by where their addresses come from. Each register, parameter and argument
-//! of the module is a node that gathers origins along moves and sums until nothing changes; the order of a function's
+//! Accesses that name no kind of memory get one, by where their addresses come from. Each register of a kernel, and what the
+//! kernel keeps in memory of its own, is a node that gathers origins along moves and sums until nothing changes; the order of
 //! statements plays no part, so a register that is used for pointers of two kinds is refused.
 
 use std::collections::HashMap;
 
 use super::access::accesses;
-use super::allow::call_parts;
 use super::body::{Body, Name, Reasons, Symbol, Symbols, made, word};
 use super::write;
 use crate::read::tree::{Instruction, Operand, Space, StatementKind, Word};
@@ -24,9 +23,6 @@ const CONST: u8 = 8;
 /// Eight bytes of global memory, of constants or of a kernel's parameters: the host's pointers are global.
 const LOADED: u8 = 16;
 
-/// The place among functions of the two nodes that are what a module's functions put into local and into shared memory.
-const MEMORY: usize = usize::MAX;
-
 /// What becomes of origins on the way from one node to another.
 #[derive(Debug, Clone, Copy)]
 enum Way {
@@ -43,40 +39,34 @@ enum Way {
 /// Nodes and edges of a module.
 #[derive(Default)]
 struct Graph<'t> {
-    nodes: HashMap<(usize, Word<'t>), usize>,
+    nodes: HashMap<Word<'t>, usize>,
     origins: Vec<u8>,
     edges: Vec<Vec<(usize, Way)>>,
 }
 
-/// Gives every generic access of the module's functions a space, or a reason why not.
-pub(crate) fn origins<'t>(bodies: &mut [Body<'t>], symbols: &Symbols<'t>, reasons: &mut Reasons) {
-    let generic = |body: &Body<'_>| {
-        body.statements.iter().any(|s| match &s.kind {
-            StatementKind::Instruction(i) => accesses(i).is_ok_and(|a| a.iter().any(|a| a.space.is_none())),
-            _ => false,
-        })
-    };
-    if !bodies.iter().any(generic) {
+/// Gives every generic access of a function a space, or a reason why not.
+pub(crate) fn origins<'t>(body: &mut Body<'t>, symbols: &Symbols<'t>, reasons: &mut Reasons) {
+    let generic = body.statements.iter().any(|s| match &s.kind {
+        StatementKind::Instruction(i) => accesses(i).is_ok_and(|a| a.iter().any(|a| a.space.is_none())),
+        _ => false,
+    });
+    if !generic {
         return;
     }
     let mut graph = Graph::default();
-    for (number, body) in bodies.iter().enumerate() {
-        for statement in &body.statements {
-            if let StatementKind::Instruction(instruction) = &statement.kind {
-                graph.instruction(number, bodies, symbols, instruction);
-            }
+    for statement in &body.statements {
+        if let StatementKind::Instruction(instruction) = &statement.kind {
+            graph.instruction(body, symbols, instruction);
         }
     }
     graph.settle();
-    for (number, body) in bodies.iter_mut().enumerate() {
-        graph.rewrite(number, body, reasons);
-    }
+    graph.rewrite(body, reasons);
 }
 
 impl<'t> Graph<'t> {
-    fn node(&mut self, function: usize, name: &Word<'t>) -> usize {
+    fn node(&mut self, name: &Word<'t>) -> usize {
         let next = self.origins.len();
-        let node = *self.nodes.entry((function, name.clone())).or_insert(next);
+        let node = *self.nodes.entry(name.clone()).or_insert(next);
         if node == next {
             self.origins.push(0);
             self.edges.push(Vec::new());
@@ -84,17 +74,17 @@ impl<'t> Graph<'t> {
         node
     }
 
-    fn seed(&mut self, function: usize, names: &[Word<'t>], origin: u8) {
+    fn seed(&mut self, names: &[Word<'t>], origin: u8) {
         for name in names {
-            let node = self.node(function, name);
+            let node = self.node(name);
             self.origins[node] |= origin;
         }
     }
 
     /// Edges from all of one side to all of the other, through a node of their own: as many as there are names.
-    fn join(&mut self, function: usize, from: &[Word<'t>], to: &[Word<'t>], way: Way) -> usize {
-        let sources: Vec<usize> = from.iter().map(|name| self.node(function, name)).collect();
-        let targets: Vec<usize> = to.iter().map(|name| self.node(function, name)).collect();
+    fn join(&mut self, from: &[Word<'t>], to: &[Word<'t>], way: Way) -> usize {
+        let sources: Vec<usize> = from.iter().map(|name| self.node(name)).collect();
+        let targets: Vec<usize> = to.iter().map(|name| self.node(name)).collect();
         let middle = self.origins.len();
         self.origins.push(0);
         self.edges.push(targets.into_iter().map(|target| (target, Way::Copy)).collect());
@@ -104,12 +94,8 @@ impl<'t> Graph<'t> {
         middle
     }
 
-    fn instruction(&mut self, f: usize, bodies: &[Body<'t>], symbols: &Symbols<'t>, i: &Instruction<'t>) {
-        let body = &bodies[f];
+    fn instruction(&mut self, body: &Body<'t>, symbols: &Symbols<'t>, i: &Instruction<'t>) {
         let name = i.name();
-        if name == "call" {
-            return self.call(f, bodies, symbols, i);
-        }
         let Some((first, rest)) = i.operands.split_first() else { return };
         let registers = |operands: &[Operand<'t>]| {
             let mut found = Vec::new();
@@ -129,13 +115,13 @@ impl<'t> Graph<'t> {
                     () if i.has("local") => LOCAL,
                     () => CONST,
                 };
-                self.seed(f, &to, origin);
+                self.seed(&to, origin);
             }
             "mov" | "add" | "sub" | "and" | "or" | "xor" | "min" | "max" | "selp" | "slct" | "lop3"
             | "prmt" | "shfl" | "bfi" | "abs" | "not" | "cvt" => {
                 let from = registers(rest);
                 let narrow = matches!(name, "cvt") && !wide;
-                self.join(f, &from, &to, if narrow { Way::Narrow } else { Way::Copy });
+                self.join(&from, &to, if narrow { Way::Narrow } else { Way::Copy });
                 let global = |o: &Operand<'t>| match o {
                     Operand::Word(w) | Operand::Sum(w, _) => {
                         matches!(symbols.names.get(w), Some(Symbol::Global(_))) && !body.names.contains_key(w)
@@ -143,19 +129,19 @@ impl<'t> Graph<'t> {
                     _ => false,
                 };
                 if rest.iter().any(global) {
-                    self.seed(f, &to, GLOBAL);
+                    self.seed(&to, GLOBAL);
                 }
             }
             "mad" | "fma" => {
                 let from = registers(rest.last().map(std::slice::from_ref).unwrap_or_default());
-                self.join(f, &from, &to, Way::Copy);
+                self.join(&from, &to, Way::Copy);
             }
             "st" if i.has("param") || i.has("param::func") => {
                 if let Operand::Address(parameter, _) = first {
-                    self.join(f, &registers(rest), std::slice::from_ref(parameter), Way::Copy);
+                    self.join(&registers(rest), std::slice::from_ref(parameter), Way::Copy);
                 }
             }
-            "ld" | "ldu" | "atom" | "st" if wide => self.reaches(f, body, i, &registers),
+            "ld" | "ldu" | "atom" | "st" if wide => self.reaches(body, i, &registers),
             _ => {}
         }
     }
@@ -163,7 +149,6 @@ impl<'t> Graph<'t> {
     /// A load, a store or an atomic of eight bytes, which may be pointers.
     fn reaches(
         &mut self,
-        f: usize,
         body: &Body<'t>,
         i: &Instruction<'t>,
         registers: &dyn Fn(&[Operand<'t>]) -> Vec<Word<'t>>,
@@ -177,58 +162,34 @@ impl<'t> Graph<'t> {
         let stored = registers(&i.operands[access.operand + 1..]);
         let memory = |space: &'static str| Word::from(space);
         match (access.space, base) {
-            (Some(Space::Global | Space::Const), _) | (None, None) => self.seed(f, &loaded, LOADED),
+            (Some(Space::Global | Space::Const), _) | (None, None) => self.seed(&loaded, LOADED),
             (Some(Space::Param), Some(base)) => {
                 if body.function.entry && matches!(body.names.get(&base), Some(Name::Parameter(_))) {
-                    self.seed(f, &loaded, LOADED);
+                    self.seed(&loaded, LOADED);
                 } else {
-                    self.join(f, &[base], &loaded, Way::Copy);
+                    self.join(&[base], &loaded, Way::Copy);
                 }
             }
             (Some(space @ (Space::Shared | Space::Local)), _) => {
-                let node =
-                    self.node(MEMORY, &memory(if space == Space::Shared { "shared" } else { "local" }));
-                let out = self.join(f, &[], &loaded, Way::Copy);
+                let node = self.node(&memory(if space == Space::Shared { "shared" } else { "local" }));
+                let out = self.join(&[], &loaded, Way::Copy);
                 self.edges[node].push((out, Way::Copy));
-                let into = self.join(f, &stored, &[], Way::Copy);
+                let into = self.join(&stored, &[], Way::Copy);
                 self.edges[into].push((node, Way::Copy));
             }
             (None, Some(base)) => {
-                self.join(f, std::slice::from_ref(&base), &loaded, Way::Load);
-                let value = self.join(f, &stored, &[], Way::Copy);
-                let base = self.node(f, &base);
+                self.join(std::slice::from_ref(&base), &loaded, Way::Load);
+                let value = self.join(&stored, &[], Way::Copy);
+                let base = self.node(&base);
                 self.edges[base].push((value, Way::Store));
             }
             _ => {}
         }
     }
 
-    /// What a call gives flows into parameters, what the function returns flows back.
-    fn call(&mut self, f: usize, bodies: &[Body<'t>], symbols: &Symbols<'t>, i: &Instruction<'t>) {
-        let Some((returned, callee, given)) = call_parts(&i.operands) else { return };
-        let Some(Symbol::Function(callee)) = symbols.names.get(&Word::from(callee.to_owned())) else {
-            return;
-        };
-        let Some(body) = bodies.get(*callee) else { return };
-        let pairs = |a: &[Operand<'t>], b: &[crate::read::tree::Variable<'t>]| -> Vec<(Word<'t>, Word<'t>)> {
-            let names =
-                a.iter().filter_map(|o| if let Operand::Word(w) = o { Some(w.clone()) } else { None });
-            names.zip(b.iter().map(|v| v.name.clone())).collect()
-        };
-        for (argument, parameter) in pairs(given, &body.function.parameters) {
-            let (from, to) = (self.node(f, &argument), self.node(*callee, &parameter));
-            self.edges[from].push((to, Way::Copy));
-        }
-        for (argument, parameter) in pairs(returned, &body.function.returns) {
-            let (from, to) = (self.node(*callee, &parameter), self.node(f, &argument));
-            self.edges[from].push((to, Way::Copy));
-        }
-    }
-
     /// Follows edges until nothing changes: each node's set grows at most five times.
     fn settle(&mut self) {
-        let memory =
-            [(SHARED, "shared"), (LOCAL, "local")].map(|(bit, name)| (bit, self.node(MEMORY, &name.into())));
+        let memory = [(SHARED, "shared"), (LOCAL, "local")].map(|(bit, name)| (bit, self.node(&name.into())));
         let mut waiting: Vec<usize> = (0..self.origins.len()).filter(|n| self.origins[*n] != 0).collect();
         while let Some(node) = waiting.pop() {
             let origins = self.origins[node];
@@ -261,7 +222,7 @@ impl<'t> Graph<'t> {
         }
     }
 
-    fn rewrite(&self, number: usize, body: &mut Body<'t>, reasons: &mut Reasons) {
+    fn rewrite(&self, body: &mut Body<'t>, reasons: &mut Reasons) {
         let statements = std::mem::take(&mut body.statements);
         body.statements.reserve(statements.len());
         for mut statement in statements {
@@ -275,7 +236,7 @@ impl<'t> Graph<'t> {
                     _ => None,
                 };
                 let register = base.filter(|b| body.is_register(b));
-                let origins = register.as_ref().map_or(GLOBAL, |r| self.origin(number, r));
+                let origins = register.as_ref().map_or(GLOBAL, |r| self.origin(r));
                 let reaches = matches!(i.name(), "ld" | "st");
                 let mut convert = |i: &mut Instruction<'t>, opcode| {
                     if let (Some(register), Operand::Address(base, _)) =
@@ -305,8 +266,8 @@ impl<'t> Graph<'t> {
         }
     }
 
-    fn origin(&self, function: usize, name: &Word<'t>) -> u8 {
-        self.nodes.get(&(function, name.clone())).map_or(0, |n| self.origins[*n])
+    fn origin(&self, name: &Word<'t>) -> u8 {
+        self.nodes.get(name).map_or(0, |n| self.origins[*n])
     }
 }
 
