@@ -1,5 +1,5 @@
 //! Refuses what is not on the list, instruction by instruction: opcodes, forms of addresses, symbols where they cannot stand,
-//! carries that nothing set. Passes behind this one meet only instructions that they know.
+//! carries that nothing set. Later passes meet known instructions only.
 
 use super::access::accesses;
 use super::body::{Body, Name, Reasons, Symbol, Symbols};

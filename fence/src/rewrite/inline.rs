@@ -21,7 +21,7 @@ struct Brought<'t> {
     copied: HashSet<usize>,
 }
 
-/// One copy: which function, its number, what stands for its parameters.
+/// One copy: the function, the copy's number, arguments in place of parameters.
 struct Copy<'a, 't> {
     callee: &'a Body<'t>,
     place: usize,

@@ -106,7 +106,7 @@ fn others(name: &str) -> bool {
     )
 }
 
-/// Why an instruction is refused by its opcode; none for one that is admitted so far.
+/// Why an instruction is refused by its opcode, if the opcode is a reason.
 pub(crate) fn refusal(instruction: &Instruction<'_>) -> Option<&'static str> {
     let name = instruction.name();
     if instruction.opcode.contains("::cluster") {

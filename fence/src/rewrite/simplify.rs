@@ -43,7 +43,7 @@ pub(crate) fn simplify<'t>(body: &mut Body<'t>, prefix: &str) {
 /// True if the instruction changes nothing that a kernel may rely on.
 fn advises(i: &Instruction<'_>) -> bool {
     match i.name() {
-        "applypriority" | "discard" | "prefetchu" | "nanosleep" => true,
+        "applypriority" | "discard" | "nanosleep" | "prefetchu" | "setmaxnreg" => true,
         "createpolicy" => i.has("fractional"),
         _ => false,
     }
