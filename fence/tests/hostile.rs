@@ -136,10 +136,7 @@ fn time_grows_with_the_length() {
     };
     let (short, long) = (time(2_000), time(20_000));
     for (kind, (short, long)) in short.into_iter().zip(long).enumerate() {
-        assert!(
-            long < 60 * short + Duration::from_millis(200),
-            "{kind}: {short:?}, ten times as much {long:?}"
-        );
+        assert!(long < 60 * short + Duration::from_secs(2), "{kind}: {short:?}, ten times as much {long:?}");
     }
 }
 

@@ -141,6 +141,28 @@ fn constants_stay_with_addresses_as_numbers() {
 }
 
 #[test]
+fn a_generic_load_of_a_constant_is_converted_back() {
+    let items = ".const .align 4 .b32 table[4];";
+    let take = "mov.u64 %rd1, table;\ncvta.const.u64 %rd2, %rd1;\n";
+    let found = statements(&fenced(items, &format!("{take}ld.u32 %r1, [%rd2+4];")).text, "k");
+    let expected = ["cvta.to.const.u64 %pappus_at, %rd2;", "ld.const.u32 %r1, [%pappus_at+4];", "ret;"];
+    assert_eq!(found[2..], expected);
+    assert!(
+        refused_module(items, &format!("{take}st.u32 [%rd2], 1;"))
+            .why
+            .contains("only be reached by `ld.const`")
+    );
+}
+
+#[test]
+fn a_pointer_that_is_kept_in_local_memory_stays_global() {
+    let lines = ".local .align 8 .b8 own[8];\nld.param.u64 %rd1, [pointer];\nst.local.u64 [own], %rd1;\n\
+                 ld.local.u64 %rd2, [own];\nst.u32 [%rd2], 1;";
+    let found = rewritten(lines);
+    assert_eq!(found[found.len() - 2], "st.global.u32 [%pappus_at], 1;");
+}
+
+#[test]
 fn local_arrays_become_one_that_is_zeroed() {
     let text =
         fenced("", ".local .align 4 .b8 a[4];\n.local .align 16 .b8 b[10];\nst.local.u8 [b+9], %r1;").text;

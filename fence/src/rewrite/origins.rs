@@ -256,6 +256,10 @@ impl<'t> Graph<'t> {
                         convert(i, "cvta.to.local.u64");
                         insert(i, ".local");
                     }
+                    CONST if i.name() == "ld" => {
+                        convert(i, "cvta.to.const.u64");
+                        insert(i, ".const");
+                    }
                     other => {
                         let refused = Refused::at(at, write::instruction(i), why(other));
                         reasons.push(refused.of(&body.function.name));

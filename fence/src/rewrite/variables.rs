@@ -149,7 +149,12 @@ fn addresses(found: &mut Declared<'_>, symbols: &Symbols<'_>, reasons: &mut Reas
         let Initial::Address { at, name, offset, mask } = value else { continue };
         let Some(Symbol::Global(begin)) = symbols.new.get(*name).and_then(|new| symbols.names.get(new))
         else {
-            let why = "only addresses of variables in global memory can be initial values";
+            let why = match symbols.new.get(*name).and_then(|new| symbols.names.get(new)) {
+                Some(Symbol::Function(_) | Symbol::Declared) => {
+                    "functions cannot be called through their addresses"
+                }
+                _ => "only addresses of variables in global memory can be initial values",
+            };
             reasons.push(Refused::at(*at, *name, why));
             continue;
         };
