@@ -460,7 +460,7 @@ fn what_is_refused_outside_of_functions() {
         (".tex .u32 t;", "textures"),
         (".alias a, b;", "two names"),
         (".local .b8 x[4];", "in the function"),
-        (".global .u64 x = k;", "only addresses of variables"),
+        (".global .u64 x = k;", "called through their addresses"),
         (".global .b8 x[300000000];", "256 MiB"),
         (".pragma \"enable_smem_spilling\";", "nounroll"),
         (".global .u32 pappus_x;", "the fence's own"),
