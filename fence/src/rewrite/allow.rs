@@ -3,7 +3,7 @@
 
 use super::access::accesses;
 use super::body::{Body, Name, Reasons, Symbol, Symbols};
-use super::opcodes::refusal;
+use super::opcodes::{refusal, writes_first};
 use super::write;
 use crate::read::tree::{Instruction, Operand, Space, StatementKind};
 use crate::refused::Refused;
@@ -92,6 +92,10 @@ fn names(body: &Body<'_>, symbols: &Symbols<'_>, instruction: &Instruction<'_>) 
     if list {
         return Some("the fence does not know an operand in parentheses here".to_owned());
     }
+    if writes_first(instruction) && !instruction.operands.first().is_some_and(|target| written(body, target))
+    {
+        return Some("the first operand has to be a register, or registers in braces".to_owned());
+    }
     for operand in &instruction.operands {
         let members = match operand {
             Operand::Vector(members) => members.as_slice(),
@@ -127,6 +131,19 @@ fn names(body: &Body<'_>, symbols: &Symbols<'_>, instruction: &Instruction<'_>) 
         }
     }
     None
+}
+
+/// True if an instruction can write the operand.
+fn written(body: &Body<'_>, operand: &Operand<'_>) -> bool {
+    let register = |word: &str| word == "_" || body.is_register(word);
+    match operand {
+        Operand::Word(word) => register(word),
+        Operand::Pair(a, b) => register(a) && register(b),
+        Operand::Vector(members) => {
+            members.iter().all(|m| matches!(m, Operand::Word(word) if register(word)))
+        }
+        _ => false,
+    }
 }
 
 /// Why a branch or a call cannot be fenced by what it names.

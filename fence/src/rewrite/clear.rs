@@ -61,7 +61,7 @@ pub(crate) fn clears<'t>(body: &Body<'t>, reasons: &mut Reasons) -> Vec<Statemen
                 entry.early |= early;
             }
         }
-        early &= !matches!(i.name(), "bra" | "brx");
+        early &= !matches!(i.name(), "bra" | "ret" | "exit" | "trap");
     }
     let mut cleared: Vec<(&Word<'t>, usize)> =
         seen.into_iter().filter(|(_, s)| s.leftover).map(|(w, s)| (w, s.place)).collect();
