@@ -294,6 +294,18 @@ fn a_register_that_may_be_read_first_is_cleared() {
 }
 
 #[test]
+fn registers_of_every_width_are_cleared() {
+    let registers = ".reg .b8 %b; .reg .b128 %q; .reg .f64 %d; .reg .f16x2 %h;";
+    let reads =
+        "st.global.b8 [%rd1], %b;\nst.global.b128 [%rd1], %q;\nadd.f64 %d, %d, %d;\nadd.f16x2 %h, %h, %h;";
+    let text = fenced("", &format!("{registers}\n{reads}")).text;
+    let whole = "mov.b64 %pappus_at, 0;\n\tmov.b128 %q, {%pappus_at, %pappus_at};";
+    for cleared in ["cvt.u8.u32 %b, 0;", whole, "mov.b64 %d, 0;", "mov.b32 %h, 0;"] {
+        assert!(text.contains(cleared), "{cleared}: {text}");
+    }
+}
+
+#[test]
 fn what_a_loop_carries_is_cleared_unless_it_is_written_first() {
     let text =
         fenced("", "mov.b32 %r1, 1;\n$again:\nadd.s32 %r1, %r1, %r2;\nmov.b32 %r2, %r1;\n@%p1 bra $again;")
@@ -405,6 +417,18 @@ fn advice_is_dropped() {
 }
 
 #[test]
+fn a_type_stands_last() {
+    let found = rewritten("red.global.v2.f32.add [%rd1], {%f1, %f2};");
+    assert_eq!(found[2], "red.global.add.v2.f32 [%pappus_at], {%f1, %f2};");
+}
+
+#[test]
+fn a_scope_of_a_cluster_is_one_of_the_device() {
+    let found = rewritten("ld.acquire.cluster.global.b32 %r1, [%rd1];");
+    assert_eq!(found[2], "ld.acquire.gpu.global.b32 %r1, [%pappus_at];");
+}
+
+#[test]
 fn numbers_have_one_spelling() {
     becomes(
         "add.f32 %f1, %f2, 1.5;\nadd.f32 %f1, %f2, 0F3f800000;\nadd.s32 %r1, %r2, -0x10;\nadd.s32 %r1, %r2, 010;\nadd.s32 %r1, %r2, 7U;",
@@ -435,6 +459,8 @@ fn what_the_fence_does_not_know_is_refused_by_name() {
         ("tcgen05.wait::ld.sync.aligned;", "tensor memory"),
         ("griddepcontrol.wait;", "overlap"),
         ("brkpt;", "debuggers"),
+        ("exit.u32;", "modifiers"),
+        ("mov.b32 5, %r1;", "has to be a register"),
         ("frobnicate.b32 %r1, %r2;", "not on the fence's list"),
         ("ld.global.sideways.b32 %r1, [%rd1];", "modifiers"),
         ("cp.async.bulk.commit_group;", "bulk"),

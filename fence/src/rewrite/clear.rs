@@ -3,11 +3,10 @@
 
 use std::collections::HashMap;
 
-use super::body::{Body, Reasons, made, number, word};
+use super::body::{Body, made, number, word};
 use super::opcodes::writes_first;
 use crate::read::tree::{Operand, Statement, StatementKind, Word};
 use crate::read::types::bytes;
-use crate::refused::Refused;
 use crate::window::{AT, BASE, LO};
 
 /// What is known of a register so far.
@@ -24,7 +23,7 @@ struct Seen {
 }
 
 /// The statements that clear a function's registers, in the order of their first occurrences.
-pub(crate) fn clears<'t>(body: &Body<'t>, reasons: &mut Reasons) -> Vec<Statement<'t>> {
+pub(crate) fn clears<'t>(body: &Body<'t>) -> Vec<Statement<'t>> {
     let mut seen: HashMap<&Word<'t>, Seen> = HashMap::new();
     let (mut block, mut early) = (0, true);
     let kind = |word: &Word<'t>| match word.as_ref() {
@@ -69,19 +68,22 @@ pub(crate) fn clears<'t>(body: &Body<'t>, reasons: &mut Reasons) -> Vec<Statemen
     let at = body.function.at;
     let mut statements = Vec::with_capacity(cleared.len());
     for (name, _) in cleared {
-        let opcode = match kind(name).map(|kind| (kind, bytes(kind))) {
-            Some((".pred", _)) => "mov.pred",
-            Some((_, Some(2))) => "mov.b16",
-            Some((_, Some(4))) => "mov.b32",
-            Some((_, Some(8))) => "mov.b64",
-            _ => {
-                let why = "the register may be read before it is written, and the fence cannot clear one of its type: \
-                           write it first, or use another type";
-                reasons.push(Refused::at(at, name.to_string(), why).of(&body.function.name));
+        let target = word(name.clone());
+        let Some(kind) = kind(name) else { continue };
+        let opcode = match bytes(kind) {
+            None => "mov.pred",
+            Some(1) => "cvt.u8.u32",
+            Some(2) => "mov.b16",
+            Some(4) => "mov.b32",
+            Some(8) => "mov.b64",
+            Some(_) => {
+                let halves = Operand::Vector(vec![word(AT), word(AT)]);
+                statements.push(made(at, "mov.b64", [word(AT), number(0)]));
+                statements.push(made(at, "mov.b128", [target, halves]));
                 continue;
             }
         };
-        statements.push(made(at, opcode, [word(name.clone()), number(0)]));
+        statements.push(made(at, opcode, [target, number(0)]));
     }
     statements
 }

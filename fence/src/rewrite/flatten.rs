@@ -364,7 +364,8 @@ pub(crate) fn special(name: &str) -> bool {
         "%laneid" | "%warpid" | "%nwarpid" | "%smid" | "%nsmid" | "%cluster_ctarank"
         | "%cluster_nctarank" | "%lanemask_eq" | "%lanemask_le" | "%lanemask_lt" | "%lanemask_ge"
         | "%lanemask_gt" | "%clock" | "%clock_hi" | "%clock64" | "%globaltimer" | "%globaltimer_lo"
-        | "%globaltimer_hi" | "%total_smem_size" | "%aggr_smem_size" | "WARP_SZ" | "_" => part.is_empty(),
+        | "%globaltimer_hi" | "%total_smem_size" | "%aggr_smem_size" | "%dynamic_smem_size" | "WARP_SZ"
+        | "_" => part.is_empty(),
         _ => false,
     }
 }

@@ -119,7 +119,7 @@ fn fence_or_reasons(text: &str) -> Result<Fenced, Vec<Refused>> {
     module.variables.extend(moved);
     header(&mut out, &module, sm, clearing);
     for body in &mut bodies {
-        begin(body, &mut reasons);
+        begin(body);
         if !reasons.list.is_empty() {
             continue;
         }
@@ -216,7 +216,7 @@ const DECLARED: [&str; 3] = [
 ];
 
 /// Puts in front of a function's statements what has to be done first.
-fn begin(body: &mut Body<'_>, reasons: &mut Reasons) {
+fn begin(body: &mut Body<'_>) {
     let at = body.function.at;
     let mut first = vec![made(at, "ld.param.b32", [word(HI), Operand::Address(WINDOW.into(), 0)])];
     if body.loops {
@@ -231,7 +231,7 @@ fn begin(body: &mut Body<'_>, reasons: &mut Reasons) {
         let target = |place| Operand::Address(array.name.clone(), place as i64);
         first.extend(places.take(1 << 10).map(|place| made(at, "st.local.b64", [target(place), number(0)])));
     }
-    first.extend(clear::clears(body, reasons));
+    first.extend(clear::clears(body));
     first.append(&mut body.statements);
     body.statements = first;
 }

@@ -131,6 +131,11 @@ pub(crate) fn refusal(instruction: &Instruction<'_>) -> Option<&'static str> {
             "fence" | "cp" | "prefetch" if instruction.opcode.contains("tensormap") || has("tensor") => {
                 Some("tensor maps cannot be fenced: copy with `cp.async`")
             }
+            "bra" | "ret" | "exit" | "trap" | "call"
+                if !matches!(instruction.modifiers().collect::<Vec<_>>()[..], [] | ["uni"]) =>
+            {
+                Some("the fence does not know one of the instruction's modifiers")
+            }
             "brx" if !has("idx") => Some("only `brx.idx` with a table can be fenced"),
             _ => None,
         };
@@ -157,10 +162,10 @@ pub(crate) fn refusal(instruction: &Instruction<'_>) -> Option<&'static str> {
 /// True if the first operand is written, and only written.
 pub(crate) fn writes_first(instruction: &Instruction<'_>) -> bool {
     match instruction.name() {
-        "applypriority" | "bra" | "brx" | "call" | "cp" | "discard" | "exit" | "fence" | "membar"
-        | "nanosleep" | "prefetch" | "prefetchu" | "red" | "ret" | "setmaxnreg" | "st" | "stmatrix"
-        | "trap" | "wgmma" => false,
-        "bar" | "barrier" => instruction.has("red"),
+        // What `bar.red` writes is cleared as if it was read: the checker does not know better.
+        "applypriority" | "bar" | "barrier" | "bra" | "brx" | "call" | "cp" | "discard" | "exit"
+        | "fence" | "membar" | "nanosleep" | "prefetch" | "prefetchu" | "red" | "ret" | "setmaxnreg"
+        | "st" | "stmatrix" | "trap" | "wgmma" => false,
         "mbarrier" => {
             !matches!(instruction.operands.first(), Some(Operand::Address(..) | Operand::Absolute(_)))
         }

@@ -7,6 +7,7 @@ use super::body::{Body, Reasons, made, number, word};
 use super::flatten::special;
 use super::write;
 use crate::read::tree::{Instruction, Operand, Statement, StatementKind, Word};
+use crate::read::types::bytes;
 use crate::refused::Refused;
 
 /// Rewrites a function's instructions one by one.
@@ -49,21 +50,34 @@ fn advises(i: &Instruction<'_>) -> bool {
     }
 }
 
-/// Drops parts of opcodes that only advise, and their operands.
+/// Drops parts of opcodes that only advise, and their operands; puts types last. A scope of a cluster becomes one that a launch without
+/// clusters has.
 fn hints(i: &mut Instruction<'_>) {
     let policy = i.has("L2::cache_hint");
-    let uniform = i.guard.is_some() && i.name() == "bra" && i.has("uni");
-    if policy || uniform || i.has("lu") {
-        let kept: Vec<&str> =
-            i.opcode.split('.').filter(|m| !matches!(*m, "L2::cache_hint" | "uni" | "lu")).collect();
-        i.opcode = kept.join(".").into();
+    let guarded = i.guard.is_some();
+    let name = i.name();
+    let part = |part: &str| match (name, part) {
+        (_, "L2::cache_hint") | ("ld", "lu") => None,
+        ("bra", "uni") if guarded => None,
+        ("ld" | "st" | "atom" | "red", "cluster") => Some("gpu".to_owned()),
+        ("mbarrier", "cluster") => Some("cta".to_owned()),
+        ("prefetch", "L2::evict_last" | "L2::evict_normal") => Some("L2".to_owned()),
+        _ => Some(part.to_owned()),
+    };
+    let mut kept: Vec<String> = i.opcode.split('.').filter_map(part).collect();
+    if matches!(name, "atom" | "red") {
+        // The type stands last, as everywhere else: `red.global.v2.f32.add` is `red.global.add.v2.f32`.
+        kept.sort_by_key(|part| {
+            u8::from(matches!(part.as_str(), "v2" | "v4" | "v8")) + 2 * u8::from(bytes(part).is_some())
+        });
     }
-    if policy {
+    let kept = kept.join(".");
+    let waits = name == "mbarrier" && i.has("try_wait") && i.operands.len() == 4;
+    if policy || waits {
         i.operands.pop();
     }
-    let waits = i.name() == "mbarrier" && i.has("try_wait") && i.operands.len() == 4;
-    if waits {
-        i.operands.pop();
+    if kept != i.opcode {
+        i.opcode = kept.into();
     }
 }
 
