@@ -1,7 +1,7 @@
 //! Calls become copies of what they call, so fenced text is kernels only. Each copy has registers, labels and arguments of its
 //! own; local arrays are one for all copies in a kernel, as no function is at work twice. `ret` becomes a branch behind the copy.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::allow::call_parts;
 use super::body::{Body, Name, Reasons, Symbol, Symbols, word};
@@ -27,7 +27,7 @@ struct Copy<'a, 't> {
     place: usize,
     number: usize,
     prefix: &'a str,
-    bound: Vec<(&'a Word<'t>, Word<'t>)>,
+    bound: Bound<'a, 't>,
 }
 
 /// Replaces all calls; `order` has each function behind all that it calls.
@@ -61,14 +61,14 @@ pub(crate) fn inline<'t>(
                 continue;
             };
             let body = &bodies[callee];
-            if bound.len() != body.function.parameters.len() + body.function.returns.len() {
+            let Some(bound) = bound else {
                 let why = "the call gives or takes another number of parameters than the function has";
                 reasons
                     .push(Refused::at(statement.at, format!("call {}", body.function.name), why).of(&name));
                 continue;
-            }
-            total +=
-                body.statements.len() + body.registers.len() + body.arguments.len() + body.locals.len() + 1;
+            };
+            let declared = body.registers.len() + body.arguments.len() + body.locals.len() + body.names.len();
+            total += body.statements.len() + declared + 1;
             if total > COPY_LIMIT {
                 reasons.push(refuse(
                     "calls are replaced by copies of what they call, and these would be too many",
@@ -90,14 +90,14 @@ pub(crate) fn inline<'t>(
 }
 
 /// Parameters of a function, each with the argument that stands for it.
-type Bound<'a, 't> = Vec<(&'a Word<'t>, Word<'t>)>;
+type Bound<'a, 't> = HashMap<&'a Word<'t>, Word<'t>>;
 
-/// The function that a statement calls, and its parameters with the arguments that stand for them.
+/// The function that a statement calls, and its parameters with their arguments, if there are as many.
 fn call<'a, 't>(
     statement: &Statement<'t>,
     symbols: &Symbols<'t>,
     bodies: &'a [Body<'t>],
-) -> Option<(usize, Bound<'a, 't>)> {
+) -> Option<(usize, Option<Bound<'a, 't>>)> {
     let StatementKind::Instruction(i) = &statement.kind else { return None };
     if i.name() != "call" {
         return None;
@@ -105,20 +105,13 @@ fn call<'a, 't>(
     let (returned, callee, given) = call_parts(&i.operands)?;
     let Some(Symbol::Function(callee)) = symbols.names.get(callee) else { return None };
     let function = &bodies.get(*callee)?.function;
-    if returned.len() != function.returns.len() {
-        return Some((*callee, Vec::new()));
+    if returned.len() != function.returns.len() || given.len() != function.parameters.len() {
+        return Some((*callee, None));
     }
     let names =
         returned.iter().chain(given).filter_map(|o| if let Operand::Word(w) = o { Some(w) } else { None });
     let parameters = function.returns.iter().chain(&function.parameters).map(|parameter| &parameter.name);
-    Some((
-        *callee,
-        if given.len() == function.parameters.len() {
-            parameters.zip(names.cloned()).collect()
-        } else {
-            Vec::new()
-        },
-    ))
+    Some((*callee, Some(parameters.zip(names.cloned()).collect())))
 }
 
 impl<'t> Copy<'_, 't> {
@@ -211,7 +204,7 @@ impl<'t> Copy<'_, 't> {
         }
         match self.callee.names.get(name) {
             Some(Name::Parameter(_) | Name::Return(_)) => {
-                if let Some((_, argument)) = self.bound.iter().find(|(parameter, _)| *parameter == name) {
+                if let Some(argument) = self.bound.get(name) {
                     *name = argument.clone();
                 }
             }
