@@ -2,3 +2,7 @@
 //! checked by a reader that trusts nothing of the rewriter. Pure: no GPU, no file. `docs/fence.md` says why that holds.
 
 #![forbid(unsafe_code)]
+
+pub mod check;
+
+pub use check::{Checked, Unfenced, check};

@@ -1,0 +1,3 @@
+//! Checks of fenced text: what is accepted, and what must not be.
+
+mod accepted;
