@@ -67,8 +67,8 @@ struct Body<'m, 'a> {
     local: Option<(&'a str, u64)>,
     output: Option<&'a str>,
     has_fuel: bool,
-    /// True if calls are admitted: of a kernel, or behind a stop check.
-    may_call: bool,
+    /// True if calls and loops are admitted: of a kernel, or behind a stop check.
+    has_stop: bool,
     shares: bool,
 }
 
@@ -80,7 +80,7 @@ pub(super) fn check<'a>(
     results: &[(&'a str, Shape)],
     inputs: &[(&'a str, Shape)],
 ) -> Result<(usize, bool)> {
-    let mut body = Body { module: Some(module), lines, may_call: is_kernel, ..Body::default() };
+    let mut body = Body { module: Some(module), lines, has_stop: is_kernel, ..Body::default() };
     results.iter().try_for_each(|(name, shape)| body.parameter(name, Role::Output, *shape))?;
     inputs.iter().try_for_each(|(name, shape)| body.parameter(name, Role::Input, *shape))?;
     body.output = results.first().map(|(name, _)| *name);
@@ -130,7 +130,7 @@ impl<'a> Body<'_, 'a> {
 
     /// What every body begins with. True if shared memory is zeroed.
     fn prologue(&mut self) -> Result<bool> {
-        let is_kernel = self.may_call;
+        let is_kernel = self.has_stop;
         let has_registers = self.take(&rules::REGISTERS);
         self.require(has_registers, "the fence's registers are not declared first")?;
         while let Some(line) = self.lines.get(self.at).filter(|line| line.text.starts_with('.')) {
@@ -140,7 +140,7 @@ impl<'a> Body<'_, 'a> {
         let has_window = self.take(&[rules::WINDOW]);
         self.require(has_window, "the window is not loaded first")?;
         self.has_fuel = self.take(&[rules::REFUEL]);
-        self.may_call |= self.take(&rules::STOP);
+        self.has_stop |= self.take(&rules::STOP);
         let zeroes = is_kernel && self.take(&rules::ZERO);
         let (name, bytes) = self.local.unwrap_or_default();
         for offset in (0..bytes).step_by(8) {
@@ -336,6 +336,7 @@ impl<'a> Body<'_, 'a> {
                 let is_backward = self.labels.contains(label);
                 self.jumps.push((self.lines[self.at - 1].number, label));
                 self.require(!is_backward || ready == Ready::Spent, "a branch backward without fuel")?;
+                self.require(!is_backward || self.has_stop, "a function that loops, without its stop check")?;
                 return self.end_entry();
             }
             ("call" | "call.uni", [.., name, passed]) if list.len() <= 3 => {
@@ -360,9 +361,8 @@ impl<'a> Body<'_, 'a> {
                 };
                 self.address(address, *space, &form, ready, guard.is_none())?;
             } else if form.writes && nth == 0 {
-                for name in
-                    inside(operand, '{', '}').unwrap_or(operand).split([',', '|']).map(str::trim_start)
-                {
+                let vector = inside(operand, '{', '}');
+                for name in vector.map_or_else(|| operand.split("|"), |vector| vector.split(", ")) {
                     let is_free =
                         name == "_" || name.starts_with('%') && is_name(name) && !rules::is_guarded(name);
                     self.require(is_free, &format!("`{name}` may not be written"))?;
@@ -456,7 +456,7 @@ impl<'a> Body<'_, 'a> {
             result.into_iter().for_each(|result| (result.until, result.block) = (shape.bytes, block));
         }
         self.require(is_same, "a call with other parameters than declared")?;
-        self.require(self.may_call, "a function that calls others, without its stop check")?;
+        self.require(self.has_stop, "a function that calls others, without its stop check")?;
         self.shares |= shares;
         Ok(())
     }
@@ -464,5 +464,7 @@ impl<'a> Body<'_, 'a> {
 
 /// True if no line follows the one that says this.
 fn is_end(text: &str) -> bool {
-    ["ret;", "ret.uni;", "exit;", "trap;"].contains(&text) || text.starts_with("bra ") || text.starts_with("bra.uni ")
+    ["ret;", "ret.uni;", "exit;", "trap;"].contains(&text)
+        || text.starts_with("bra ")
+        || text.starts_with("bra.uni ")
 }

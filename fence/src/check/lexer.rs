@@ -53,15 +53,17 @@ pub(super) fn decimal(word: &str) -> Option<u64> {
     if is_plain { word.parse().ok() } else { None }
 }
 
-/// The parts between commas that are in no brackets.
-pub(super) fn operands(text: &str) -> Vec<&str> {
+/// The parts between commas that are in no brackets, each comma with its blank.
+pub(super) fn operands<'a>(text: &'a str) -> Vec<&'a str> {
     let mut depth = 0_i64;
     let split = |sign: char| {
         depth += i64::from("{[(".contains(sign)) - i64::from("}])".contains(sign));
         depth == 0 && sign == ','
     };
-    let parts = text.split(split).map(|part| part.strip_prefix(' ').unwrap_or(part));
-    parts.filter(|_| !text.is_empty()).collect()
+    let parts = text.split(split).enumerate();
+    let part =
+        |(nth, part): (usize, &'a str)| if nth == 0 { part } else { part.strip_prefix(' ').unwrap_or("") };
+    parts.map(part).filter(|_| !text.is_empty()).collect()
 }
 
 /// What stands between two brackets, if a text is that.

@@ -1,3 +1,7 @@
-//! Checks of fenced text: what is accepted, and what must not be.
+//! What the checker accepts and what not: samples, attacks by name, mutants of every line of the fence, and noise.
 
 mod accepted;
+mod attacks;
+mod kernels;
+mod mutants;
+mod noise;
