@@ -356,8 +356,9 @@ impl<'a> Body<'_, 'a> {
         for (nth, operand) in list.into_iter().enumerate() {
             let is_moved = nth == 1 && opcode.starts_with("mov.");
             if let Some(address) = inside(operand, '[', ']') {
-                let Some(space) = spaces.next() else {
-                    return self.refuse("an address without a state space");
+                let is_placed = nth == usize::from(form.writes) + form.spaces.len() - spaces.len();
+                let Some(space) = spaces.next().filter(|_| is_placed) else {
+                    return self.refuse("an address without a state space, or at another place");
                 };
                 self.address(address, *space, &form, ready, guard.is_none())?;
             } else if form.writes && nth == 0 {

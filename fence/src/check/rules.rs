@@ -229,7 +229,9 @@ pub(super) fn form(opcode: &str, operands: usize) -> Option<Form> {
             // A wait with a fourth operand would last as long as the kernel likes.
             let is_form = (root != "cp" || first == "async") && (root != "mbarrier" || operands <= 3);
             let (_, list) = FORMS.iter().find(|(name, _)| *name == root)?;
-            is_form && modifiers.iter().all(|word| has(list, word))
+            let is_shared = spaces.iter().all(|space| *space == Space::Shared) && spaces.len() < 2;
+            let is_copy = root == "cp" && spaces == [Space::Shared, Space::Global];
+            is_form && (is_shared || is_copy) && modifiers.iter().all(|word| has(list, word))
         }
     };
     is_known.then_some(Form { writes, shares, spaces, bytes: width })
