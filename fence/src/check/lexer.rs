@@ -67,6 +67,6 @@ pub(super) fn operands<'a>(text: &'a str) -> Vec<&'a str> {
 }
 
 /// What stands between two brackets, if a text is that.
-pub(super) fn inside<'a>(text: &'a str, open: char, close: char) -> Option<&'a str> {
+pub(super) fn inside(text: &str, open: char, close: char) -> Option<&str> {
     text.strip_prefix(open)?.strip_suffix(close)
 }

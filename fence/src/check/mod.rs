@@ -1,6 +1,6 @@
 //! The checker: accepts PTX only where every access is fenced in the canonical way of `docs/fence.md`. Isolation of strangers
 //! in one GPU context rests on this module. The module shares no code and no constant with the rewriter, and refuses what no
-//! rule knows. `lexer` reads lines, `rules` lists what may be said, `body` follows a function from its first line to its last.
+//! rule knows. `lexer` reads lines, `rules` lists what may be said, `body` follows a kernel from its first line to its last.
 
 mod body;
 mod lexer;
@@ -36,21 +36,8 @@ impl Unfenced {
     }
 }
 
-/// Bytes and alignment of a variable or parameter.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Shape {
-    bytes: u64,
-    align: u64,
-}
-
-/// What a name of the module stands for. The last input of a function, the window, is not listed.
-enum Symbol {
-    Kernel,
-    Function { results: Vec<Shape>, inputs: Vec<Shape>, shares: bool },
-    Variable,
-}
-
-type Names<'a> = HashMap<&'a str, Symbol>;
+/// Names of the module: true of a variable, false of a kernel.
+type Names<'a> = HashMap<&'a str, bool>;
 
 /// Checks a module: the very text that goes to the driver's compiler.
 ///
@@ -73,17 +60,17 @@ pub fn check(text: &str) -> Result<Checked, Unfenced> {
     let (mut names, mut kernels, mut rest) = (Names::new(), Vec::new(), &lines[3..]);
     while let Some(first) = rest.first() {
         let refused = || Unfenced::new(first.number, format!("`{}` is not known here", first.text));
-        let (name, symbol, length) = match global(first.text) {
-            Some(name) => (name, Symbol::Variable, 1),
-            None => function(rest, &names)?.ok_or_else(refused)?,
+        let variable = global(first.text);
+        let (name, length) = match variable {
+            Some(name) => (name, 1),
+            None => kernel(rest, &names)?.ok_or_else(refused)?,
         };
         // The compiler has functions of its own, whose names begin with two underscores.
-        let is_free = lexer::is_name(name) && !name.starts_with(['$', '%']) && !rules::is_taken(name);
-        let is_builtin = name.starts_with("__") && !matches!(symbol, Symbol::Variable);
-        kernels.extend(matches!(symbol, Symbol::Kernel).then(|| name.to_owned()));
-        if !is_free || is_builtin || names.insert(name, symbol).is_some() {
+        let is_builtin = name.starts_with("__") && variable.is_none();
+        if !is_free(name) || is_builtin || names.insert(name, variable.is_some()).is_some() {
             return Err(refused());
         }
+        kernels.extend(variable.is_none().then(|| name.to_owned()));
         rest = &rest[length..];
     }
     Ok(Checked { kernels })
@@ -102,17 +89,16 @@ fn is_target(line: &str) -> bool {
     decimal(name.strip_suffix(['a', 'f']).unwrap_or(name)).is_some_and(|number| (70..1000).contains(&number))
 }
 
-/// `[.align N] .TYPE name[N]`: name, shape, and true if the length is left open.
-fn variable(text: &str) -> Option<(&str, Shape, bool)> {
-    let (align, text) = match text.strip_prefix(".align ") {
-        Some(rest) => rest.split_once(' ').and_then(|(align, rest)| Some((Some(decimal(align)?), rest)))?,
-        None => (None, text),
+/// `[.align N] .TYPE name[N]`: name, bytes, alignment. A length that is left open is no bytes.
+fn variable(text: &str) -> Option<(&str, u64, u64)> {
+    let (align, text) = match text.strip_prefix(".align ").map(|rest| rest.split_once(' ')) {
+        Some(parts) => (decimal(parts?.0)?, parts?.1),
+        None => (0, text),
     };
     let (kind, name) = text.strip_prefix('.')?.split_once(' ')?;
     let (name, count) = name.strip_suffix(']').map_or(Some((name, "1")), |rest| rest.split_once('['))?;
-    let bytes = rules::bytes(kind)?;
-    let all = if count.is_empty() { 0 } else { bytes.checked_mul(decimal(count)?)? };
-    Some((name, Shape { bytes: all, align: align.unwrap_or(bytes) }, count.is_empty()))
+    let count = if count.is_empty() { 0 } else { decimal(count).filter(|count| *count > 0)? };
+    Some((name, rules::bytes(kind)?.checked_mul(count)?, align))
 }
 
 /// The name of a variable of the module, in constant or shared memory.
@@ -124,49 +110,45 @@ fn global(line: &str) -> Option<&str> {
     let (line, values) =
         line.split_once(" = ").filter(|_| line.starts_with(".const ")).unwrap_or((line, "0"));
     let values = lexer::inside(values, '{', '}').unwrap_or(values);
-    let rest = line.strip_prefix(".shared ").or(line.strip_prefix(".const "));
-    let (name, _, is_open) = variable(rest?)?;
-    (is_open == is_extern && values.split(", ").all(lexer::is_number)).then_some(name)
+    let (name, bytes, _) = variable(line.strip_prefix(".shared ").or(line.strip_prefix(".const "))?)?;
+    ((bytes == 0) == is_extern && values.split(", ").all(lexer::is_number)).then_some(name)
 }
 
-/// A parameter: its name and shape.
-fn parameter(text: &str) -> Option<(&str, Shape)> {
-    let (name, shape, is_open) = variable(text.strip_prefix(".param ")?)?;
-    (!is_open).then_some((name, shape))
-}
-
-/// A kernel or a function with its body, and how many lines both have; `None` where the head has an unknown form.
-fn function<'a>(lines: &[Line<'a>], names: &Names<'a>) -> Result<Option<(&'a str, Symbol, usize)>, Unfenced> {
+/// A kernel with its body: the name, and how many lines; `None` where the head has an unknown form.
+fn kernel<'a>(lines: &[Line<'a>], names: &Names<'a>) -> Result<Option<(&'a str, usize)>, Unfenced> {
     let text = |at: usize| lines.get(at).map_or("", |line: &Line<'a>| line.text);
-    let head = text(0).strip_prefix(".visible ").unwrap_or(text(0)).strip_suffix('(').unwrap_or_default();
-    let (kind, head) = head.split_once(' ').unwrap_or_default();
-    let is_kernel = kind == ".entry";
-    let (result, name) = head.strip_prefix('(').and_then(|rest| rest.split_once(") ")).unwrap_or(("", head));
-    let results: Vec<_> = parameter(result).into_iter().collect();
-    let (mut inputs, mut at) = (Vec::new(), 1);
-    while let Some(input) = text(at).strip_suffix(',').and_then(parameter) {
-        inputs.push(input);
+    let head = text(0).strip_prefix(".visible ").unwrap_or(text(0));
+    let Some(name) = head.strip_prefix(".entry ").and_then(|head| head.strip_suffix('(')) else {
+        return Ok(None);
+    };
+    let (mut inputs, mut at) = (HashMap::new(), 1);
+    while let Some(input) = text(at).strip_prefix(".param ").and_then(|rest| rest.strip_suffix(',')) {
+        let input = variable(input)
+            .filter(|(name, bytes, _)| *bytes > 0 && is_free(name) && !names.contains_key(name));
+        let Some((name, bytes, _)) = input else { return Ok(None) };
+        if inputs.insert(name, bytes).is_some() {
+            return Ok(None);
+        }
         at += 1;
     }
-    let is_known =
-        (is_kernel && result.is_empty()) || (kind == ".func" && result.is_empty() == results.is_empty());
-    if !is_known || text(at) != rules::PARAMETER || text(at + 1) != ")" {
-        return Ok(None);
-    }
+    let is_window = text(at) == rules::PARAMETER && text(at + 1) == ")";
     at += 2;
     // Limits of the launch, which the driver enforces.
     let is_limit = |text: &str| {
         let (kind, counts) = text.split_once(' ').unwrap_or_default();
         rules::LIMITS.contains(&kind) && counts.split(", ").all(|count| decimal(count).is_some())
     };
-    while is_kernel && is_limit(text(at)) {
+    while is_limit(text(at)) {
         at += 1;
     }
-    if text(at) != "{" {
+    if !is_window || text(at) != "{" {
         return Ok(None);
     }
-    let (length, shares) = body::check(names, is_kernel, &lines[at + 1..], &results, &inputs)?;
-    let shapes = |list: Vec<(&str, Shape)>| list.into_iter().map(|(_, shape)| shape).collect();
-    let function = Symbol::Function { results: shapes(results), inputs: shapes(inputs), shares };
-    Ok(Some((name, if is_kernel { Symbol::Kernel } else { function }, at + 1 + length)))
+    let length = body::check(names, &inputs, &lines[at + 1..])?;
+    Ok(Some((name, at + 1 + length)))
+}
+
+/// True if a name may be given to a variable, parameter or kernel.
+fn is_free(name: &str) -> bool {
+    lexer::is_name(name) && !name.starts_with(['$', '%']) && !rules::is_taken(name)
 }

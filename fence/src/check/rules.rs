@@ -3,14 +3,12 @@
 
 /// Where the high word of the window comes from.
 pub(super) const WINDOW: &str = "ld.param.b32 %pappus_hi, [pappus_window];";
-/// The last parameter of every function.
+/// The last parameter of every kernel.
 pub(super) const PARAMETER: &str = ".param .b32 pappus_window";
 /// The fence: the line right before an access to global memory.
 pub(super) const FENCE: &str = "mov.b64 %pappus_at, {%pappus_lo, %pappus_hi};";
 /// An offset becomes an address of the local array. The lines before take the array's address and bound the offset.
 pub(super) const REBASE: &str = "add.s64 %pappus_at, %pappus_at, %pappus_base;";
-/// A callee gets the window of its caller.
-pub(super) const ARGUMENT: &str = "st.param.b32 [pappus_argument], %pappus_hi;";
 /// Iterations between two looks at the stop word are fewer.
 pub(super) const REFUEL: &str = "mov.b32 %pappus_fuel, 16384;";
 /// A unit of fuel is spent; a jump to the check and a label follow.
@@ -89,32 +87,41 @@ const TYPES: [(u64, &str); 5] = [
     (16, "b128"),
 ];
 
-/// Modifiers of loads, stores and atomic operations: spaces, orders, scopes of one device, caches, operations, vectors.
-const ACCESS: &str = "global shared shared::cta local param const v2 v4 v8 nc volatile weak relaxed acquire release acq_rel \
-    cta gpu sys ca cg cs cv wb wt L1 L2 L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate \
+/// Modifiers of loads, stores and atomic operations: orders, scopes of one device, caches, operations, vectors.
+const ACCESS: &str = "v2 v4 v8 nc volatile weak relaxed acquire release acq_rel \
+    cta gpu sys ca cg cs cv wb wt L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate \
     L2::evict_normal L2::evict_first L2::evict_last L2::64B L2::128B L2::256B add min max inc dec and or xor exch cas noftz";
 
-/// Other instructions, each with the modifiers that it may have.
-const FORMS: [(&str, &str); 12] = [
-    ("bar", "sync arrive red warp cta aligned popc and or pred u32"),
-    ("barrier", "sync arrive red cta aligned popc and or pred u32"),
-    ("membar", "cta gl sys"),
-    ("fence", "sc acq_rel acquire release cta gpu sys cluster proxy async shared::cta global mbarrier_init"),
-    ("setmaxnreg", "inc dec sync aligned u32"),
+/// Other instructions, each with the spaces of its operands in brackets (one letter for each operand, `-` for none) and the
+/// modifiers that the instruction may have.
+const FORMS: [(&str, &str, &str); 18] = [
+    ("ld", "g s l p c", ACCESS),
+    ("st", "g s l", ACCESS),
+    ("ldu", "g", ACCESS),
+    ("atom", "g s", ACCESS),
+    ("red", "g s", ACCESS),
+    ("prefetch", "g", "L1 L2"),
     (
         "cp",
-        "async ca cg shared shared::cta global L2::64B L2::128B L2::256B commit_group wait_group wait_all mbarrier arrive noinc b64",
+        "sg s -",
+        "async ca cg L2::64B L2::128B L2::256B commit_group wait_group wait_all mbarrier arrive noinc",
     ),
-    ("ldmatrix", "sync aligned m8n8 x1 x2 x4 trans shared shared::cta b16"),
-    ("stmatrix", "sync aligned m8n8 x1 x2 x4 trans shared shared::cta b16"),
+    ("ldmatrix", "s", "sync aligned m8n8 x1 x2 x4 trans"),
+    ("stmatrix", "s", "sync aligned m8n8 x1 x2 x4 trans"),
     (
         "mbarrier",
-        "init inval arrive arrive_drop expect_tx complete_tx test_wait try_wait parity pending_count noComplete release \
-        acquire relaxed cta shared shared::cta b64",
+        "s -",
+        "init inval arrive arrive_drop expect_tx complete_tx test_wait try_wait parity pending_count noComplete release acquire \
+        relaxed cta",
     ),
-    ("ret", "uni"),
-    ("exit", ""),
-    ("trap", ""),
+    ("bar", "-", "sync arrive red warp cta aligned popc and or pred"),
+    ("barrier", "-", "sync arrive red cta aligned popc and or pred"),
+    ("membar", "-", "cta gl sys"),
+    ("fence", "- s g", "sc acq_rel acquire release cta gpu sys cluster proxy async mbarrier_init"),
+    ("setmaxnreg", "-", "inc dec sync aligned"),
+    ("ret", "-", "uni"),
+    ("exit", "-", ""),
+    ("trap", "-", ""),
 ];
 
 /// A state space that an address is in.
@@ -136,7 +143,7 @@ pub(super) struct Form {
     pub(super) shares: bool,
     /// The space of each operand in brackets, in the order of the operands.
     pub(super) spaces: Vec<Space>,
-    /// Bytes of an access.
+    /// Bytes of an access: too many, where the instruction names no type.
     pub(super) bytes: u64,
 }
 
@@ -165,74 +172,46 @@ pub(super) fn bytes(name: &str) -> Option<u64> {
     TYPES.iter().find(|(_, names)| has(names, name)).map(|(bytes, _)| *bytes)
 }
 
-/// The space that a modifier names.
-fn space(modifier: &str) -> Option<Space> {
+/// The space that a modifier names, and its letter.
+fn space(modifier: &str) -> Option<(char, Space)> {
     Some(match modifier {
-        "global" => Space::Global,
-        "shared" | "shared::cta" => Space::Shared,
-        "local" => Space::Local,
-        "param" => Space::Parameter,
-        "const" => Space::Constant,
+        "global" => ('g', Space::Global),
+        "shared" | "shared::cta" => ('s', Space::Shared),
+        "local" => ('l', Space::Local),
+        "param" => ('p', Space::Parameter),
+        "const" => ('c', Space::Constant),
         _ => return None,
     })
 }
 
-/// The form of an instruction with this many operands, or `None` where no rule knows the form. Jumps and calls are not asked here.
+/// The form of an instruction with this many operands, or `None` where no rule knows the form. Branches are not asked here.
 pub(super) fn form(opcode: &str, operands: usize) -> Option<Form> {
-    let (root, rest) = opcode.split_once('.').unwrap_or((opcode, ""));
+    let (root, modifiers) = opcode.split_once('.').unwrap_or((opcode, ""));
+    let is_pure = has(PURE, root);
     if !opcode.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:".contains(&byte)) {
         return None;
     }
-    if has(PURE, root) {
-        return Some(Form { writes: true, ..Form::default() });
+    if is_pure || root == "wgmma" {
+        // Descriptors of `wgmma` are registers that name shared memory; its result is read, too.
+        return Some(Form { writes: is_pure, shares: !is_pure, ..Form::default() });
     }
-    let modifiers: Vec<&str> = rest.split('.').filter(|_| !rest.is_empty()).collect();
-    let first = modifiers.first().copied().unwrap_or_default();
-    let mut spaces: Vec<Space> = modifiers.iter().filter_map(|word| space(word)).collect();
-    let mut shares = spaces.contains(&Space::Shared);
-    let (mut writes, mut width) = (false, 0);
-    let is_known = match root {
-        "ld" | "ldu" | "st" | "atom" | "red" | "prefetch" => {
-            writes = ["ld", "ldu", "atom"].contains(&root);
-            let is_admitted = match spaces.as_slice() {
-                [Space::Global] => true,
-                [Space::Shared] => root != "prefetch",
-                [Space::Local | Space::Parameter] => ["ld", "st"].contains(&root),
-                [Space::Constant] => root == "ld",
-                _ => false,
-            };
-            let (rest, lanes) = match modifiers.split_last() {
-                Some((last, rest)) if root != "prefetch" => {
-                    width = bytes(last)?;
-                    (rest, rest.iter().find_map(|word| word.strip_prefix('v')?.parse().ok()).unwrap_or(1))
-                }
-                _ => (modifiers.as_slice(), 1),
-            };
-            width *= lanes;
-            is_admitted && rest.iter().all(|word| has(ACCESS, word))
-        }
-        "wmma" => {
-            writes = first != "store";
-            let is_access = ["load", "store"].contains(&first) && spaces == [Space::Shared];
-            (first == "mma" && spaces.is_empty()) || is_access
-        }
-        "wgmma" => {
-            shares = true;
-            ["fence", "commit_group", "wait_group", "mma_async"].contains(&first) && spaces.is_empty()
-        }
-        _ => {
-            writes = root == "ldmatrix"
-                || (root == "mbarrier" && !["init", "inval", "expect_tx", "complete_tx"].contains(&first));
-            if root == "fence" {
-                spaces.clear();
-            }
-            // A wait with a fourth operand would last as long as the kernel likes.
-            let is_form = (root != "cp" || first == "async") && (root != "mbarrier" || operands <= 3);
-            let (_, list) = FORMS.iter().find(|(name, _)| *name == root)?;
-            let is_shared = spaces.iter().all(|space| *space == Space::Shared) && spaces.len() < 2;
-            let is_copy = root == "cp" && spaces == [Space::Shared, Space::Global];
-            is_form && (is_shared || is_copy) && modifiers.iter().all(|word| has(list, word))
-        }
+    let (_, kinds, list) = FORMS.iter().find(|(name, ..)| *name == root)?;
+    let words: Vec<&str> = modifiers.split('.').filter(|word| !word.is_empty()).collect();
+    let (kind, spaces): (String, Vec<Space>) = words.iter().filter_map(|word| space(word)).unzip();
+    let width = words.last().and_then(|last| bytes(last));
+    let lanes = words.iter().find_map(|word| word.strip_prefix('v')?.parse().ok()).unwrap_or(1);
+    let plain = &words[..words.len() - usize::from(width.is_some())];
+    let is_known = plain.iter().all(|word| has(list, word) || space(word).is_some());
+    let first = words.first().copied().unwrap_or_default();
+    // A wait with a fourth operand would last as long as the kernel likes.
+    let is_admitted = (root != "cp" || first == "async") && (root != "mbarrier" || operands <= 3);
+    let is_arrival = root == "mbarrier" && !["init", "inval", "expect_tx", "complete_tx"].contains(&first);
+    let form = Form {
+        writes: is_arrival || has("ld ldu atom ldmatrix", root),
+        shares: spaces.contains(&Space::Shared),
+        bytes: width.unwrap_or(u64::MAX).saturating_mul(lanes),
+        spaces: if root == "fence" { Vec::new() } else { spaces },
     };
-    is_known.then_some(Form { writes, shares, spaces, bytes: width })
+    let is_kind = has(kinds, if kind.is_empty() { "-" } else { &kind });
+    (is_known && is_admitted && is_kind).then_some(form)
 }

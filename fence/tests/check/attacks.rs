@@ -1,8 +1,6 @@
 //! Attacks by name. Each test has the attack and, where one exists, a harmless twin that is accepted.
 
-use crate::kernels::{
-    CLAMP, DECLARED, FENCE, FUEL, STOP, accepted, function, module, refused, refused_text, zero,
-};
+use crate::kernels::{CLAMP, DECLARED, FENCE, FUEL, accepted, module, refused, refused_text, zero};
 
 /// A fence and then these lines.
 fn fenced(lines: &str) -> String {
@@ -25,9 +23,9 @@ fn the_window_is_not_declared_again() {
         ".reg .v2 .b32 %pappus_hi;\n",
         ".reg .b32 %r9, %pappus_lo;\n",
     ] {
-        refused_text(&declared(line), "registers of an unknown form or name");
+        refused_text(&declared(line), "a declaration of an unknown form or name");
     }
-    refused_text(&declared(".param .b32 pappus_window;\n"), "may not be declared");
+    refused_text(&declared(".param .b32 pappus_window;\n"), "a declaration");
     refused_text(
         &declared(".local .align 8 .b8 pappus_window[8];\n"),
         "local memory of an unknown form or name",
@@ -50,7 +48,7 @@ fn a_declaration_behind_statements_is_refused() {
 #[test]
 fn a_name_of_a_special_register_is_not_declared() {
     for name in ["%tid", "%aggr_smem_size", "%ntid", "%clock"] {
-        refused_text(&declared(&format!(".reg .b32 {name};\n")), "registers");
+        refused_text(&declared(&format!(".reg .b32 {name};\n")), "a declaration");
     }
 }
 
@@ -73,23 +71,16 @@ fn registers_have_known_types_and_one_percent_sign() {
 
 #[test]
 fn parameters_and_variables_have_different_names() {
-    refused_text(&declared(".param .b32 first;\n"), "may not be declared");
-    refused_text(&declared(".param .b32 tile;\n"), "may not be declared");
-    refused_text(&declared(".param .b32 depot;\n"), "may not be declared");
-    refused_text(&declared(".param .b32 passed;\n"), "may not be declared");
-    refused_text(&declared(".param .b32 pappus_argument;\n"), "may not be declared");
-    refused_text(&module(".shared .b32 first;\n", ""), "may not be declared");
-    refused_text(&module(".shared .b32 depot;\n", ""), "local memory of an unknown form or name");
-    refused_text(&declared(".param .b32 WARP_SZ;\n"), "may not be declared");
-}
-
-#[test]
-fn an_argument_of_another_shape_is_not_the_window() {
-    let text = module("", "").replace(".param .b32 pappus_argument;", ".param .b64 pappus_argument;");
-    refused_text(&text, "may not be declared");
-    let text =
-        module("", "").replace(".param .b32 pappus_argument;", ".param .align 8 .b32 pappus_argument;");
-    refused_text(&text, "may not be declared");
+    let text = module("", "");
+    for name in ["tile", "first", "WARP_SZ", "$x", "%x", "pappus_x", "1st", "_"] {
+        refused_text(&text.replace("depot", name), "");
+        refused_text(
+            &text.replace(".align 4 .b8 bytes", &format!(".align 4 .b8 {name}")),
+            if name == "first" { "" } else { "not known" },
+        );
+    }
+    refused_text(&module(".shared .b32 first;\n", ""), "not known");
+    refused_text(&module(".shared .b32 depot;\n", ""), "local memory of an unknown form");
 }
 
 // The window's registers.
@@ -120,48 +111,9 @@ fn nothing_else_reads_the_window() {
     // A compiler that knows of an equal value may use that one instead.
     refused("mov.b32 %r1, %pappus_hi;\n", "no register");
     refused("setp.eq.u32 %p2, %r1, %pappus_hi;\n", "no register");
-    refused("ld.param.b32 %r1, [pappus_window];\n", "no parameter");
+    refused("ld.param.b32 %r1, [pappus_window];\n", "out of a parameter");
     refused("mov.b64 %rd1, pappus_window;\n", "no register");
     refused("@%pappus_out bra $x;\n$x:\n", "no register");
-}
-
-#[test]
-fn a_caller_cannot_pass_another_window() {
-    let call = |argument: &str| {
-        let twice = function("st.param.b32 [twice_result], 0;\n");
-        module(
-            &twice,
-            &format!(
-                "st.param.b32 [passed], %r1;\n{argument}call.uni (came), twice, (passed, pappus_argument);\n"
-            ),
-        )
-    };
-    let window = "st.param.b32 [pappus_argument], %pappus_hi;\n";
-    assert!(pappus_fence::check(&call(window)).is_ok());
-    refused_text(&call(""), "without its window");
-    refused_text(&call("st.param.b32 [pappus_argument], %r1;\n"), "in another form");
-    refused_text(&call(&format!("@%p1 {window}")), "");
-    refused_text(&call(&format!("{window}st.param.b32 [pappus_argument], %r1;\n")), "in another form");
-    refused_text(&call(&format!("{window}st.param.b16 [pappus_argument+2], 0;\n")), "in another form");
-    refused_text(&call(&format!("{window}$x:\n")), "without its window");
-    refused_text(&call(&format!("{window}mov.b32 %r1, 0;\n")), "without its window");
-    refused_text(
-        &call(&format!("{window}@%p1 ")).replace("@%p1 call.uni", "@%p1 call"),
-        "without its window",
-    );
-    refused_text(
-        &call(window).replace("(passed, pappus_argument)", "(pappus_argument, passed)"),
-        "without its window",
-    );
-    refused_text(
-        &call(window).replace("(passed, pappus_argument)", "(passed, passed)"),
-        "without its window",
-    );
-    refused_text(&call(window).replace("(came)", "(pappus_argument)"), "other parameters");
-    refused_text(
-        &call(&format!("{window}call.uni (came), twice, (passed, pappus_argument);\n")),
-        "without its window",
-    );
 }
 
 // Fences.
@@ -305,6 +257,7 @@ fn instructions_that_reach_memory_by_other_ways_are_refused() {
         "griddepcontrol.launch_dependents;\n",
         "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r1}, [%r1];\n",
         "wmma.load.a.sync.aligned.m16n16k16.row.global.f16 {%r1}, [%pappus_at], %r1;\n",
+        "wmma.load.a.sync.aligned.m16n16k16.row.shared.f16 {%r1}, [%r1], %r1;\n",
         "wmma.store.d.sync.aligned.m16n16k16.row.global.f32 [%pappus_at], {%r1}, %r1;\n",
         "fence.proxy.tensormap::generic.acquire.gpu [%pappus_at], 128;\n",
         "ld.mmio.relaxed.sys.global.u32 %r1, [%pappus_at];\n",
@@ -373,13 +326,6 @@ fn only_mov_takes_the_address_of_a_variable() {
     ] {
         refused(line, "no register");
     }
-}
-
-#[test]
-fn a_function_has_no_address() {
-    let twice = function("st.param.b32 [twice_result], 0;\n");
-    refused_text(&module(&twice, "mov.b64 %rd1, twice;\n"), "no register");
-    refused_text(&module(&twice, "ld.const.b32 %r1, [twice];\n"), "no register");
 }
 
 #[test]
@@ -535,28 +481,11 @@ fn parameters_are_read_inside_of_their_bytes() {
         "ld.param.u64 %rd1, [%rd1];\n",
         "ld.param.u64 %rd1, [tile];\n",
         "ld.param::entry.u64 %rd1, [first];\n",
+        "ld.param.u64 %rd1, [depot];\n",
+        "ld.param %rd1, [first];\n",
     ] {
         refused(line, "");
     }
-}
-
-#[test]
-fn parameters_of_a_kernel_are_not_written() {
-    refused("st.param.u64 [first], %rd1;\n", "outside of a parameter");
-}
-
-#[test]
-fn parameters_of_a_call_are_stored_before_they_are_read() {
-    let load = "ld.param.b32 %r1, [passed];\n";
-    accepted(&format!("st.param.b32 [passed], %r1;\n{load}"));
-    refused(load, "not stored before");
-    refused(&format!("@%p1 st.param.b32 [passed], %r1;\n{load}"), "not stored before");
-    refused(&format!("st.param.b16 [passed], 0;\n{load}"), "not stored before");
-    refused(&format!("st.param.b16 [passed+2], 0;\n{load}"), "not stored before");
-    refused(&format!("st.param.b32 [passed], %r1;\n$x:\n{load}"), "not stored before");
-    refused("st.param.b64 [passed], %rd1;\n", "outside of a parameter");
-    refused("st.param.b32 [passed+4], %r1;\n", "outside of a parameter");
-    refused("st.param.b32 [passed+-4], %r1;\n", "outside of a parameter");
 }
 
 // Registers.
@@ -613,22 +542,11 @@ fn shared_memory_is_zeroed_first() {
         "mbarrier.init.shared.b64 [%r1], 1;\n",
         "cp.async.mbarrier.arrive.shared.b64 [%r1];\n",
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1}, %rd1, %rd1, 1, 1, 1, 0, 0;\n",
-        "wmma.load.a.sync.aligned.m16n16k16.row.shared.f16 {%r1}, [%r1], 16;\n",
     ] {
         accepted(line);
         refused_text(&text(line), "was not zeroed");
     }
     refused_text(&text(&fenced("cp.async.ca.shared.global [%r1], [%pappus_at], 4;\n")), "was not zeroed");
-}
-
-#[test]
-fn shared_memory_of_a_callee_is_zeroed_by_the_kernel() {
-    let twice = function("st.param.b32 [twice_result], 0;\nst.shared.u32 [tile], 0;\n");
-    let call = "st.param.b32 [passed], %r1;\nst.param.b32 [pappus_argument], %pappus_hi;\ncall (came), twice, (passed, pappus_argument);\n";
-    assert!(pappus_fence::check(&module(&twice, call)).is_ok());
-    refused_text(&module(&twice, call).replace(&zero(), ""), "was not zeroed");
-    let zeroes = function(&format!("{}st.param.b32 [twice_result], 0;\n", zero()));
-    refused_text(&module(&zeroes, ""), "");
 }
 
 // Fuel.
@@ -769,101 +687,32 @@ fn a_promise_of_uniformity_is_refused_where_it_may_be_false() {
     refused("@%p1 ret.uni;\n", "`.uni`");
 }
 
-// Functions.
+// Kernels.
 
 #[test]
-fn a_function_is_defined_before_its_calls() {
-    let call = "st.param.b32 [passed], %r1;\nst.param.b32 [pappus_argument], %pappus_hi;\ncall (came), twice, (passed, pappus_argument);\n";
-    refused_text(&module("", call), "no function before");
-    let body = "st.param.b32 [twice_result], 0;\n";
-    assert!(pappus_fence::check(&module(&function(body), call)).is_ok());
-    let declarations =
-        ".param .b32 pappus_argument;\n.param .b32 passed;\n.param .b32 came;\nld.param.b32 %pappus_hi";
-    let recursive = function(&format!("{STOP}mov.b32 %r1, 0;\n{body}{call}"))
-        .replace("ld.param.b32 %pappus_hi", declarations);
-    refused_text(&module(&recursive, ""), "no function before");
-    refused_text(&module("", &call.replace("twice", "kernel")), "no function before");
-    refused_text(&module(".func twice(\n.param .b32 pappus_window\n)\n;\n", ""), "not known");
-    refused_text(&module(".extern .func twice(\n.param .b32 pappus_window\n)\n;\n", ""), "not known");
-}
-
-#[test]
-fn a_call_passes_what_the_function_takes() {
-    let head = "st.param.b32 [passed], %r1;\nst.param.b32 [pappus_argument], %pappus_hi;\n";
-    let twice = function("st.param.b32 [twice_result], 0;\n");
-    for call in [
-        "call twice, (passed, pappus_argument);\n",
-        "call (came), twice, (pappus_argument);\n",
-        "call (came), twice, (passed, passed, pappus_argument);\n",
-        "call (came, came), twice, (passed, pappus_argument);\n",
-        "call (came), twice, (first, pappus_argument);\n",
-        "call (first), twice, (passed, pappus_argument);\n",
-        "call (%r1), twice, (passed, pappus_argument);\n",
-        "call (came), twice, (%r1, pappus_argument);\n",
-        "call (came), twice, (5, pappus_argument);\n",
-        "call (came), twice, (came, pappus_argument);\n",
-        "call (came), twice, (passed, pappus_argument), $prototype;\n",
-        "call (came), twice;\n",
-        "call twice;\n",
-        "call (_), twice, (passed, pappus_argument);\n",
+fn functions_and_calls_are_refused() {
+    let body = format!("{{\n{DECLARED}ld.param.b32 %pappus_hi, [pappus_window];\nret;\n}}\n");
+    for head in [
+        ".func f(\n",
+        ".visible .func f(\n",
+        ".func (.param .b32 r) f(\n",
+        ".extern .func f(\n",
+        ".weak .func f(\n",
     ] {
-        refused_text(&module(&twice, &format!("{head}{call}")), "");
+        refused_text(&module(&format!("{head}.param .b32 pappus_window\n)\n{body}"), ""), "not known");
+        refused_text(&module(&format!("{head}.param .b32 pappus_window\n)\n;\n"), ""), "not known");
     }
-    let wide = twice.replace(".param .b32 twice_0", ".param .b64 twice_0");
-    refused_text(
-        &module(&wide, &format!("{head}call (came), twice, (passed, pappus_argument);\n")),
-        "other parameters",
-    );
-    let aligned = twice.replace(".param .b32 twice_0", ".param .align 16 .b32 twice_0");
-    refused_text(
-        &module(&aligned, &format!("{head}call (came), twice, (passed, pappus_argument);\n")),
-        "other parameters",
-    );
-}
-
-#[test]
-fn a_result_is_stored_at_the_entry() {
-    for lines in [
-        "",
-        "@%p1 st.param.b32 [twice_result], 0;\n",
-        "st.param.b16 [twice_result], 0;\n",
-        "st.param.b16 [twice_result+2], 0;\n",
-        "ret;\nst.param.b32 [twice_result], 0;\n",
-        "bra $x;\n$x:\nst.param.b32 [twice_result], 0;\n",
-        "$x:\nst.param.b32 [twice_result], 0;\n",
+    for line in [
+        "call f, (passed);\n",
+        "call.uni (%r1), vprintf, (%rd1, %rd1);\n",
+        "call %rd1;\n",
+        "call kernel;\n",
+        "call.uni cudaLaunchDevice;\n",
     ] {
-        refused_text(
-            &module(&function(&lines.replace("@%p1", "mov.pred %p1, 0;\n@%p1")), ""),
-            "not stored at the entry",
-        );
+        refused(line, "not known");
     }
-    let reads = "st.param.b32 [twice_result], 0;\nld.param.b32 %r1, [twice_result];\n";
-    refused_text(&module(&function(reads), ""), "no parameter");
-}
-
-#[test]
-fn functions_that_call_in_loops_look_at_the_stop_word() {
-    // Forty functions that call each other twice would run for centuries without a branch backward.
-    let once = function("st.param.b32 [twice_result], 0;\n");
-    let call = "st.param.b32 [passed], 0;\nst.param.b32 [pappus_argument], %pappus_hi;\ncall (came), twice, (passed, pappus_argument);\n";
-    let declarations =
-        ".param .b32 pappus_argument;\n.param .b32 passed;\n.param .b32 came;\nld.param.b32 %pappus_hi";
-    let caller = |stop: &str| {
-        let body = function(&format!("{stop}st.param.b32 [twice_result], 0;\n{call}"));
-        let body = body.replace(") twice(", ") four(").replace("ld.param.b32 %pappus_hi", declarations);
-        module(&format!("{once}{body}"), "")
-    };
-    assert!(pappus_fence::check(&caller(STOP)).is_ok());
-    refused_text(&caller(""), "without its stop check");
-    let check = format!("$pappus_check_0:\n{STOP}mov.b32 %pappus_fuel, 16384;\nbra.uni $pappus_on_0;\n}}\n");
-    let looped = |stop: &str| {
-        let body = function(&format!(
-            "mov.b32 %pappus_fuel, 16384;\n{stop}st.param.b32 [twice_result], 0;\n$x:\n{FUEL}bra $x;\n"
-        ));
-        module(&body.replace("}\n", "").replace("ret;\n", &format!("ret;\n{check}")), "")
-    };
-    assert!(pappus_fence::check(&looped(STOP)).is_ok());
-    refused_text(&looped(""), "without its stop check");
+    refused_text(&declared(".param .b32 passed;\n"), "declaration");
+    refused("st.param.b32 [first], %r1;\n", "not known");
 }
 
 #[test]
@@ -920,12 +769,25 @@ fn the_first_lines_are_the_fences() {
 fn names_of_the_module_are_unique() {
     refused_text(&module(".shared .b32 tile;\n", ""), "not known");
     refused_text(&module(".const .b32 kernel;\n", ""), "not known");
-    let twice = function("st.param.b32 [twice_result], 0;\n");
-    refused_text(&module(&format!("{twice}{twice}"), ""), "not known");
-    refused_text(&module(&twice.replace(") twice(", ") __twice("), ""), "not known");
-    refused_text(&module(&twice.replace(") twice(", ") $twice("), ""), "not known");
-    refused_text(&module(&twice.replace(") twice(", ") pappus_twice("), ""), "not known");
-    refused_text(&module(&twice.replace(") twice(", ") (twice("), ""), "not known");
+    let text = module("", "");
+    let (header, kernel) = text.split_at(text.find(".visible .entry").unwrap());
+    assert!(pappus_fence::check(&format!("{text}{}", kernel.replace(" kernel(", " other("))).is_ok());
+    refused_text(&format!("{text}{kernel}"), "not known");
+    for name in [
+        "__kernel",
+        "$kernel",
+        "%kernel",
+        "pappus_kernel",
+        "tile",
+        "ker nel",
+        "kernel.x",
+        "1st",
+        "",
+        "_",
+        "(kernel",
+    ] {
+        refused_text(&format!("{header}{}", kernel.replace(" kernel(", &format!(" {name}("))), "not known");
+    }
 }
 
 #[test]

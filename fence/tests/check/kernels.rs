@@ -21,16 +21,8 @@ const HEADER: &str = ".version 8.6\n.target sm_90a\n.address_size 64\n";
 /// The lines that zero shared memory, from the sample.
 pub(crate) fn zero() -> String {
     let text = crate::accepted::EVERYTHING;
-    let begin = text.find("\tmov.u32 %pappus_lo, %tid.z").unwrap();
+    let begin = text.find("\tmov.u32 %pappus_lo, %tid.z").unwrap_or_default();
     text[begin..].lines().take(25).map(|line| format!("{line}\n")).collect()
-}
-
-/// A function `twice` in front of the kernel, which has these lines.
-pub(crate) fn function(lines: &str) -> String {
-    format!(
-        ".func (.param .b32 twice_result) twice(\n.param .b32 twice_0,\n.param .b32 pappus_window\n)\n{{\n{DECLARED}\
-        .reg .pred %p<3>;\n.reg .b32 %r<3>;\nld.param.b32 %pappus_hi, [pappus_window];\n{lines}ret;\n}}\n"
-    )
 }
 
 /// A module with items in front of a kernel of these lines. Without fuel in the lines, the kernel has no check of fuel.
@@ -40,8 +32,7 @@ pub(crate) fn module(items: &str, lines: &str) -> String {
     format!(
         "{HEADER}.const .b32 table[4];\n.shared .align 16 .b8 tile[64];\n{items}.visible .entry kernel(\n.param .u64 first,\n\
         .param .align 4 .b8 bytes[12],\n.param .b32 pappus_window\n)\n{{\n{DECLARED}.reg .pred %p<4>;\n.reg .b32 %r<8>, %late;\n\
-        .reg .f32 %f<4>;\n.reg .b64 %rd<4>;\n.local .align 8 .b8 depot[16];\n.param .b32 pappus_argument;\n.param .b32 passed;\n\
-        .param .b32 came;\nld.param.b32 %pappus_hi, [pappus_window];\nmov.b32 %pappus_fuel, 16384;\n{}\
+        .reg .f32 %f<4>;\n.reg .b64 %rd<4>;\n.local .align 8 .b8 depot[16];\nld.param.b32 %pappus_hi, [pappus_window];\nmov.b32 %pappus_fuel, 16384;\n{}\
         st.local.b64 [depot], 0;\nst.local.b64 [depot+8], 0;\nmov.pred %p1, 0;\nmov.b32 %r1, 0;\nmov.b32 %r2, 0;\n\
         mov.f32 %f1, 0f00000000;\nmov.b64 %rd1, 0;\n{lines}ret;\n{check}}}\n",
         zero()
