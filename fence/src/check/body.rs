@@ -123,7 +123,7 @@ impl<'a> Body<'_, 'a> {
         Ok(zeroes)
     }
 
-    /// `.reg` or `.local`, all in one scope: the compiler refuses a name that is declared twice there.
+    /// `.reg` or `.local`, all in a single scope, where the compiler refuses a name declared twice.
     fn declaration(&mut self, line: &'a str) -> Result<()> {
         if let Some((name, bytes, align)) = line.strip_prefix(".local ").and_then(variable) {
             let is_whole = bytes > 0 && bytes.is_multiple_of(8) && align > 0 && align.is_multiple_of(8);
@@ -310,7 +310,7 @@ impl<'a> Body<'_, 'a> {
     }
 }
 
-/// True if no line follows the one that says this.
+/// True if a line ends the way of every thread: no thread goes on behind the line.
 fn is_end(text: &str) -> bool {
     ["ret;", "ret.uni;", "exit;", "trap;"].contains(&text)
         || text.starts_with("bra ")

@@ -10,7 +10,7 @@ pub(super) struct Line<'a> {
     pub(super) text: &'a str,
 }
 
-/// The lines of a text. A semicolon ends its line, so that a line has at most one statement.
+/// The lines of a text. A semicolon ends a line: two statements need two lines.
 pub(super) fn lines(text: &str) -> Result<Vec<Line<'_>>, Unfenced> {
     let mut found = Vec::new();
     for (number, text) in (1..).zip(text.split('\n')) {

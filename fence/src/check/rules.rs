@@ -94,7 +94,7 @@ const ACCESS: &str = "v2 v4 v8 nc volatile weak relaxed acquire release acq_rel 
 
 /// Other instructions, each with the spaces of its operands in brackets (one letter for each operand, `-` for none) and the
 /// modifiers that the instruction may have.
-const FORMS: [(&str, &str, &str); 18] = [
+const FORMS: [(&str, &str, &str); 17] = [
     ("ld", "g s l p c", ACCESS),
     ("st", "g s l", ACCESS),
     ("ldu", "g", ACCESS),
@@ -118,7 +118,6 @@ const FORMS: [(&str, &str, &str); 18] = [
     ("barrier", "-", "sync arrive red cta aligned popc and or pred"),
     ("membar", "-", "cta gl sys"),
     ("fence", "- s g", "sc acq_rel acquire release cta gpu sys cluster proxy async mbarrier_init"),
-    ("setmaxnreg", "-", "inc dec sync aligned"),
     ("ret", "-", "uni"),
     ("exit", "-", ""),
     ("trap", "-", ""),

@@ -281,6 +281,7 @@ fn stacks_and_registers_of_others_are_not_asked_for() {
         "isspacep.global %p1, %rd1;\n",
         "istypep.texref %p1, %rd1;\n",
         "brkpt;\n",
+        "setmaxnreg.inc.sync.aligned.u32 232;\n",
         "pmevent 1;\n",
         "lookup.u32 %r1;\n",
     ] {
