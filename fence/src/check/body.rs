@@ -37,6 +37,8 @@ struct Body<'m, 'a> {
     block: usize,
     /// True up to the first label, branch or end of a thread: what was written there, is written for all lines.
     is_entry: bool,
+    /// True if all lanes of the warp run here.
+    is_whole: bool,
     /// Registers: true if written for all lines, and the last block with a write.
     written: HashMap<&'a str, (bool, usize)>,
     labels: HashSet<&'a str>,
@@ -57,10 +59,10 @@ pub(super) fn check<'a>(
 ) -> Result<usize> {
     let (at, ready, block, is_entry, written) = (0, Ready::Nothing, 0, true, HashMap::new());
     let (labels, jumps, units, local) = (HashSet::new(), Vec::new(), HashMap::new(), None);
-    let (has_fuel, shares) = (false, false);
+    let (has_fuel, shares, is_whole) = (false, false, false);
     #[rustfmt::skip]
     let mut body = Body {
-        names, inputs, lines, at, ready, block, is_entry, written, labels, jumps, units, local, has_fuel, shares,
+        names, inputs, lines, at, ready, block, is_entry, written, labels, jumps, units, local, has_fuel, shares, is_whole,
     };
     let zeroes = body.prologue()?;
     while !body.take(&["}"]) {
@@ -88,16 +90,14 @@ impl<'a> Body<'_, 'a> {
 
     fn next(&mut self) -> Result<&'a str> {
         self.at += 1;
-        self.lines
-            .get(self.at - 1)
-            .map_or_else(|| self.refuse("the text ends in a kernel"), |line| Ok(line.text))
+        let line = self.lines.get(self.at - 1);
+        line.map_or_else(|| self.refuse("the text ends in a kernel"), |line| Ok(line.text))
     }
 
     /// True if the next lines are these, which are taken.
     fn take(&mut self, lines: &[&str]) -> bool {
         let rest = self.lines.get(self.at..).unwrap_or_default();
-        let is_next =
-            rest.len() >= lines.len() && rest.iter().zip(lines).all(|(line, other)| line.text == *other);
+        let is_next = lines.len() <= rest.len() && lines.iter().zip(rest).all(|(line, at)| *line == at.text);
         self.at += if is_next { lines.len() } else { 0 };
         is_next
     }
@@ -150,6 +150,9 @@ impl<'a> Body<'_, 'a> {
             self.read("%pappus_lo")?;
             self.write("%pappus_at");
             self.ready = Ready::Fenced;
+        } else if line == rules::WHOLE[0] && self.take(&rules::WHOLE[1..]) {
+            self.write("%pappus_lo");
+            self.is_whole = true;
         } else if line == rules::SPEND {
             self.spend()?;
         } else if let Some(label) = line.strip_suffix(':') {
@@ -170,14 +173,11 @@ impl<'a> Body<'_, 'a> {
     /// A unit of fuel, up to the label behind. The block goes on: who comes back from the check is who left.
     fn spend(&mut self) -> Result<()> {
         let is_unit = self.take(&[rules::SPENT]) && self.has_fuel;
-        let check = self
-            .next()?
-            .strip_prefix("@%pappus_out bra $pappus_check_")
-            .and_then(|rest| rest.strip_suffix(';'));
+        let check = self.next()?.strip_prefix(rules::CHECK).and_then(|rest| rest.strip_suffix(';'));
         let on = self.next()?.strip_prefix("$pappus_on_").and_then(|rest| rest.strip_suffix(':'));
         let number = on.filter(|on| is_unit && check == Some(on) && decimal(on).is_some());
         let is_new = number.is_some_and(|number| self.units.insert(number, false).is_none());
-        self.ready = Ready::Spent;
+        (self.ready, self.is_whole) = (Ready::Spent, false);
         self.require(is_new, "fuel in an unknown form, of the same number twice, or not filled at the entry")
     }
 
@@ -194,25 +194,23 @@ impl<'a> Body<'_, 'a> {
             let is_new = self.labels.insert(label);
             self.require(is_plain && is_new, "a label of an unknown form, or a second time")?;
         }
-        (self.block, self.is_entry) = (self.block + 1, false);
+        (self.block, self.is_entry, self.is_whole) = (self.block + 1, false, false);
         Ok(())
     }
 
     /// The bytes from the highest offset to the array's end, if these lines make an address of an offset.
     fn clamped(&mut self, line: &str) -> Option<u64> {
-        let base = line.strip_prefix("mov.b64 %pappus_base, ")?.strip_suffix(';')?;
+        let base = line.strip_prefix(rules::BASE)?.strip_suffix(';')?;
         let (_, bytes) = self.local.filter(|(name, _)| *name == base)?;
         let min = self.lines.get(self.at)?.text;
-        let limit =
-            min.strip_prefix("min.u64 %pappus_at, %pappus_at, ")?.strip_suffix(';').and_then(decimal)?;
+        let limit = min.strip_prefix(rules::LEAST)?.strip_suffix(';').and_then(decimal)?;
         let room = bytes.checked_sub(limit)?;
         self.take(&[min, rules::REBASE]).then_some(room)
     }
 
     /// A register that is read: every way to this line has a write of the register.
     fn read(&self, name: &str) -> Result<()> {
-        let is_written =
-            self.written.get(name).is_some_and(|(always, block)| *always || *block == self.block);
+        let is_written = self.written.get(name).is_some_and(|write| write.0 || write.1 == self.block);
         self.require(is_written, &format!("`{name}` is no register, or may be read before it is written"))
     }
 
@@ -231,7 +229,8 @@ impl<'a> Body<'_, 'a> {
         let (opcode, rest) = rest.split_once(' ').unwrap_or((rest, ""));
         let list = operands(rest);
         self.require(guard.is_none() || !opcode.ends_with(".uni"), "`.uni` with a guard")?;
-        self.is_entry &= !["bra", "bra.uni", "ret", "ret.uni", "exit", "trap"].contains(&opcode);
+        let is_parting = ["bra", "bra.uni", "ret", "ret.uni", "exit", "trap"].contains(&opcode);
+        (self.is_entry, self.is_whole) = (self.is_entry && !is_parting, self.is_whole && !is_parting);
         if let ("bra" | "bra.uni", [label]) = (opcode, list.as_slice()) {
             self.jumps.push((self.lines[self.at - 1].number, label));
             let is_backward = self.labels.contains(label);
@@ -240,6 +239,9 @@ impl<'a> Body<'_, 'a> {
         let Some(form) = rules::form(opcode, list.len()) else {
             return self.refuse(&format!("`{opcode}` is not known here"));
         };
+        let is_gathering = rules::gathers(opcode, &list);
+        let is_held = !is_gathering || (self.is_whole && guard.is_none());
+        self.require(is_held, "registers of lanes that may not run")?;
         self.shares |= form.shares;
         let (mut spaces, mut written) = (form.spaces.iter(), Vec::new());
         for (nth, operand) in list.into_iter().enumerate() {
@@ -260,8 +262,8 @@ impl<'a> Body<'_, 'a> {
                 && opcode.starts_with("mov.")
                 && (rules::is_special(operand) || self.is_variable(operand)))
             {
-                let mut names =
-                    vector.unwrap_or(operand).split(", ").filter(|name| *name != "_" && !is_number(name));
+                let names = vector.unwrap_or(operand).split(", ");
+                let mut names = names.filter(|name| *name != "_" && !is_number(name));
                 names.try_for_each(|name| self.read(name.strip_prefix('!').unwrap_or(name)))?;
             }
         }
@@ -284,8 +286,7 @@ impl<'a> Body<'_, 'a> {
     /// An operand in brackets.
     fn address(&self, text: &str, space: Space, form: &Form, ready: Ready) -> Result<()> {
         let (base, offset) = text.split_once('+').unwrap_or((text, "0"));
-        let size =
-            decimal(offset.strip_prefix('-').unwrap_or(offset)).filter(|size| *size <= rules::MOST_OFFSET);
+        let size = decimal(offset.strip_prefix('-').unwrap_or(offset)).filter(|it| *it <= rules::MOST_OFFSET);
         let Some(size) = size else { return self.refuse("an offset that is too far, or of an unknown form") };
         let from = if offset.starts_with('-') { u64::MAX } else { size };
         let is_inside = |bytes: u64| from.checked_add(form.bytes).is_some_and(|end| end <= bytes);
@@ -295,8 +296,8 @@ impl<'a> Body<'_, 'a> {
             }
             Space::Local => {
                 let is_named = self.local.is_some_and(|(name, bytes)| name == base && is_inside(bytes));
-                let is_clamped =
-                    matches!(ready, Ready::Clamped(room) if form.bytes <= room) && text == "%pappus_at";
+                let is_fit = matches!(ready, Ready::Clamped(room) if form.bytes <= room);
+                let is_clamped = is_fit && text == "%pappus_at";
                 self.require(is_named || is_clamped, "local memory out of its array")
             }
             Space::Parameter => {
@@ -312,7 +313,5 @@ impl<'a> Body<'_, 'a> {
 
 /// True if a line ends the way of every thread: no thread goes on behind the line.
 fn is_end(text: &str) -> bool {
-    ["ret;", "ret.uni;", "exit;", "trap;"].contains(&text)
-        || text.starts_with("bra ")
-        || text.starts_with("bra.uni ")
+    ["ret;", "ret.uni;", "exit;", "trap;"].contains(&text) || text.starts_with("bra")
 }

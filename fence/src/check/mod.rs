@@ -107,8 +107,8 @@ fn global(line: &str) -> Option<&str> {
     let is_extern = line.starts_with(".extern .shared ");
     let line = line.strip_prefix(".extern ").unwrap_or(line);
     // Numbers only: a name would be an address.
-    let (line, values) =
-        line.split_once(" = ").filter(|_| line.starts_with(".const ")).unwrap_or((line, "0"));
+    let parts = line.split_once(" = ").filter(|_| line.starts_with(".const "));
+    let (line, values) = parts.unwrap_or((line, "0"));
     let values = lexer::inside(values, '{', '}').unwrap_or(values);
     let (name, bytes, _) = variable(line.strip_prefix(".shared ").or(line.strip_prefix(".const "))?)?;
     ((bytes == 0) == is_extern && values.split(", ").all(lexer::is_number)).then_some(name)

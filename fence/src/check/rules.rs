@@ -7,11 +7,14 @@ pub(super) const WINDOW: &str = "ld.param.b32 %pappus_hi, [pappus_window];";
 pub(super) const PARAMETER: &str = ".param .b32 pappus_window";
 /// The fence: the line right before an access to global memory.
 pub(super) const FENCE: &str = "mov.b64 %pappus_at, {%pappus_lo, %pappus_hi};";
-/// An offset becomes an address of the local array. The lines before take the array's address and bound the offset.
+/// An offset becomes an address of the local array: the array's name follows `BASE`, the highest offset `LEAST`.
+pub(super) const BASE: &str = "mov.b64 %pappus_base, ";
+pub(super) const LEAST: &str = "min.u64 %pappus_at, %pappus_at, ";
 pub(super) const REBASE: &str = "add.s64 %pappus_at, %pappus_at, %pappus_base;";
 /// Iterations between two looks at the stop word are fewer.
 pub(super) const REFUEL: &str = "mov.b32 %pappus_fuel, 16384;";
-/// A unit of fuel is spent; a jump to the check and a label follow.
+/// A unit of fuel is spent; a number follows `CHECK`, and a label behind.
+pub(super) const CHECK: &str = "@%pappus_out bra $pappus_check_";
 pub(super) const SPEND: &str = "sub.u32 %pappus_fuel, %pappus_fuel, 1;";
 pub(super) const SPENT: &str = "setp.eq.u32 %pappus_out, %pappus_fuel, 0;";
 /// Offsets in an address reach as far: less than the guard on each side of a window, with the access.
@@ -38,6 +41,10 @@ pub(super) const STOP: [&str; 5] = [
     "setp.ne.u32 %pappus_out, %pappus_lo, 0;",
     "@%pappus_out exit;",
 ];
+
+/// All lanes of the warp run, or none goes on: some instructions read registers of lanes that have ended or never were.
+pub(super) const WHOLE: [&str; 3] =
+    ["activemask.b32 %pappus_lo;", "setp.ne.s32 %pappus_out, %pappus_lo, -1;", "@%pappus_out exit;"];
 
 /// All shared memory that a block can reach becomes zero, for the asynchronous proxy (`wgmma`) too.
 pub(super) const ZERO: [&str; 25] = [
@@ -92,6 +99,10 @@ const ACCESS: &str = "v2 v4 v8 nc volatile weak relaxed acquire release acq_rel 
     cta gpu sys ca cg cs cv wb wt L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate \
     L2::evict_normal L2::evict_first L2::evict_last L2::64B L2::128B L2::256B add min max inc dec and or xor exch cas noftz";
 
+/// Modifiers of `mbarrier`.
+const MBARRIER: &str = "init inval arrive arrive_drop expect_tx complete_tx test_wait try_wait parity pending_count noComplete \
+    release acquire relaxed cta";
+
 /// Other instructions, each with the spaces of its operands in brackets (one letter for each operand, `-` for none) and the
 /// modifiers that the instruction may have.
 const FORMS: [(&str, &str, &str); 17] = [
@@ -101,19 +112,10 @@ const FORMS: [(&str, &str, &str); 17] = [
     ("atom", "g s", ACCESS),
     ("red", "g s", ACCESS),
     ("prefetch", "g", "L1 L2"),
-    (
-        "cp",
-        "sg s -",
-        "async ca cg L2::64B L2::128B L2::256B commit_group wait_group wait_all mbarrier arrive noinc",
-    ),
+    ("cp", "sg s -", "async ca cg L2::128B L2::256B commit_group wait_group wait_all mbarrier arrive noinc"),
     ("ldmatrix", "s", "sync aligned m8n8 x1 x2 x4 trans"),
     ("stmatrix", "s", "sync aligned m8n8 x1 x2 x4 trans"),
-    (
-        "mbarrier",
-        "s -",
-        "init inval arrive arrive_drop expect_tx complete_tx test_wait try_wait parity pending_count noComplete release acquire \
-        relaxed cta",
-    ),
+    ("mbarrier", "s -", MBARRIER),
     ("bar", "-", "sync arrive red warp cta aligned popc and or pred"),
     ("barrier", "-", "sync arrive red cta aligned popc and or pred"),
     ("membar", "-", "cta gl sys"),
@@ -124,7 +126,7 @@ const FORMS: [(&str, &str, &str); 17] = [
 ];
 
 /// A state space that an address is in.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(super) enum Space {
     Global,
     Shared,
@@ -164,6 +166,14 @@ pub(super) fn is_taken(name: &str) -> bool {
 /// True if only the fence's own lines write a register.
 pub(super) fn is_guarded(name: &str) -> bool {
     name.contains("pappus") && !["%pappus_lo", "%pappus_at", "%pappus_base"].contains(&name)
+}
+
+/// True if an instruction reads registers of all lanes. `wgmma` does where its second operand is no descriptor.
+pub(super) fn gathers(opcode: &str, operands: &[&str]) -> bool {
+    let root = opcode.split('.').next().unwrap_or_default();
+    let takes_registers =
+        opcode.contains(".sp") || operands.get(1).is_some_and(|second| second.starts_with('{'));
+    has("mma movmatrix ldmatrix stmatrix", root) || (opcode.starts_with("wgmma.mma_async") && takes_registers)
 }
 
 /// Bytes of a type, written without its dot.
@@ -207,7 +217,7 @@ pub(super) fn form(opcode: &str, operands: usize) -> Option<Form> {
     let is_arrival = root == "mbarrier" && !["init", "inval", "expect_tx", "complete_tx"].contains(&first);
     let form = Form {
         writes: is_arrival || has("ld ldu atom ldmatrix", root),
-        shares: spaces.contains(&Space::Shared),
+        shares: kind.contains('s'),
         bytes: width.unwrap_or(u64::MAX).saturating_mul(lanes),
         spaces: if root == "fence" { Vec::new() } else { spaces },
     };

@@ -99,7 +99,7 @@ fn nothing_else_writes_the_window() {
         "add.s32 %pappus_fuel, %pappus_fuel, 1;\n",
         "mov.b32 %pappus_fuel, 16384;\n",
         "@%p1 mov.b32 %pappus_hi, %r1;\n",
-        "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r1, %pappus_hi}, [%r1];\n",
+        "activemask.b32 %pappus_out;\n",
         "mov.pred %pappus_out, 0;\n",
     ] {
         refused(line, "may not be written");
@@ -527,6 +527,44 @@ fn the_carry_is_written_before_it_is_read() {
     );
 }
 
+#[test]
+fn registers_of_lanes_that_do_not_run_are_not_read() {
+    // Found on an H100: a block of one thread gets other kernels' values from the other lanes of its warp.
+    let whole = "activemask.b32 %pappus_lo;\nsetp.ne.s32 %pappus_out, %pappus_lo, -1;\n@%pappus_out exit;\n";
+    for line in [
+        "mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%r1, %r2}, {%r1}, {%r2}, {%r1, %r2};\n",
+        "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r2}, {%f1}, %r1, 0;\n",
+        "movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r2;\n",
+        "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r1];\n",
+        "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r1], {%r1};\n",
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1}, {%r1, %r2}, %rd1, 1, 1, 1, 0;\n",
+        "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%f1}, %rd1, %rd1, %r1, 0, 1, 1, 1, 0, 0;\n",
+    ] {
+        let why = "lanes that may not run";
+        accepted(&format!("{whole}{line}"));
+        accepted(&format!("{whole}mov.b32 %r1, 1;\n{line}bar.sync 0;\n@%p1 mov.b32 %r1, 0;\n{line}"));
+        refused(line, why);
+        for between in ["$x:\n", "@%p1 exit;\n", "@%p1 ret;\n", "@%p1 bra $x;\n$x:\n"] {
+            refused(&format!("{whole}{between}{line}"), why);
+        }
+        refused(&format!("$x:\n{whole}{FUEL}{line}bra $x;\n"), why);
+        refused(&format!("{whole}@%p1 {line}"), why);
+        for (from, to) in [
+            ("ne.s32", "eq.s32"),
+            ("-1", "1"),
+            ("@%pappus_out", "@!%pappus_out"),
+            ("exit", "ret"),
+            ("exit;", "bra $x;\n$x:"),
+            ("%pappus_lo,", "%r1,"),
+        ] {
+            refused(&format!("{}{line}", whole.replace(from, to)), "");
+        }
+        refused(&format!("{}{line}", whole.replace("activemask.b32", "@%p1 activemask.b32")), "");
+    }
+    accepted("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1}, %rd1, %rd1, 1, 1, 1, 0, 0;\n");
+    accepted("shfl.sync.idx.b32 %r1|%p1, %r2, 5, 31, 1;\n");
+}
+
 // Shared memory.
 
 #[test]
@@ -539,7 +577,8 @@ fn shared_memory_is_zeroed_first() {
         "ld.shared::cta.u32 %r1, [%r1];\n",
         "st.shared.u32 [%r1], 0;\n",
         "atom.shared.add.u32 %r1, [%r1], 1;\n",
-        "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r1];\n",
+        "activemask.b32 %pappus_lo;\nsetp.ne.s32 %pappus_out, %pappus_lo, -1;\n@%pappus_out exit;\n\
+        ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r1];\n",
         "mbarrier.init.shared.b64 [%r1], 1;\n",
         "cp.async.mbarrier.arrive.shared.b64 [%r1];\n",
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1}, %rd1, %rd1, 1, 1, 1, 0, 0;\n",

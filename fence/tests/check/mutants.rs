@@ -206,9 +206,7 @@ fn harmless(kind: &str, part: Part, line: &str, mutant: &str) -> Option<&'static
         ("doubled", _) if line == "mov.b64 %pappus_at, {%pappus_lo, %pappus_hi};" => {
             "the same line twice writes the same"
         }
-        ("doubled", _) if line.contains(".param.b32 [pappus_argument]") => {
-            "the same line twice writes the same"
-        }
+        ("doubled", _) if line == "activemask.b32 %pappus_lo;" => "the same line twice writes the same",
         ("doubled" | "statement before" | "label before", Part::Named | Part::First) => {
             "the same line twice writes the same"
         }
@@ -282,7 +280,7 @@ fn begins(line: &str) -> bool {
         "mov.b64 %pappus_at, {%pappus_lo, %pappus_hi};",
         "mov.b64 %pappus_base, depot;",
         "sub.u32 %pappus_fuel, %pappus_fuel, 1;",
-        "st.param.b32 [pappus_argument], %pappus_hi;",
+        "activemask.b32 %pappus_lo;",
     ]
     .contains(&line)
 }
