@@ -11,6 +11,10 @@
 //!
 //! Whoever hands a text to the driver's compiler checks that very text, in the process that hands it over. [`fence()`] does not
 //! check what it returns: a text that was checked elsewhere is a text that somebody says was checked.
+//!
+//! Parsers of others that were looked at on crates.io in November 2026: `ptx-parser` 0.1.6, `ptx-syntax` 0.5.0 (which was
+//! `ptx-90-parser`), `singe-ptx` 0.1.0-alpha.7. None has a first stable release, and the fence needs little of a syntax tree: which
+//! operand is an address, and what is written.
 
 #![forbid(unsafe_code)]
 

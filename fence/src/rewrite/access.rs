@@ -59,8 +59,6 @@ fn plain(modifier: &str) -> bool {
             | "min"
             | "max"
             | "noftz"
-            | "L1"
-            | "L2"
     )
 }
 
@@ -96,10 +94,15 @@ pub(crate) fn accesses(instruction: &Instruction<'_>) -> Result<Vec<Access>, &'s
             "v2" => count = 2,
             "v4" => count = 4,
             "v8" => count = 8,
-            other if bytes(other).is_some() => element = bytes(other),
+            other if bytes(other).is_some() && element.is_none() => element = bytes(other),
+            "L1" | "L2" if !matches!(name, "ld" | "ldu" | "st" | "atom" | "red") => {}
             other if plain(other) => {}
             _ => return Err("the fence does not know one of the instruction's modifiers"),
         }
+    }
+    let last = instruction.modifiers().last().and_then(bytes);
+    if last.is_none() && matches!(name, "ld" | "ldu" | "st") {
+        return Err("the type does not stand last");
     }
     let hint = !matches!(name, "ld" | "ldu" | "st" | "atom" | "red");
     let element = element.or(hint.then_some(1)).ok_or("the instruction does not say what type it reaches")?;

@@ -4,6 +4,7 @@
 use super::access::accesses;
 use super::body::{Body, Name, Reasons, Symbol, Symbols};
 use super::opcodes::{refusal, writes_first};
+use super::whole::gathers;
 use super::write;
 use crate::read::tree::{Instruction, Operand, Space, StatementKind};
 use crate::refused::Refused;
@@ -28,6 +29,9 @@ pub(crate) fn allow(body: &Body<'_>, symbols: &Symbols<'_>, reasons: &mut Reason
             "call" if instruction.guard.is_some() => {
                 Some("branch around the call: it cannot have a predicate".to_owned())
             }
+            _ if instruction.guard.is_some() && gathers(instruction) => why.or_else(|| {
+                Some("branch around it: what reads registers of all lanes cannot have a predicate".to_owned())
+            }),
             _ => why,
         };
         carry |= instruction.has("cc") && instruction.guard.is_none();
@@ -47,9 +51,13 @@ fn addresses(body: &Body<'_>, symbols: &Symbols<'_>, instruction: &Instruction<'
     for access in accesses(instruction).ok()? {
         let (base, offset) = match &instruction.operands[access.operand] {
             Operand::Address(base, offset) => (base, *offset),
-            Operand::Absolute(_) if matches!(access.space, Some(Space::Global | Space::Shared)) => continue,
+            Operand::Absolute(_) if access.space == Some(Space::Global) => continue,
             _ => return Some("a number is no address in this kind of memory".to_owned()),
         };
+        let far = offset.unsigned_abs() > i32::MAX.unsigned_abs().into();
+        if far && matches!(access.space, Some(Space::Shared | Space::Const)) {
+            return Some("the offset is larger than any memory of this kind".to_owned());
+        }
         if body.is_register(base) {
             if access.space == Some(Space::Param) {
                 return Some("a parameter can only be reached by its name".to_owned());
@@ -84,6 +92,9 @@ fn addresses(body: &Body<'_>, symbols: &Symbols<'_>, instruction: &Instruction<'
 
 /// Why a name cannot stand where the instruction has it.
 fn names(body: &Body<'_>, symbols: &Symbols<'_>, instruction: &Instruction<'_>) -> Option<String> {
+    if let Some((_, guard)) = instruction.guard.as_ref().filter(|(_, guard)| !body.is_register(guard)) {
+        return Some(format!("`{guard}` is no register: only predicates can stand behind `@`"));
+    }
     let name = instruction.name();
     if matches!(name, "call" | "bra" | "brx") {
         return control(body, symbols, instruction);
@@ -96,11 +107,25 @@ fn names(body: &Body<'_>, symbols: &Symbols<'_>, instruction: &Instruction<'_>) 
     {
         return Some("the first operand has to be a register, or registers in braces".to_owned());
     }
-    for operand in &instruction.operands {
+    for (nth, operand) in instruction.operands.iter().enumerate() {
+        if let Operand::Minus(word) = operand {
+            return Some(format!("`-{word}`: only numbers can have a sign here"));
+        }
+        if matches!(operand, Operand::Pair(..)) && (nth > 0 || !writes_first(instruction)) {
+            return Some("only what an instruction writes can be a pair".to_owned());
+        }
         let members = match operand {
             Operand::Vector(members) => members.as_slice(),
             other => std::slice::from_ref(other),
         };
+        let plain = |member: &Operand<'_>| match member {
+            Operand::Word(word) => word == "_" || body.is_register(word),
+            Operand::Number(_) => true,
+            _ => false,
+        };
+        if matches!(operand, Operand::Vector(_)) && !members.iter().all(plain) {
+            return Some("only registers and numbers can stand in braces".to_owned());
+        }
         for member in members {
             let (Operand::Word(word) | Operand::Sum(word, _)) = member else { continue };
             if body.is_register(word) {
@@ -117,7 +142,7 @@ fn names(body: &Body<'_>, symbols: &Symbols<'_>, instruction: &Instruction<'_>) 
                 }
                 (Some(Name::Local(_) | Name::Shared), _)
                 | (None, Some(Symbol::Const | Symbol::Shared | Symbol::Global(_))) => {
-                    if !matches!(name, "mov" | "cvta") {
+                    if nth != 1 || !matches!(name, "mov" | "cvta") {
                         return Some(format!("the address of `{word}` can only be taken by `mov` or `cvta`"));
                     }
                 }
@@ -125,6 +150,9 @@ fn names(body: &Body<'_>, symbols: &Symbols<'_>, instruction: &Instruction<'_>) 
                     return Some(format!(
                         "the address of `{word}` cannot be fenced: calls through registers are refused"
                     ));
+                }
+                (None, None) if matches!(member, Operand::Sum(..)) => {
+                    return Some(format!("`{word}` is no symbol that an offset can be added to"));
                 }
                 (None, None) => {}
             }

@@ -151,8 +151,11 @@ impl<'t> Flatten<'_, '_, 't> {
     /// Gives a name that is no register its place in a scope, and the name that it has from now on.
     fn declare(&mut self, scope: &mut Scope<'t>, at: Position, name: &Word<'t>, kind: Name) -> Word<'t> {
         let label = matches!(kind, Name::Label | Name::Table(_));
-        let (fits, mark) =
-            if label { (name.starts_with('$'), "$") } else { (!name.starts_with(['$', '%']), "v") };
+        let (fits, mark) = if label {
+            (name.starts_with('$'), "$")
+        } else {
+            (!name.starts_with(['$', '%']) && !special(name), "v")
+        };
         let mut new = name.clone();
         let known = self.names.symbols.names.contains_key(name) || self.names.moved.contains(name);
         if !fits || scope.number != 0 || self.body.names.contains_key(name) || (!label && known) {

@@ -30,7 +30,8 @@ pub(crate) fn globals(body: &mut Body<'_>, symbols: &Symbols<'_>) {
                 _ => continue,
             };
             fenced.push(low);
-            if i32::try_from(offset).is_err() {
+            // As far below as above: the checker counts both alike.
+            if offset.unsigned_abs() > i32::MAX.unsigned_abs().into() {
                 fenced.push(made(at, "add.u32", [word(LO), word(LO), number(offset as u32)]));
                 offset = 0;
             }

@@ -4,7 +4,7 @@
 //! names → [`allow`]: only what the fence knows → [`simplify`]: no hints, no tables → [`calls`]: no recursion → [`inline`]: no
 //! calls → [`arguments`]: no parameters but a kernel's → [`origins`]: no generic access → [`variables::numbers`]: no address of a
 //! variable → [`locals`]: local accesses bounded → [`globals`]: global accesses fenced → [`fuel`]: loops can be stopped →
-//! [`shared`], [`clear`]: no leftovers → [`write`]: text.
+//! [`whole`], [`shared`], [`clear`]: no leftovers → [`write`]: text.
 
 mod access;
 mod allow;
@@ -23,6 +23,7 @@ mod parameters;
 mod shared;
 mod simplify;
 mod variables;
+mod whole;
 mod write;
 
 use std::collections::HashSet;
@@ -113,6 +114,7 @@ fn fence_or_reasons(text: &str) -> Result<Fenced, Vec<Refused>> {
     for body in &mut bodies {
         globals::globals(body, &symbols);
         fuel::fuel(body);
+        whole::whole(body);
     }
     let clearing = bodies.iter().any(|b| b.touches_shared);
     let mut out = String::with_capacity(text.len() * 2);

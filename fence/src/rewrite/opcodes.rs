@@ -106,11 +106,34 @@ fn others(name: &str) -> bool {
     )
 }
 
+/// True if an instruction that waits, orders or copies matrices may have the modifier; others are looked at elsewhere.
+fn has_known(name: &str, modifier: &str) -> bool {
+    let list = match name {
+        "bar" | "barrier" => "sync arrive red warp cta aligned popc and or pred u32",
+        "membar" => "cta gl sys",
+        "fence" => {
+            "sc acq_rel acquire release cta gpu sys cluster proxy async mbarrier_init shared shared::cta global"
+        }
+        "mbarrier" => {
+            "init inval arrive arrive_drop expect_tx complete_tx test_wait try_wait parity pending_count noComplete \
+             release acquire relaxed cta cluster shared shared::cta b64"
+        }
+        "ldmatrix" | "stmatrix" => "sync aligned m8n8 x1 x2 x4 trans shared shared::cta b16",
+        "bra" | "ret" | "call" => "uni",
+        "exit" | "trap" => "",
+        _ => return true,
+    };
+    list.split(' ').any(|known| known == modifier)
+}
+
 /// Why an instruction is refused by its opcode, if the opcode is a reason.
 pub(crate) fn refusal(instruction: &Instruction<'_>) -> Option<&'static str> {
     let name = instruction.name();
     if instruction.opcode.contains("::cluster") {
         return Some("memory of other blocks of a cluster cannot be fenced: use `.shared::cta`");
+    }
+    if instruction.opcode.contains('$') {
+        return Some("no instruction of PTX is called so");
     }
     if computes(name) {
         let lanes = matches!(name, "shfl" | "vote");
@@ -131,9 +154,7 @@ pub(crate) fn refusal(instruction: &Instruction<'_>) -> Option<&'static str> {
             "fence" | "cp" | "prefetch" if instruction.opcode.contains("tensormap") || has("tensor") => {
                 Some("tensor maps cannot be fenced: copy with `cp.async`")
             }
-            "bra" | "ret" | "exit" | "trap" | "call"
-                if !matches!(instruction.modifiers().collect::<Vec<_>>()[..], [] | ["uni"]) =>
-            {
+            _ if !instruction.modifiers().all(|modifier| has_known(name, modifier)) => {
                 Some("the fence does not know one of the instruction's modifiers")
             }
             "brx" if !has("idx") => Some("only `brx.idx` with a table can be fenced"),

@@ -57,9 +57,10 @@ fn hints(i: &mut Instruction<'_>) {
     let guarded = i.guard.is_some();
     let name = i.name();
     let part = |part: &str| match (name, part) {
-        (_, "L2::cache_hint") | ("ld", "lu") => None,
-        ("bra", "uni") if guarded => None,
+        (_, "L2::cache_hint") | ("ld", "lu") | ("cp", "L2::64B") => None,
+        ("bra" | "ret", "uni") if guarded => None,
         ("ld" | "st" | "atom" | "red", "cluster") => Some("gpu".to_owned()),
+        ("ld" | "st", "param::entry" | "param::func") => Some("param".to_owned()),
         ("mbarrier", "cluster") => Some("cta".to_owned()),
         ("prefetch", "L2::evict_last" | "L2::evict_normal") => Some("L2".to_owned()),
         _ => Some(part.to_owned()),
@@ -110,7 +111,7 @@ fn registers<'t>(
 ) {
     let moves = i.name() == "mov";
     let (mut words, mut doubles) = (0, 0);
-    for operand in &mut i.operands {
+    for (nth, operand) in i.operands.iter_mut().enumerate() {
         let Operand::Word(name) = operand else { continue };
         if !name.starts_with('%') && name != "WARP_SZ" || !special(name) {
             continue;
@@ -119,7 +120,7 @@ fn registers<'t>(
             "%cluster_ctarank" => *operand = number(0),
             "%cluster_nctarank" => *operand = number(1),
             "WARP_SZ" => *operand = number(32),
-            _ if moves => {}
+            _ if moves && nth == 1 => {}
             wide => {
                 let double = matches!(wide, "%clock64" | "%globaltimer");
                 let (count, mark, opcode) =

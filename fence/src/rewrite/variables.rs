@@ -2,6 +2,7 @@
 //! addresses in their initial values as numbers.
 
 use super::body::{Body, Reasons, Symbol, Symbols, number};
+use super::flatten::special;
 use crate::read::integer;
 use crate::read::tree::{Initial, Module, Operand, Space, StatementKind, Variable as Declared, Word};
 use crate::read::types::bytes;
@@ -35,7 +36,7 @@ pub(crate) fn place<'t>(
     for (i, function) in module.functions.iter_mut().enumerate() {
         // The driver's compiler has functions of its own whose names begin so.
         let built_in = function.name.starts_with("__");
-        if function.entry && (built_in || function.name.starts_with('$')) {
+        if function.entry && (built_in || function.name.starts_with('$') || special(&function.name)) {
             let why = "a kernel's name begins with a letter or one underscore";
             reasons.push(Refused::at(function.at, function.name.to_string(), why));
         }
@@ -101,9 +102,12 @@ fn add<'t>(
     prefix: &str,
     reasons: &mut Reasons,
 ) -> Option<Word<'t>> {
-    let rename = rename || name.starts_with('$');
-    let new =
-        if rename { format!("v{prefix}_{}", name.trim_start_matches('$')).into() } else { name.clone() };
+    let rename = rename || name.starts_with(['$', '%']) || special(name);
+    let new = if rename {
+        format!("v{prefix}_{}", name.trim_start_matches(['$', '%'])).into()
+    } else {
+        name.clone()
+    };
     symbols.names.insert(new.clone(), symbol);
     if symbols.new.insert(name.clone(), new.clone()).is_some() {
         reasons.push(Refused::at(at, name.to_string(), "this name is declared twice"));
