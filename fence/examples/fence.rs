@@ -1,4 +1,4 @@
-//! Fences one file: `fence IN.ptx OUT.ptx`. Prints variables, or every reason why not.
+//! Fences one file and checks what came out: `fence IN.ptx OUT.ptx`. Prints variables, or every reason why not.
 
 use std::process::ExitCode;
 
@@ -21,6 +21,10 @@ fn main() -> ExitCode {
                 println!("{from}: {} at {:#x}, {} bytes", variable.name, variable.offset, variable.size);
             }
             println!("{from}: clears shared memory in {}", fenced.clearing.join(" "));
+            if let Err(unfenced) = pappus_fence::check(&fenced.text) {
+                println!("{from}: not accepted: {unfenced}");
+                return ExitCode::FAILURE;
+            }
             match std::fs::write(to, &fenced.text) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
