@@ -1,8 +1,8 @@
 //! Instructions that read registers of all lanes stand behind a look whether all lanes run: of lanes that have ended, or never
 //! were, they would read what other kernels left. A thread ends there if not.
 //!
-//! The look counts lanes that run at that moment, so lanes that a branch parted are waited for first; NVIDIA's compiler makes
-//! nothing of the wait where it knows that none was parted.
+//! The look counts lanes that run at that moment, so lanes that a branch parted are waited for first. In Triton's matmul and
+//! attention ptxas 12.9 makes no `WARPSYNC` of the wait, and at most eight instructions of a kernel.
 
 use super::body::{Body, made, number, word};
 use super::fuel::guarded;
