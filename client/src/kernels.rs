@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::variants::VariantFile;
 
 /// No module may be larger: the supervisor's limit.
-const MAX_FILE_BYTES: u64 = 16 << 20;
+pub(crate) const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// Opens a module file.
 pub fn of_file(file: &VariantFile) -> Result<Vec<Part>> {

@@ -26,6 +26,7 @@
 //! - `upload`: its files on their way, with word of how far they are.
 //! - [`variants`]: which file holds which compiled form of a module.
 //! - [`kernels`]: which kernels a module file holds.
+//! - [`sharing`]: whether these can run in a worker that tenants share.
 //! - [`mod@array`]: what an array may be, and whether it is what a function declares.
 //! - [`npy`]: NumPy's file format, as much as is needed.
 //! - [`source`]: the bytes of a file, or of a part of one.
@@ -45,6 +46,7 @@ pub mod invocation;
 pub mod kernels;
 pub mod npy;
 mod requests;
+pub mod sharing;
 pub mod source;
 mod upload;
 pub mod variants;

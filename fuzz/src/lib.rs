@@ -7,11 +7,13 @@
 //! - [`requests`]: an invocation, checked against its function.
 //! - [`worker`]: frames between supervisor and workers, in both directions, and descriptors beside them.
 //! - [`modules`]: wasm, cubin, fatbin, PTX and hsaco before a compiler or a driver sees them.
+//! - [`fence`]: PTX for shared workers: reader and rewriter, and the checker.
 //! - [`files`]: what the client reads.
 #![forbid(unsafe_code)]
 
 pub mod blueprint;
 pub mod client;
+pub mod fence;
 pub mod files;
 pub mod modules;
 pub mod requests;
@@ -38,6 +40,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wasm", read: modules::read_wasm },
     Target { name: "cuda", read: modules::read_cuda },
     Target { name: "hsaco", read: modules::read_hsaco },
+    Target { name: "ptx", read: fence::read_ptx },
+    Target { name: "fenced", read: fence::read_fenced },
     Target { name: "npy", read: files::read_npy },
 ];
 

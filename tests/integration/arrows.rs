@@ -47,7 +47,7 @@ const ORDER: [(&str, &[Level]); 4] = [
             &["picture", "source"],
             &["archive", "arena", "capacity", "client", "input", "npy", "stages", "variants"],
             &["arguments", "files", "json", "kernels", "requests"],
-            &["blobs", "invocation"],
+            &["blobs", "invocation", "sharing"],
             &["upload"],
             &["functions"],
             &["command"],

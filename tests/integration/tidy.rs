@@ -6,18 +6,19 @@ use std::path::PathBuf;
 use crate::programs::{self, files_below, workspace};
 
 /// The crates, each with the crates that it may use outside its tests.
-const DEPENDENCIES: [(&str, &[&str]); 14] = [
+const DEPENDENCIES: [(&str, &[&str]); 15] = [
     ("version", &[]),
     ("shmem", &[]),
     ("blueprint", &[]),
+    ("fence", &[]),
     ("kernels", &[]),
     ("proto", &[]),
     ("protocol", &["blueprint", "shmem"]),
     ("worker", &["blueprint", "protocol", "shmem", "version"]),
     ("supervisor", &["blueprint", "proto", "protocol", "shmem", "version"]),
-    ("client", &["blueprint", "kernels", "proto", "shmem", "version"]),
+    ("client", &["blueprint", "fence", "kernels", "proto", "shmem", "version"]),
     // Reads what all of them read.
-    ("fuzz", &["blueprint", "client", "proto", "protocol", "shmem", "supervisor", "worker"]),
+    ("fuzz", &["blueprint", "client", "fence", "proto", "protocol", "shmem", "supervisor", "worker"]),
     // Of its hostile programs.
     ("tests", &["client", "proto", "protocol", "shmem", "worker"]),
     // What looks like an AMD GPU to tests.

@@ -10,10 +10,12 @@ use pappus_blueprint::{
 };
 use pappus_client::functions::Package;
 use pappus_client::kernels as module_kernels;
+use pappus_client::sharing::{self, Sharing};
 use pappus_client::variants;
 use pappus_client::{Error, archive};
 use serde_json::{Value, json};
 
+use super::sharing::{machine_code, print as print_sharing, to_json as sharing_to_json};
 use crate::arguments::{Assignment, CheckArguments, SizeOrSpec};
 use crate::failure::{Failure, Result};
 use crate::input::{self, Input};
@@ -162,6 +164,9 @@ struct Opened {
     module: String,
     path: PathBuf,
     tells: Tells,
+    sharing: Sharing,
+    /// What is told of sharing if the file is machine code.
+    machine_code: &'static str,
 }
 
 /// How much a module file tells.
@@ -190,6 +195,7 @@ fn open_modules(package: &Package) -> Result<Vec<Opened>> {
         // What is wrong is told of the file that the configuration names, if that is one.
         let mut files: Vec<_> = module.files.iter().collect();
         files.sort_by_key(|file| file.path().file_name() != module.path.file_name());
+        let has_ptx = files.iter().any(|file| file.format.name() == "ptx");
         for file in files {
             let mut tells = Tells::Nothing;
             for part in module_kernels::of_file(file)? {
@@ -203,7 +209,13 @@ fn open_modules(package: &Package) -> Result<Vec<Opened>> {
                 let told = kernels.iter().any(|kernel| kernel.info.params.is_some());
                 tells = if told { Tells::Parameters } else { Tells::Names };
             }
-            opened.push(Opened { module: module.name.clone(), path: file.path().to_owned(), tells });
+            opened.push(Opened {
+                module: module.name.clone(),
+                path: file.path().to_owned(),
+                tells,
+                sharing: sharing::of_file(file)?,
+                machine_code: machine_code(file.format.name(), has_ptx),
+            });
         }
     }
     package.refuse(misfits)?;
@@ -300,9 +312,14 @@ impl Findings {
     fn to_json(&self) -> Value {
         let Self { unknown, description, opened, kernels, missing, warnings } = self;
         let kernels = kernels.iter().map(|(name, params)| json!({"name": name, "arguments": params}));
-        let opened = opened
-            .iter()
-            .map(|file| json!({"name": file.module, "file": file.path, "checked": file.tells.name()}));
+        let opened = opened.iter().map(|file| {
+            json!({
+                "name": file.module,
+                "file": file.path,
+                "checked": file.tells.name(),
+                "sharing": sharing_to_json(&file.sharing, file.machine_code),
+            })
+        });
         let modules =
             missing.modules.iter().map(|(name, looked)| json!({"name": name, "looked_for": looked}));
         let weights = missing.weights.iter().map(|(name, path)| json!({"name": name, "looked_for": path}));
@@ -355,6 +372,9 @@ impl Findings {
                 Tells::Nothing => writeln!(out, "module: {}: not readable without a driver", path.display())?,
                 tells => writeln!(out, "module: {}: {} fit", path.display(), tells.name())?,
             }
+        }
+        for Opened { path, sharing, machine_code, .. } in opened {
+            print_sharing(path, sharing, machine_code, out)?;
         }
         missing.print(out)?;
         self.print_warnings(config, out)

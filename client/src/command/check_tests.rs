@@ -262,3 +262,66 @@ fn what_does_not_fit_is_told_of_the_file_that_is_named() {
         assert!(why.contains(&format!("{named}: ")), "{why}");
     }
 }
+
+/// Writes `mlops` in these forms beside matmul's configuration, and checks that.
+fn check_forms(forms: &[(&str, &[u8])], json: bool) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let built = dir.path().join("built");
+    std::fs::create_dir_all(dir.path().join("configs")).unwrap();
+    std::fs::create_dir_all(&built).unwrap();
+    let config = dir.path().join("configs/matmul.json");
+    std::fs::write(&config, pappus_kernels::config("matmul").unwrap()).unwrap();
+    for (name, content) in forms {
+        std::fs::write(built.join(name), content).unwrap();
+    }
+    let json = crate::arguments::Json { json };
+    let arguments = CheckArguments { config, inputs: Vec::new(), weights: Vec::new(), strict: false, json };
+    let mut out = anstream::StripStream::new(Vec::new());
+    run(arguments, &mut out).unwrap();
+    String::from_utf8(out.into_inner()).unwrap()
+}
+
+/// matmul's PTX with lines in front of its kernel's first statement.
+fn ptx_with(lines: &str) -> String {
+    let text = std::str::from_utf8(pappus_kernels::artefact("mlops.ptx").unwrap()).unwrap();
+    let begin = text.find("matmul_para(").unwrap();
+    let first = begin + text[begin..].find("ld.param").unwrap();
+    format!("{}{lines}{}", &text[..first], &text[first..])
+}
+
+#[test]
+fn ptx_and_wasm_can_be_shared() {
+    let file = |name| pappus_kernels::artefact(name).unwrap();
+    let forms = [("mlops.ptx", file("mlops.ptx")), ("mlops.wasm", file("mlops.wasm"))];
+    let said = check_forms(&forms, false);
+    assert_eq!(said.matches(": can run in a shared worker\n").count(), 2, "{said}");
+    let told: Value = serde_json::from_str(&check_forms(&forms, true)).unwrap();
+    assert_eq!(told["modules"][0]["sharing"], json!({"shared": true, "in_the_way": [], "more": 0}));
+}
+
+#[test]
+fn what_stands_in_the_way_of_sharing_is_told_up_to_ten_times() {
+    let ptx = ptx_with(&"brkpt;\n".repeat(12));
+    let said = check_forms(&[("mlops.ptx", ptx.as_bytes())], false);
+    assert!(said.contains("mlops.ptx: cannot run in a shared worker:\n  line "), "{said}");
+    let reason = ", in matmul_para: `brkpt`: instructions for debuggers cannot be fenced\n";
+    assert_eq!(said.matches(reason).count(), 10, "{said}");
+    assert!(said.contains("\n  and 2 more\n"), "{said}");
+    let told: Value = serde_json::from_str(&check_forms(&[("mlops.ptx", ptx.as_bytes())], true)).unwrap();
+    let sharing = &told["modules"][0]["sharing"];
+    assert_eq!((&sharing["shared"], &sharing["more"]), (&json!(false), &json!(2)));
+    assert_eq!(sharing["in_the_way"][9]["kernel"], "matmul_para");
+}
+
+#[test]
+fn machine_code_cannot_be_shared() {
+    let fatbin = 0xba55_ed50u32.to_le_bytes();
+    let said = check_forms(&[("mlops.fatbin", &fatbin)], false);
+    assert!(said.contains("machine code: cannot be shared; package PTX beside it\n"), "{said}");
+    let ptx = pappus_kernels::artefact("mlops.ptx").unwrap();
+    let said = check_forms(&[("mlops.fatbin", &fatbin), ("mlops.ptx", ptx)], false);
+    assert!(said.contains("machine code: cannot be shared, the PTX beside it is taken\n"), "{said}");
+    let hsaco = pappus_kernels::artefact("mlops.hsaco").unwrap();
+    let said = check_forms(&[("mlops.hsaco", hsaco)], false);
+    assert!(said.contains("machine code: cannot be shared\n"), "{said}");
+}

@@ -17,6 +17,7 @@ mod plan;
 mod quota;
 mod reload;
 mod settings;
+mod sharing;
 mod status;
 mod tenants;
 mod token;

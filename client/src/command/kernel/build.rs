@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 
 use pappus_blueprint::code::FORMATS;
 use pappus_blueprint::signatures;
+use pappus_client::sharing::{self, Sharing};
 use pappus_client::source::Source;
 use pappus_client::{Error, variants};
 use pappus_kernels::authoring::HEADERS;
 use serde_json::{Value, json};
 
+use super::super::sharing::{print as print_sharing, to_json as sharing_to_json};
 use super::signature;
 use super::toolchain::{CLANG, OBJCOPY, Ran, Toolchain, WASM_LD};
 use crate::arguments::KernelBuildArguments;
@@ -60,13 +62,28 @@ pub(super) fn run(arguments: &KernelBuildArguments, out: &mut dyn Write) -> Resu
         let (source, path) = (source.display(), path.display());
         writeln!(out, "{source} for {}: {path}, {}", target.name, units::size(content.len() as u64))?;
     }
+    // Of the others nothing depends on the source: wasm can always be shared, AMD's machine code never.
+    for module in &modules {
+        if let Some(sharing) = module.sharing() {
+            print_sharing(&module.path, &sharing, "", out)?;
+        }
+    }
     Ok(())
 }
 
 impl Module<'_> {
     fn to_json(&self) -> Value {
         let Self { source, target, path, content } = self;
-        json!({"source": source, "target": target.name, "path": path, "bytes": content.len()})
+        let mut file = json!({"source": source, "target": target.name, "path": path, "bytes": content.len()});
+        if let Some(sharing) = self.sharing() {
+            file["sharing"] = sharing_to_json(&sharing, "");
+        }
+        file
+    }
+
+    /// Whether PTX can run in a shared worker.
+    fn sharing(&self) -> Option<Sharing> {
+        matches!(self.target.code, Code::Ptx(_)).then(|| sharing::of_ptx(&self.content))
     }
 }
 
