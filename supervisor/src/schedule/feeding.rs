@@ -44,8 +44,8 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
-    /// Gives a shared worker with free lanes what it should do next. Where there is no memory for a payer's call, those of others go
-    /// before it that need none.
+    /// Gives a shared worker with free lanes what it should do next. Where a payer's call lacks memory, other payers' calls go
+    /// before that call, if they need none.
     fn feed_shared(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
         while let Some(id) = self.next_of(now_ns, worker) {
             if !self.start_waiting(now_ns, worker, id, actions) {

@@ -1,4 +1,4 @@
-//! Workers that all domains share: their calls, who is next, and who pays.
+//! Workers that all domains share: whose calls run there, which payer is next, and what a payer is charged.
 
 use super::*;
 

@@ -172,7 +172,7 @@ impl Worker {
         }
     }
 
-    /// The domain whose worker it is; none if it is shared.
+    /// The domain that has the worker alone.
     pub(super) fn served(&self) -> Option<Domain> {
         match self.compartment() {
             Some(Compartment::Of(domain)) => Some(domain),

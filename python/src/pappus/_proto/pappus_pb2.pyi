@@ -1982,6 +1982,7 @@ class WorkerStatus(_message.Message):
     LAST_GONE_FIELD_NUMBER: _builtins.int
     WEIGHT_BYTES_FIELD_NUMBER: _builtins.int
     CONTEXT_BYTES_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     state: _builtins.str
     """"starting", "idle", "busy", or "unused" where no process is wanted."""
@@ -2008,6 +2009,8 @@ class WorkerStatus(_message.Message):
     """Device memory of weights that its process has; weights that several processes have count for each of them."""
     context_bytes: _builtins.int
     """Device memory that its process takes before it does anything."""
+    shared: _builtins.bool
+    """True if it runs calls of all domains, beside each other; owner and caller are empty then."""
     @_builtins.property
     def sandbox(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Layers of its sandbox that are in force, such as "seccomp"."""
@@ -2030,10 +2033,11 @@ class WorkerStatus(_message.Message):
         last_gone: _builtins.str = ...,
         weight_bytes: _builtins.int = ...,
         context_bytes: _builtins.int = ...,
+        shared: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_lanes", b"busy_lanes", "caller", b"caller", "completed", b"completed", "context_bytes", b"context_bytes", "device_ns", b"device_ns", "functions", b"functions", "last_gone", b"last_gone", "lent_bytes", b"lent_bytes", "owner", b"owner", "pid", b"pid", "restarts", b"restarts", "sandbox", b"sandbox", "scrubs", b"scrubs", "state", b"state", "weight_bytes", b"weight_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_lanes", b"busy_lanes", "caller", b"caller", "completed", b"completed", "context_bytes", b"context_bytes", "device_ns", b"device_ns", "functions", b"functions", "last_gone", b"last_gone", "lent_bytes", b"lent_bytes", "owner", b"owner", "pid", b"pid", "restarts", b"restarts", "sandbox", b"sandbox", "scrubs", b"scrubs", "shared", b"shared", "state", b"state", "weight_bytes", b"weight_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
