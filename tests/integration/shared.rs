@@ -74,13 +74,15 @@ fn who_wants_a_process_of_its_own_has_one() {
 fn a_call_that_takes_long_moves_to_a_process_of_its_own_and_ends_there() {
     let supervisor = shared(&[("alice", ""), ("bob", "")]);
     let (mut alice, mut bob) = (copying(&supervisor, "alice"), copying(&supervisor, "bob"));
-    // Blocks without end, each of them short.
-    let (many, more) = (absolute(i32::MAX as u64), absolute(65_535));
-    let launch = json!({"ExecKernel": ["work", [], {
-        "grid_dim_x": many, "grid_dim_y": more, "grid_dim_z": absolute(1),
-        "block_dim_x": absolute(1), "block_dim_y": absolute(1), "block_dim_z": absolute(1), "shared_mem_bytes": absolute(0),
-    }]});
-    Function { steps: &[launch], ..Function::default() }.add(&mut alice, "long");
+    // Minutes of fills, each of them short.
+    let fill = json!({"Repeat": [absolute(500_000), [{"Fill": {"buffer": "big", "byte": 1}}]]});
+    let long = Function {
+        buffers: &[("big", absolute(4 << 20))],
+        outputs: &["big"],
+        steps: &[fill],
+        ..Function::default()
+    };
+    long.add(&mut alice, "long");
     let before = pids(&supervisor);
     let deadline = std::time::Duration::from_secs(3);
     let spins: Vec<u64> =
