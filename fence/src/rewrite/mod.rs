@@ -4,7 +4,7 @@
 //! names → [`allow`]: only what the fence knows → [`simplify`]: no hints, no tables → [`calls`]: no recursion → [`inline`]: no
 //! calls → [`arguments`]: no parameters but a kernel's → [`origins`]: no generic access → [`variables::numbers`]: no address of a
 //! variable → [`locals`]: local accesses bounded → [`globals`]: global accesses fenced → [`fuel`]: loops can be stopped →
-//! [`whole`], [`shared`], [`clear`]: no leftovers → [`write`]: text.
+//! [`whole`], [`shared`], [`clear`]: no leftovers → [`mod@write`]: text.
 
 mod access;
 mod allow;
