@@ -1,7 +1,8 @@
 //! What the rewriter writes, the checker accepts: of whole modules, and of texts with lines that were changed at random.
 
-use std::path::{Path, PathBuf};
+mod fixture;
 
+use fixture::folder;
 use pappus_fence::{check, fence};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -184,14 +185,6 @@ fn apply(seed: &str, changes: &[Change]) -> String {
         }
     }
     lines.join("\n")
-}
-
-fn folder(path: &str) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    let files = std::fs::read_dir(&folder).expect("the folder").map(|entry| entry.expect("an entry").path());
-    let mut files: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|e| e == "ptx")).collect();
-    files.sort();
-    files
 }
 
 /// The line of fenced text that the checker does not accept, and why; nothing where the rewriter refuses the text.

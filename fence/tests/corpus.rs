@@ -1,16 +1,9 @@
 //! Whole modules: the project's own kernels, and what clang 19 and Triton 3.9 wrote (`ptx/` says how).
 
-use std::path::{Path, PathBuf};
+mod fixture;
 
+use fixture::folder;
 use pappus_fence::{fence, reasons};
-
-fn folder(path: &str) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    let files = std::fs::read_dir(&folder).expect("the folder").map(|entry| entry.expect("an entry").path());
-    let mut files: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|e| e == "ptx")).collect();
-    files.sort();
-    files
-}
 
 /// What stands in the way in each of the folder's modules: file, kernel and reason.
 fn in_the_way(path: &str) -> Vec<String> {

@@ -167,11 +167,13 @@ impl DeviceConfig {
                 request.bad(format!("memory is {memory}, but a call takes 64KiB at least: give it more"))
             );
         }
-        if request.shares == Some(true) && self.workers <= self.shared_workers.max(1) {
+        let shared = self.shared_workers.max(usize::from(request.shares == Some(true)));
+        if shared > 0 && self.workers <= shared {
             return Err(request.bad(format!(
-                "isolation=auto needs more than {} workers, one of them for what cannot be shared, e.g. workers={}",
-                self.shared_workers.max(1),
-                self.shared_workers.max(1) + 1
+                "workers is {}, but tenants share {shared} with isolation=auto, and one more is for what cannot be shared: \
+                 workers={} at least",
+                self.workers,
+                shared + 1
             )));
         }
         match traits.has_own_memory {

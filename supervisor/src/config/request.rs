@@ -177,14 +177,14 @@ impl DeviceRequest {
                     }
                 });
             }
-            "isolation" if !gpu => {
+            "isolation" if kind.traits().keeps_kernels_in => {
                 self.shares = Some(match value {
                     "process" => false,
                     "auto" => true,
                     _ => return Err(self.bad("isolation must be process or auto, e.g. isolation=auto")),
                 });
             }
-            "shared-limit" if !gpu => {
+            "shared-limit" if kind.traits().keeps_kernels_in => {
                 let range = limits::MIN_SHARED_LIMIT_US..=limits::MAX_SHARED_LIMIT_US;
                 let must = "100us to 10s, e.g. shared-limit=10ms";
                 self.shared_limit = Some(self.duration("shared-limit", value, range, must)?);

@@ -253,7 +253,7 @@ impl Device {
         let (function, weight_bytes) = (call.function.id, taken_by(&call.function, traits.has_own_memory));
         let stack_bytes = call.function.stack_bytes(self.config.kind, &self.config.arch);
         let share = call.reply.account().share();
-        let may_share = traits.keeps_kernels_in && call.may_share();
+        let may_share = self.config.shared_workers > 0 && call.may_share();
         let spec = CallSpec {
             domain,
             function,

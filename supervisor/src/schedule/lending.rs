@@ -346,14 +346,14 @@ impl Lending {
 
     /// Lends what [`Lending::place`] or [`Lending::place_whole`] said.
     pub(super) fn lend(&mut self, worker: WorkerId, place: LanePlace, need: Need, is_shared: bool) {
-        let exact_bytes = self.exact(need);
+        let needs_bytes = if is_shared { self.exact(need) } else { 0 };
         let lent = &mut self.workers[worker.get()];
         let before = lent.bytes();
         if let Some(lane) = lent.lanes.get_mut(place.lane as usize) {
             *lane = (*lane).max(place.lane_bytes);
         }
         if let Some(payer) = lent.payers.get_mut(place.lane as usize).filter(|_| is_shared) {
-            *payer = Some((need.payer, exact_bytes));
+            *payer = Some((need.payer, needs_bytes));
         }
         lent.stack_bytes = lent.stack_bytes.max(need.stack_bytes);
         self.lent_bytes += lent.bytes() - before;

@@ -158,3 +158,17 @@ fn a_payer_whose_budget_is_spent_keeps_no_lane_from_others() {
     b.share(3, BOB);
     b.expect("3 on 0.0");
 }
+
+#[test]
+fn who_alone_has_a_shared_process_ended_pays_for_it() {
+    let policy = Policy { quarantine_after: 0, fault_budget: 9, ..Policy::default() };
+    let mut b = Bench::under(Shape { shared_workers: 1, ..Shape::new(2, 1) }, policy);
+    b.share(1, ALICE);
+    for _ in 0..2 {
+        b.now += 1000 * MS + DEADLINE_GRACE_NS;
+        b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    }
+    b.expect("1 on 0.0, kill 0");
+    let budgets = b.scheduler.penalties.budgets(b.now);
+    assert_eq!(budgets.iter().map(|budget| budget.caller).collect::<Vec<_>>(), [ALICE.caller]);
+}

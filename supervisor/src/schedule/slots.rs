@@ -458,10 +458,13 @@ impl Slots {
         view: View<'_>,
         residency: &Residency,
     ) -> Option<CallId> {
+        if !worker.has_room(false) {
+            return None;
+        }
         if worker.is_shared() {
             return self.asks.lanes().find_map(|payer| self.next_shared_of(payer, worker, view));
         }
-        if !worker.has_room(false) || self.must_leave(now_ns, worker, view, residency) {
+        if self.must_leave(now_ns, worker, view, residency) {
             return None;
         }
         let domain = worker.served()?;

@@ -273,7 +273,12 @@ impl<C: Call> Scheduler<C> {
         entry.paid = true;
         let probe = blamed && std::mem::take(&mut entry.probe);
         let (used, domain, call) = (entry.used(), entry.domain, entry.call.clone());
+        let is_shared = self.workers[worker].is_shared();
         self.kill(now_ns, worker, KillReason::Overdue(call), actions);
+        if is_shared && is_alone {
+            // The process was everybody's, and this call alone took it from them.
+            self.draw(now_ns, domain.caller, actions);
+        }
         if blamed && let Some(refusal) = self.penalties.judge(now_ns, used, Verdict::Fault, probe) {
             self.refuse(now_ns, domain, used, refusal, actions);
         }

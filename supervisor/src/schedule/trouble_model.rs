@@ -185,10 +185,14 @@ impl World {
     pub(super) fn killed(&mut self, worker: WorkerId, why: KillReason<u64>) {
         self.scrubbing.remove(&worker);
         // Two of its calls may be overdue.
-        if self.present.remove(&worker)
-            && let Some(domain) = self.serves.get(&worker)
-        {
-            self.trouble.draw(self.now, *domain);
+        if self.present.remove(&worker) {
+            let alone = self.running().iter().filter(|(_, w)| *w == worker).count() == 1;
+            let payer = match (self.is_shared(worker), &why) {
+                (true, KillReason::Overdue(call)) if alone => Some(self.calls[call].domain),
+                (true, _) => None,
+                (false, _) => self.serves.get(&worker).copied(),
+            };
+            payer.into_iter().for_each(|payer| self.trouble.draw(self.now, payer));
         }
         if let KillReason::Overdue(call) | KillReason::Overran(call) = why
             && let Some(known) = self.calls.get_mut(&call)
