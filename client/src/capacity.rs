@@ -1,6 +1,6 @@
 //! Capacity planning: what tenants take of a GPU's memory, whether it is enough, and what would be. Pure.
 //!
-//! The account is the one that the supervisor keeps (`supervisor/src/processes/memory_ledger.rs`) and `pappus status` shows:
+//! The account is the one that the supervisor keeps (`supervisor/src/schedule/book.rs`) and `pappus status` shows:
 //!
 //! ```text
 //! | contexts of processes | stacks | weights | leases of calls … | free |

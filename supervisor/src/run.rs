@@ -96,7 +96,7 @@ pub async fn run(
     let mut devices = Vec::new();
     for device in found {
         let device = Arc::new(Device::new(device, watched.clone(), targets_in.clone(), state.clone())?);
-        registry.charge(&device.config.name, &device.ledger);
+        registry.charge(&device.config.name, &device.processes);
         device.start(&launcher)?;
         devices.push(device);
     }

@@ -226,7 +226,6 @@ impl Device {
         event: E,
         events: &mut Events,
     ) -> E::Reply {
-        self.scheduler.set_contexts(self.processes.taken_bytes());
         let reply = self.scheduler.handle(now_ns, event, &mut self.actions);
         while !self.actions.is_empty() {
             let mut batch = std::mem::take(&mut self.actions);

@@ -2,7 +2,9 @@
 //! after they leave or are killed. The order of things is that of `supervisor/src/device/{thread,bring_up,reaper}.rs`.
 
 use pappus_supervisor::ids::{Generation, WorkerId};
-use pappus_supervisor::schedule::events::{Buried, ContextWanted, Gone, Ready, Reaped, StandbysReady};
+use pappus_supervisor::schedule::events::{
+    Buried, ContextChanged, ContextWanted, Gone, Ready, Reaped, StandbysReady,
+};
 use pappus_supervisor::schedule::{CallId, Loss};
 
 use super::chip::ContextId;
@@ -40,7 +42,6 @@ pub(super) struct Processes {
     next_context: ContextId,
     /// Processes with memory for a context.
     contexts: u64,
-    context_bytes: u64,
     /// When the last context that is to be made is there.
     made_ns: u64,
     /// Processes that make their context now.
@@ -61,18 +62,12 @@ impl Processes {
             keepers: vec![Keeper::Resting; standbys],
             next_context: 1,
             contexts: 0,
-            context_bytes: 0,
             made_ns: 0,
             making: 0,
             exiting: 0,
             scrubbing: 0,
             dying: Vec::new(),
         }
-    }
-
-    /// Device memory of contexts.
-    pub(super) fn taken_bytes(&self) -> u64 {
-        self.contexts * self.context_bytes
     }
 
     fn ready(&self) -> usize {
@@ -107,7 +102,6 @@ impl Device {
         }
         self.counts.makes += 1;
         let processes = &mut self.processes;
-        processes.context_bytes = bytes;
         let takes_ns = self.costs.context_ns + self.costs.beside_context_ns * processes.contexts;
         processes.contexts += 1;
         let begins_ns = processes.made_ns.max(now_ns + self.costs.start_ns);
@@ -253,6 +247,7 @@ impl Device {
         self.processes.contexts -= 1;
         self.change_speed(now_ns);
         self.decide(now_ns, Reaped { worker, generation, from_outside: false }, events);
+        self.decide(now_ns, ContextChanged { before: self.costs.context_bytes, now: 0 }, events);
         let is_it = |dying: &Dying| (dying.worker, dying.generation) == (worker, generation);
         let Some(at) = self.processes.dying.iter().position(is_it) else { return };
         for (id, _, loss) in self.processes.dying.swap_remove(at).lost {

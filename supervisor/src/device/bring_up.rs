@@ -17,7 +17,7 @@ use super::worker_channel::staging;
 use crate::function::CodeTarget;
 use crate::limits::WORKER_START_S;
 use crate::processes::launcher::{Launcher, Role, SharedMemory, Started};
-use crate::processes::memory_ledger::ProcessReservation;
+use crate::processes::process_table::ProcessReservation;
 use crate::processes::target::DeviceTarget;
 
 /// How long a standby that was taken has the processors before the next one starts: to start a process takes more of
@@ -33,9 +33,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Starts a process and waits for its greeting. It is `urgent` if a slot waits for it.
 pub(super) fn bring_up(device: &Device, launcher: &Launcher, urgent: bool) -> Result<Ready, BringUpError> {
-    let mut reservation = device.ledger.reserve_process(urgent).ok_or(BringUpError::Closing)?;
+    let mut reservation = device.processes.reserve_process(urgent).ok_or(BringUpError::Closing)?;
     let epoch = reservation.epoch();
-    let _first = device.ledger.until_measured();
+    let _first = device.processes.until_measured();
     let MadeFor { edition, lanes, memory_bytes } = device.made_for();
     let target = DeviceTarget::with(&device.config, lanes, memory_bytes);
     let (mut started, staging, turns) = start(launcher, &target, lanes).map_err(BringUpError::Start)?;

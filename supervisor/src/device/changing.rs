@@ -69,7 +69,7 @@ impl Device {
     /// Checks that [`Device::change`] would take these settings now.
     pub fn check(&self, request: &DeviceRequest) -> Result<(), ChangeError> {
         let wanted = self.config.changed(self.settings(), request)?;
-        let most = self.ledger.largest_call_of(wanted.memory_bytes, wanted.standbys);
+        let most = self.processes.largest_call_of(wanted.memory_bytes, wanted.standbys);
         self.check_calls(self.decisions.ask().largest_bytes(), most)
     }
 
@@ -114,11 +114,11 @@ impl Device {
             grown
                 .and_then(|()| setup.grow(self, &after))
                 .map_err(|why| ChangeError::Threads { device: self.config.name.clone(), why })?;
-            let most = self.ledger.largest_call_of(after.memory_bytes, after.standbys);
+            let most = self.processes.largest_call_of(after.memory_bytes, after.standbys);
             // With the scheduler locked, so that no process and no call comes in between.
             let outdated = self.decisions.decide(&mut actions, |deciding| {
                 self.check_calls(deciding.largest_bytes(), most)?;
-                self.ledger.resize(&after);
+                self.processes.resize(&after);
                 let made_for = self.made_for();
                 let next = made_for.after(&self.config, &after);
                 *self.made_for.lock() = next;

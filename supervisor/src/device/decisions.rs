@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use crate::call::Call;
 use crate::config::DeviceConfig;
 use crate::limits::{CPU_CHANGE_NS, GPU_CHANGE_NS};
-use crate::processes::memory_ledger::{MemoryLedger, most_starting};
+use crate::processes::process_table::most_starting;
 use crate::schedule::events::{Event, SetPolicy};
 use crate::schedule::{Action, Policy, ResidentPrice, Scheduler, Shape, Size};
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
@@ -100,8 +100,6 @@ pub(super) fn size_of(config: &DeviceConfig, remakes: bool) -> Size {
 #[derive(Debug)]
 pub(super) struct Decisions {
     scheduler: OrderedMutex<Scheduler<Arc<Call>>, { rank::SCHEDULER }>,
-    /// Says what processes take for themselves.
-    ledger: Arc<MemoryLedger>,
     /// Calls waiting and running; changed with the scheduler locked.
     load: AtomicU64,
     /// Something is due earlier than the clock knows.
@@ -149,12 +147,11 @@ pub fn shape(config: &DeviceConfig) -> Shape {
 
 impl Decisions {
     /// About a device of this configuration, without calls.
-    pub(super) fn new(config: &DeviceConfig, policy: Policy, ledger: Arc<MemoryLedger>) -> Self {
+    pub(super) fn new(config: &DeviceConfig, policy: Policy) -> Self {
         let mut scheduler = Scheduler::new(shape(config));
         scheduler.handle(now_ns(), SetPolicy { policy }, &mut Actions::default().0);
         Self {
             scheduler: OrderedMutex::new(scheduler),
-            ledger,
             load: AtomicU64::new(0),
             earlier: Notify::new(),
             clock_ns: AtomicU64::new(u64::MAX),
@@ -211,7 +208,6 @@ impl Decisions {
     /// Events for the scheduler; what it decides is added to `actions`. Its clock is told if something is due earlier now.
     pub(super) fn decide<T>(&self, actions: &mut Actions, events: impl FnOnce(&mut Deciding<'_>) -> T) -> T {
         let mut scheduler = self.scheduler.lock();
-        scheduler.set_contexts(self.ledger.contexts_bytes());
         let outcome = events(&mut Deciding { scheduler: &mut scheduler, actions, now_ns: self.now_ns() });
         self.load.store(scheduler.queued() + scheduler.running(), Ordering::Relaxed);
         let next_ns = scheduler.next_deadline_ns();

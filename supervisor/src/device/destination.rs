@@ -13,7 +13,7 @@ impl Destination for Device {
     }
 
     fn largest_call_bytes(&self) -> u64 {
-        self.ledger.largest_call_bytes()
+        self.processes.largest_call_bytes()
     }
 
     fn is_lost(&self) -> bool {

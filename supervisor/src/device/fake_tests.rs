@@ -127,7 +127,7 @@ impl Gpu {
         let (targets, _) = watch::channel(Vec::new());
         let store = Arc::new(StateDir::open(dir.path()).unwrap());
         let device = Arc::new(Device::new(config, settings, targets, store).unwrap());
-        device.ledger.reserve_process(true).unwrap().measured(10 * MIB);
+        device.processes.reserve_process(true).unwrap().measured(10 * MIB);
         let workers = (0..2).map(|worker| attach(&device, WorkerId::new(worker))).collect();
         let cache = LoadedCache::default();
         let requests = AtomicU64::new(1);

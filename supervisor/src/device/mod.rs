@@ -17,7 +17,7 @@
 //! - `panics`: what a panic in one of these threads ends.
 //! - `shared_fault`: what a fault of processes means that share it.
 //! - `weights`: weights in its memory, loaded once and shared.
-//! - `quota`: what tenants hold of it; `lent_memory`: what processes take of what calls may be lent; `status`: what is
+//! - `quota`: what tenants hold of it; `device_book`: where processes write down what they take; `status`: what is
 //!   shown of it.
 
 mod bring_up;
@@ -29,10 +29,10 @@ mod command_order_tests;
 mod commands;
 mod decisions;
 mod destination;
+mod device_book;
 mod ending;
 #[cfg(test)]
 mod fake_tests;
-mod lent_memory;
 mod panics;
 mod quota;
 mod reaper;

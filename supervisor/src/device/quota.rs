@@ -8,8 +8,7 @@ use crate::tenants::{Account, Limit, QuotaError, Tenants};
 
 /// Device memory that a tenant holds.
 pub(super) fn held_bytes(decisions: &Decisions, tenant: TenantId) -> u64 {
-    let scheduler = decisions.ask();
-    scheduler.lent_to(tenant).saturating_add(scheduler.weights().used_by(tenant))
+    decisions.ask().held_by(tenant)
 }
 
 /// What a tenant may have, if that is limited.

@@ -12,8 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::panics::contained;
 use crate::call::Call;
 use crate::ids::{Generation, WorkerId};
-use crate::processes::memory_ledger::ProcessReservation;
 use crate::processes::process::{self, Process};
+use crate::processes::process_table::ProcessReservation;
 use crate::schedule::CallId;
 use crate::sync::{OrderedMutex, Waker, rank};
 
@@ -51,7 +51,7 @@ pub(super) struct Dying {
     pub(super) process: Process,
     /// When it is killed.
     pub(super) kill_at: Instant,
-    /// Its room in the ledger.
+    /// Its room in the processes.
     pub(super) reservation: ProcessReservation,
     /// The slot and the generation of the process, if it served.
     pub(super) served: Option<(WorkerId, Generation)>,

@@ -11,8 +11,8 @@ use tokio::sync::{Notify, watch};
 
 use super::commands::CommandRunner;
 use super::decisions::{Actions, Deciding, Decisions};
+use super::device_book::DeviceBook;
 use super::ending::Completer;
-use super::lent_memory::LentMemory;
 use super::quota;
 use super::reaper::{Dying, Home, Reaper, Remains};
 use super::setup::{MadeFor, Setup};
@@ -29,15 +29,17 @@ use crate::function::CodeTarget;
 use crate::ids::{Epoch, FunctionId, TenantId, WorkerId};
 use crate::limits::{MAX_TENANTS_SHOWN, processors};
 use crate::metrics::DeviceMetrics;
-use crate::processes::memory_ledger::{MemoryLedger, MemorySnapshot};
 use crate::processes::mps::{Control, MpsTerminator};
+use crate::processes::process_table::ProcessTable;
 use crate::schedule::budget::Budget;
 use crate::schedule::events::{
     Adopt, Allow, Cancel, FunctionGone, SetPolicy, SetShare, SettingsChanged, Submit, Tick, Uninstall,
     Withdraw,
 };
 use crate::schedule::quarantine::Quarantined;
-use crate::schedule::{CallId, CallSpec, Compartment, Domain, Limits, NotNow, TenantShare, Withdrawn};
+use crate::schedule::{
+    CallId, CallSpec, Compartment, Domain, Limits, MemorySnapshot, NotNow, TenantShare, Withdrawn,
+};
 use crate::store::StateDir;
 use crate::sync::{OrderedMutex, rank};
 use crate::tenants::{Limit, QuotaError, Tenants};
@@ -50,7 +52,7 @@ pub struct Device {
     /// Counts what happens here.
     pub metrics: Arc<DeviceMetrics>,
     /// Device memory.
-    pub ledger: Arc<MemoryLedger>,
+    pub processes: Arc<ProcessTable>,
     /// The slots of its workers.
     pub slots: Arc<WorkerSlots>,
     /// Processes that could take a worker's slot.
@@ -127,11 +129,11 @@ impl Device {
         targets: watch::Sender<Vec<CodeTarget>>,
         store: Arc<StateDir>,
     ) -> std::io::Result<Self> {
-        let ledger = MemoryLedger::new(config.clone());
+        let processes = ProcessTable::new(config.clone());
         let config = Arc::new(config);
         let metrics = Arc::new(DeviceMetrics::new(&config.name));
         let slots = Arc::new(WorkerSlots::new(config.workers)?);
-        let decisions = Arc::new(Decisions::new(&config, settings.borrow().policy(), ledger.clone()));
+        let decisions = Arc::new(Decisions::new(&config, settings.borrow().policy()));
         let commands = Arc::new(CommandRunner {
             config: config.clone(),
             metrics: metrics.clone(),
@@ -141,15 +143,15 @@ impl Device {
             decisions: decisions.clone(),
             handovers: AtomicU64::new(1),
         });
-        let source = LentMemory { decisions: decisions.clone(), commands: Arc::downgrade(&commands) };
-        ledger.ask(Box::new(source));
+        let book = DeviceBook { decisions: decisions.clone(), commands: Arc::downgrade(&commands) };
+        processes.keep_in(Box::new(book));
         // The first process: what its machine code must be made for is known once it is there.
         slots.want(WorkerId::new(0));
         let made_for = Arc::new(OrderedMutex::new(MadeFor::new(&config)));
         let events = WorkerEvents {
             made_for: made_for.clone(),
             metrics: metrics.clone(),
-            ledger: ledger.clone(),
+            processes: processes.clone(),
             slots: slots.clone(),
             decisions: decisions.clone(),
             commands: commands.clone(),
@@ -162,7 +164,7 @@ impl Device {
             decisions: decisions.clone(),
             commands: commands.clone(),
         });
-        let epochs = EpochGuard::new(config.clone(), decisions.clone(), slots.clone(), ledger.clone());
+        let epochs = EpochGuard::new(config.clone(), decisions.clone(), slots.clone(), processes.clone());
         Ok(Self {
             standbys: Standbys::new(config.standbys)?,
             reaper: Reaper::new()?,
@@ -174,7 +176,7 @@ impl Device {
             closing: AtomicBool::new(false),
             config,
             metrics,
-            ledger,
+            processes,
             slots,
             decisions,
             commands,
@@ -265,7 +267,7 @@ impl Device {
             may_share,
         };
         let outcome = self.decisions.decide(&mut actions, |deciding| {
-            let most = self.ledger.largest_call_bytes();
+            let most = self.processes.largest_call_bytes();
             if weight_bytes > self.config.weights_bytes {
                 let most = self.config.weights_bytes;
                 return Err(SubmitError::WeightsTooLarge(WeightsTooLarge { needs: weight_bytes, most }));
@@ -404,24 +406,20 @@ impl Device {
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.slots.close();
-        self.ledger.close();
+        self.processes.close();
         self.standbys.close();
         self.reaper.wake();
     }
 
     /// Its calls and workers now.
     pub fn status(&self) -> DeviceStatus {
-        let Self { metrics, ledger, slots, decisions, .. } = self;
-        StatusView { metrics, ledger, slots, decisions }.status()
+        let Self { metrics, processes, slots, decisions, .. } = self;
+        StatusView { metrics, processes, slots, decisions }.status()
     }
 
     /// What is taken of its memory.
     pub fn memory(&self) -> MemorySnapshot {
-        let scheduler = self.decisions.ask();
-        let (lent, stacks) = scheduler.lent();
-        let weights =
-            if self.config.kind.traits().has_own_memory { scheduler.weights().held_bytes() } else { 0 };
-        self.ledger.snapshot(lent, stacks, weights)
+        self.decisions.ask().memory()
     }
 
     /// A standby, for good.

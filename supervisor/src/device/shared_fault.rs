@@ -8,7 +8,7 @@ use super::decisions::{Actions, Decisions};
 use super::worker_slots::WorkerSlots;
 use crate::config::DeviceConfig;
 use crate::ids::{Epoch, WorkerId};
-use crate::processes::memory_ledger::MemoryLedger;
+use crate::processes::process_table::ProcessTable;
 use crate::schedule::events::EpochEnded;
 use crate::sync::{OrderedMutex, rank};
 
@@ -27,7 +27,7 @@ pub(super) struct EpochGuard {
     config: Arc<DeviceConfig>,
     decisions: Arc<Decisions>,
     slots: Arc<WorkerSlots>,
-    ledger: Arc<MemoryLedger>,
+    processes: Arc<ProcessTable>,
     /// When a fault ended all processes last.
     ended: OrderedMutex<Option<Instant>, { rank::EPOCH }>,
 }
@@ -38,9 +38,9 @@ impl EpochGuard {
         config: Arc<DeviceConfig>,
         decisions: Arc<Decisions>,
         slots: Arc<WorkerSlots>,
-        ledger: Arc<MemoryLedger>,
+        processes: Arc<ProcessTable>,
     ) -> Self {
-        Self { config, decisions, slots, ledger, ended: OrderedMutex::new(None) }
+        Self { config, decisions, slots, processes, ended: OrderedMutex::new(None) }
     }
 
     /// How long to wait at most before another process is started after some that did not get ready.
@@ -53,7 +53,7 @@ impl EpochGuard {
 
     /// The epoch that processes started now belong to.
     pub(super) fn current(&self) -> Epoch {
-        self.ledger.epoch()
+        self.processes.epoch()
     }
 
     /// True if the end of a worker's process can have hit others: it said that its context is lost, or had calls.
@@ -72,7 +72,7 @@ impl EpochGuard {
         actions: &mut Actions,
     ) -> bool {
         let is_first = self.decisions.decide(actions, |deciding| {
-            let is_first = self.ledger.end_epoch(epoch);
+            let is_first = self.processes.end_epoch(epoch);
             if is_first {
                 // From here on nothing starts in a process that is as good as gone.
                 deciding.handle(EpochEnded {});

@@ -13,7 +13,7 @@ use crate::function::CodeTarget;
 use crate::ids::Epoch;
 use crate::processes::confinement::Reached;
 use crate::processes::launcher::Started;
-use crate::processes::memory_ledger::ProcessReservation;
+use crate::processes::process_table::ProcessReservation;
 use crate::sync::{OrderedGuard, OrderedMutex, OrderedRwLock, Waker, rank};
 
 /// A process that said its greeting and serves no domain yet.
@@ -27,7 +27,7 @@ pub(super) struct Ready {
     pub(super) turns: Arc<SharedWords>,
     /// What its machine code must be made for.
     pub(super) target: CodeTarget,
-    /// Its room in the ledger.
+    /// Its room in the processes.
     pub(super) reservation: ProcessReservation,
     /// The device's epoch when it was started.
     pub(super) epoch: Epoch,

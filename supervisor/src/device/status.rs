@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::decisions::Decisions;
 use super::worker_slots::WorkerSlots;
 use crate::metrics::{DeviceMetrics, WeightCounts};
-use crate::processes::memory_ledger::MemoryLedger;
+use crate::processes::process_table::ProcessTable;
 use crate::schedule::Resident;
 
 /// A device at one moment.
@@ -73,7 +73,7 @@ pub enum WorkerState {
 #[derive(Debug)]
 pub(super) struct StatusView<'a> {
     pub(super) metrics: &'a DeviceMetrics,
-    pub(super) ledger: &'a MemoryLedger,
+    pub(super) processes: &'a ProcessTable,
     pub(super) slots: &'a WorkerSlots,
     pub(super) decisions: &'a Decisions,
 }
@@ -110,14 +110,14 @@ impl StatusView<'_> {
                     device_ns,
                     sandbox: link.layers().iter().map(|layer| layer.name()).collect(),
                     weight_bytes: link.weight_bytes(),
-                    context_bytes: if link.pid().is_some() { self.ledger.context_bytes() } else { 0 },
+                    context_bytes: if link.pid().is_some() { self.processes.context_bytes() } else { 0 },
                     resident,
                 }
             });
         DeviceStatus {
             weights_bytes,
             weights,
-            largest_call_bytes: self.ledger.largest_call_bytes(),
+            largest_call_bytes: self.processes.largest_call_bytes(),
             queued,
             queued_bytes,
             running,

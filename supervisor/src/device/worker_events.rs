@@ -18,7 +18,7 @@ use super::worker_slots::WorkerSlots;
 use crate::function::CodeTarget;
 use crate::ids::{FunctionId, TurnId, WorkerId};
 use crate::metrics::DeviceMetrics;
-use crate::processes::memory_ledger::MemoryLedger;
+use crate::processes::process_table::ProcessTable;
 use crate::schedule::Loss;
 use crate::schedule::events::{
     Clearing, GaveBack, Gone, LoadFailed, Loaded, NotLoaded, Ready, Reaped, Scrubbed, WeightsLeft, Yielded,
@@ -30,7 +30,7 @@ use crate::sync::{OrderedMutex, rank};
 #[derive(Debug)]
 pub(super) struct WorkerEvents {
     pub(super) metrics: Arc<DeviceMetrics>,
-    pub(super) ledger: Arc<MemoryLedger>,
+    pub(super) processes: Arc<ProcessTable>,
     pub(super) slots: Arc<WorkerSlots>,
     pub(super) decisions: Arc<Decisions>,
     pub(super) commands: Arc<CommandRunner>,
@@ -49,7 +49,7 @@ impl WorkerEvents {
         self.slots.channel(worker).attach(arrival);
         let mut actions = Actions::default();
         self.decisions.decide(&mut actions, |deciding| {
-            if epoch != self.ledger.epoch() {
+            if epoch != self.processes.epoch() {
                 return Err(Unusable::EpochOver);
             }
             if edition != self.made_for.lock().edition {
@@ -132,7 +132,7 @@ impl WorkerEvents {
         if !has_own_memory && fd.is_some() {
             return Err(Unusable::WeightsNotAsked);
         }
-        if has_own_memory && bytes > self.ledger.total_bytes().saturating_add(SLACK_BYTES) {
+        if has_own_memory && bytes > self.processes.total_bytes().saturating_add(SLACK_BYTES) {
             return Err(Unusable::WeightsTooLarge);
         }
         let mut actions = Actions::default();

@@ -5,15 +5,15 @@
 //! - [`subreaper`]: the processes that the supervisor waits for; all other children are reaped as strays.
 //! - [`confinement`]: how they are confined; [`cgroup`]: their control groups.
 //! - [`mps`]: ending one process of a device that several share through MPS.
-//! - [`memory_ledger`]: the memory of one device: which process, lease and weights take how much.
+//! - [`process_table`]: which processes of one device may start, and when.
 //! - [`survey`]: which GPUs there are, found out by a process of its own.
 
 pub mod cgroup;
 pub mod confinement;
 pub mod launcher;
-pub mod memory_ledger;
 pub mod mps;
 pub mod process;
+pub mod process_table;
 mod spawner;
 pub mod subreaper;
 pub mod survey;

@@ -24,16 +24,16 @@ use crate::function::CodeTarget;
 use crate::function::loaded::RunsOn;
 use crate::ids::TenantId;
 use crate::limits::MAX_FUNCTION_DETAILS;
-use crate::processes::memory_ledger::MemoryLedger;
+use crate::processes::process_table::ProcessTable;
 use crate::refusal::{Failure, failed};
 use crate::store::records::{FunctionModule, Variant};
 use crate::store::{StagedCode, StateError};
 
 impl Registry {
     /// Says where the memory is accounted of a device that modules are compiled on.
-    pub fn charge(&self, device: &str, ledger: &Arc<MemoryLedger>) {
+    pub fn charge(&self, device: &str, processes: &Arc<ProcessTable>) {
         for class in self.classes.iter().filter(|class| class.devices.first().is_some_and(|d| d == device)) {
-            class.compiler.charge(ledger);
+            class.compiler.charge(processes);
         }
     }
 

@@ -17,8 +17,8 @@ use crate::function::CodeTarget;
 use crate::function::code_target::GreetingError;
 use crate::limits::COMPILE_S;
 use crate::processes::launcher::{Launcher, Role, Started};
-use crate::processes::memory_ledger::{MemoryLedger, ProcessReservation};
 use crate::processes::process;
+use crate::processes::process_table::{ProcessReservation, ProcessTable};
 use crate::processes::target::DeviceTarget;
 use crate::refusal::{Failure, Reason, Refusable, failed, is_lack};
 
@@ -154,18 +154,18 @@ pub struct Compiler {
     /// Which device it compiles for.
     pub target: DeviceTarget,
     /// The device's memory, once it is known.
-    ledger: Arc<OnceLock<Arc<MemoryLedger>>>,
+    processes: Arc<OnceLock<Arc<ProcessTable>>>,
 }
 
 impl Compiler {
-    /// Of a device kind, with nothing to ledger for.
+    /// Of a device kind, with nothing to processes for.
     pub fn new(launcher: Arc<Launcher>, target: DeviceTarget) -> Self {
-        Self { launcher, target, ledger: Arc::default() }
+        Self { launcher, target, processes: Arc::default() }
     }
 
-    /// From here on, compilations take their context's memory from this ledger.
-    pub fn charge(&self, ledger: &Arc<MemoryLedger>) {
-        let _ = self.ledger.set(ledger.clone());
+    /// From here on, compilations take their context's memory from this processes.
+    pub fn charge(&self, processes: &Arc<ProcessTable>) {
+        let _ = self.processes.set(processes.clone());
     }
 
     /// For modules of devices that are not here: what it starts only reads them.
@@ -215,12 +215,12 @@ impl Compiler {
 
     /// Waits before the next attempt; false if there is no device to wait for, or if it closes.
     fn pause(&self) -> bool {
-        self.ledger.get().is_some_and(|ledger| ledger.pause(PAUSE))
+        self.processes.get().is_some_and(|processes| processes.pause(PAUSE))
     }
 
     fn attempt(&self, module: &ValidatedMemfd, ask: Ask) -> Result<Attempt, CompileError> {
-        let mut reservation = match self.ledger.get() {
-            Some(ledger) => Some(ledger.reserve_compiler().ok_or(CompileError::Closing)?),
+        let mut reservation = match self.processes.get() {
+            Some(processes) => Some(processes.reserve_compiler().ok_or(CompileError::Closing)?),
             None => None,
         };
         // Declared behind the reservation, and therefore dropped before it.

@@ -1,7 +1,7 @@
 //! The line of asks: domains ask for a worker, or for memory where they have one; callers ask for a lane of a shared worker, or for
 //! the whole device. Callers are served by their shares (`share_line`), and the asks of one caller in the order in which they came.
 //!
-//! Free memory is reserved for the first domain that asks for some (`lending`).
+//! Free memory is reserved for the first domain that asks for some (`book`).
 //!
 //! While a caller asks for the whole device, only callers that had less of it start calls ([`Asks::device`]):
 //! the others' lanes run empty, and the device is this caller's next. So a call of either kind waits for the time that its

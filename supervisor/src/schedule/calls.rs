@@ -2,8 +2,8 @@
 
 use slab::Slab;
 
+use super::book::Need;
 use super::deadlines::Deadlines;
-use super::lending::Need;
 use super::quarantine::Use;
 use super::retry::Attempts;
 use super::types::{CallId, CallSpec, Domain, QueueKey, ResidentPrice};
@@ -85,9 +85,8 @@ impl<C> Entry<C> {
     /// What it needs of the device's memory, but for weights that are to be loaded.
     pub(super) fn need(&self) -> Need {
         let Self { memory_bytes: lane_bytes, stack_bytes, weight_bytes, .. } = *self;
-        let (beside_bytes, own_weights_bytes) = (0, 0);
         let (payer, has_weights) = (self.queue.payer(), weight_bytes > 0);
-        Need { payer, lane_bytes, stack_bytes, beside_bytes, has_weights, own_weights_bytes }
+        Need { payer, lane_bytes, stack_bytes, beside_bytes: 0, has_weights }
     }
 }
 

@@ -41,13 +41,13 @@ impl<C: Call> Scheduler<C> {
         let (payer, started_ns) = (entry.domain.caller, entry.started_ns);
         let (function, has_weights) = (entry.function, entry.weight_bytes > 0);
         self.workers.take(worker, id, lane, now_ns);
-        self.lending.ended(worker, lane);
+        self.book.ended(worker, lane);
         self.charge_call(now_ns, payer, started_ns);
         if !ended_well {
             self.charge_failed(now_ns, worker, payer, started_ns);
         }
         if has_weights {
-            self.weights.end(function);
+            self.book.weights.end(function);
         }
         Some(())
     }

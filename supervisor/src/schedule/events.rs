@@ -31,7 +31,7 @@ impl<C: Call> Scheduler<C> {
         if self.resizing {
             self.go_on_resizing(now_ns, actions);
         }
-        while let Some(memory) = self.weights.take_released() {
+        while let Some(memory) = self.book.weights.take_released() {
             actions.push(Action::Release { memory });
         }
         reply
@@ -233,9 +233,16 @@ event! {
 }
 
 event! {
-    /// Memory may be free that was taken for other things than calls.
-    MemoryCame {} -> (),
-    |_event, scheduler, now_ns, actions| scheduler.memory_came(now_ns, actions)
+    /// What a process takes of the device's memory for itself is something else from now on.
+    ContextChanged {
+        /// Bytes that it took: none if it begins.
+        before: u64,
+        /// Bytes that it takes: none once it is reaped.
+        now: u64,
+    } -> (),
+    |event, scheduler, now_ns, actions| {
+        scheduler.context_changed(now_ns, event.before, event.now, actions)
+    }
 }
 
 /// A worker has weights that it was told to load: false means that it was not told to.
@@ -317,8 +324,8 @@ event! {
 }
 
 event! {
-    /// A process needs device memory for itself before any call: whether it may take it now, with no event in between.
-    /// If not, the process waits, and asks again.
+    /// A process needs device memory for itself before any call: true if it has so much from now on. If not, the process waits,
+    /// and asks again.
     ContextWanted {
         /// Bytes.
         bytes: u64,

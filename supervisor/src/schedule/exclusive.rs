@@ -6,7 +6,7 @@
 //! ```
 //!
 //! When it is a caller's turn is decided where all callers ask for something (`asks`); what memory the call gets, and from
-//! whom, where that is decided for all calls (`lending`).
+//! whom, where that is decided for all calls (`book`).
 
 use std::collections::BTreeSet;
 

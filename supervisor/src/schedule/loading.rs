@@ -1,8 +1,8 @@
 //! How calls get their functions' weights: room is found, and what gives way is told to, in the decision that starts a
 //! call. What workers say of weights later is taken in here, too.
 
+use super::book::{LanePlace, Need, Placed, Short};
 use super::events::Loaded;
-use super::lending::{LanePlace, Need, Placed, Short};
 use super::scheduler::Scheduler;
 use super::types::{Action, Call, CallId, Command, Compartment, Domain, QueueKey, Verdict};
 use super::weights::{NoRoom, Source, Supply, When};
@@ -39,17 +39,11 @@ impl<C: Call> Scheduler<C> {
         let entry = self.calls.get(id)?;
         let beside_bytes = match entry.weight_bytes {
             bytes if bytes > 0 && self.shape.weights_take_memory => {
-                self.weights.missing_bytes(entry.function, worker, bytes)
+                self.book.weights.missing_bytes(entry.function, worker, bytes)
             }
             _ => 0,
         };
-        let own_weights_bytes = self.limited_weights_of(entry.domain.caller);
-        Some(Need { beside_bytes, own_weights_bytes, ..entry.need() })
-    }
-
-    /// What weights of a tenant's functions take, if the tenant has a limit of memory.
-    pub(super) fn limited_weights_of(&self, tenant: TenantId) -> u64 {
-        if self.lending.is_limited(tenant) { self.weights.used_by(tenant) } else { 0 }
+        Some(Need { beside_bytes, ..entry.need() })
     }
 
     /// Where a call can start in a worker at once. Its function's weights are in use from here on: it has to start.
@@ -64,7 +58,7 @@ impl<C: Call> Scheduler<C> {
         let need = self.need_of(worker, id).ok_or(Short::Line)?;
         let placed = {
             let first = self.slots.next_for_memory();
-            self.lending.place(now_ns, &self.workers, worker, first.is_none_or(|first| first == queue), need)
+            self.book.place(now_ns, &self.workers, worker, first.is_none_or(|first| first == queue), need)
         }?;
         let load = self.supply_for(worker, id, placed, actions)?;
         Ok(Fit { place: placed.place, load })
@@ -78,7 +72,7 @@ impl<C: Call> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) -> Result<Fit<C::Memory>, Short> {
         let need = self.need_of(worker, id).ok_or(Short::Line)?;
-        let placed = self.lending.place_whole(&self.workers, worker, need).ok_or(Short::Line)?;
+        let placed = self.book.place_whole(&self.workers, worker, need).ok_or(Short::Line)?;
         let load = self.supply_for(worker, id, placed, actions)?;
         Ok(Fit { place: placed.place, load })
     }
@@ -93,11 +87,11 @@ impl<C: Call> Scheduler<C> {
     ) -> Result<Option<Supply<C::Memory>>, Short> {
         let Some(entry) = self.calls.get(id).filter(|entry| entry.weight_bytes > 0) else { return Ok(None) };
         let (function, Domain { owner, caller }, bytes) = (entry.function, entry.domain, entry.weight_bytes);
-        let has = self.weights.has(function, worker);
+        let has = self.book.weights.has(function, worker);
         let lent_bytes = if owner == caller { own_bytes } else { 0 };
         let wanted = Wanted { function, owner, bytes, worker, when: When::Now, room_bytes, lent_bytes };
         let load = if has { None } else { Some(self.claim(wanted, actions)?) };
-        self.weights.begin(function, has);
+        self.book.weights.begin(function, has);
         Ok(load)
     }
 
@@ -105,23 +99,23 @@ impl<C: Call> Scheduler<C> {
     fn claim(&mut self, wanted: Wanted, actions: &mut Vec<Action<C>>) -> Result<Supply<C::Memory>, Short> {
         let Wanted { function, owner, bytes, worker, when, room_bytes, lent_bytes } = wanted;
         let mut evicted = Vec::new();
-        let before = self.weights.used_bytes();
-        if let Some(most) = self.lending.most_bytes(owner)
-            && !self.weights.is_on_device(function)
+        let before = self.book.weights.used_bytes();
+        if let Some(most) = self.book.most_bytes(owner)
+            && !self.book.weights.is_on_device(function)
         {
-            let room = most.saturating_sub(self.lending.bytes_of(owner, &self.workers) + lent_bytes);
-            self.weights.fit_owner(owner, bytes, room, &mut evicted).map_err(Short::OwnerLimit)?;
+            let room = most.saturating_sub(self.book.bytes_of(owner, &self.workers) + lent_bytes);
+            self.book.weights.fit_owner(owner, bytes, room, &mut evicted).map_err(Short::OwnerLimit)?;
         }
         // What gave way for the owner's sake makes room, too.
         let room_bytes = match self.shape.weights_take_memory {
-            true => room_bytes.saturating_add(before - self.weights.used_bytes()),
+            true => room_bytes.saturating_add(before - self.book.weights.used_bytes()),
             false => u64::MAX,
         };
-        let claimed = self.weights.claim(function, worker, bytes, when, room_bytes, &mut evicted);
+        let claimed = self.book.weights.claim(function, worker, bytes, when, room_bytes, &mut evicted);
         let supply = claimed.map(|source| {
-            self.weights.own(function, owner);
+            self.book.weights.own(function, owner);
             let instead_of = match source {
-                Source::Export => self.weights.take_over(function, worker, &mut evicted),
+                Source::Export => self.book.weights.take_over(function, worker, &mut evicted),
                 Source::Host | Source::Device(..) => None,
             };
             Supply { source, instead_of }
@@ -133,21 +127,12 @@ impl<C: Call> Scheduler<C> {
         })
     }
 
-    /// Weights were given up: who has them is told, and what they take is counted.
+    /// Weights were given up: who has them is told.
     fn unload(&mut self, functions: &[FunctionId], actions: &mut Vec<Action<C>>) {
         for &function in functions {
-            for worker in self.weights.tell_left(function) {
+            for worker in self.book.weights.tell_left(function) {
                 self.tell(worker, Command::Unload { function }, actions);
             }
-        }
-        self.count_weights();
-    }
-
-    /// What weights take of the device's memory changed.
-    pub(super) fn count_weights(&mut self) {
-        if self.shape.weights_take_memory {
-            let (held, used) = (self.weights.held_bytes(), self.weights.used_bytes());
-            self.lending.set_weights(held, held - used);
         }
     }
 
@@ -157,10 +142,10 @@ impl<C: Call> Scheduler<C> {
             return 0;
         }
         let mut evicted = Vec::new();
-        let before = self.weights.used_bytes();
-        self.weights.give_up(bytes, &mut evicted);
+        let before = self.book.weights.used_bytes();
+        self.book.weights.give_up(bytes, &mut evicted);
         self.unload(&evicted, actions);
-        before - self.weights.used_bytes()
+        before - self.book.weights.used_bytes()
     }
 
     /// Weights of a caller's own functions that no call uses give way to its call in a worker, where it may not have both:
@@ -171,12 +156,13 @@ impl<C: Call> Scheduler<C> {
         need: Need,
         actions: &mut Vec<Action<C>>,
     ) -> bool {
-        let excess = self.lending.excess_bytes(&self.workers, worker, need);
-        let Some(room) = need.own_weights_bytes.checked_sub(excess).filter(|_| excess > 0) else {
+        let excess = self.book.excess_bytes(&self.workers, worker, need);
+        if excess == 0 {
             return false;
-        };
+        }
+        let Some(room) = self.book.weights.used_by(need.payer).checked_sub(excess) else { return false };
         let mut evicted = Vec::new();
-        let fits = self.weights.fit_owner(need.payer, 0, room, &mut evicted).is_ok();
+        let fits = self.book.weights.fit_owner(need.payer, 0, room, &mut evicted).is_ok();
         self.unload(&evicted, actions);
         fits
     }
@@ -184,24 +170,24 @@ impl<C: Call> Scheduler<C> {
     /// Has a worker load the weights of calls that are about to start there, where they are not there and there is room.
     /// Those of an owner that may have so much only are loaded when they are needed.
     pub(super) fn look_ahead(&mut self, worker: WorkerId, domain: Domain, actions: &mut Vec<Action<C>>) {
-        if self.weights.is_empty() || self.lending.most_bytes(domain.owner).is_some() {
+        if self.book.weights.is_empty() || self.book.most_bytes(domain.owner).is_some() {
             return;
         }
         let (slots, calls) = (&self.slots, &self.calls);
         let next = slots.next_few(domain, AHEAD).filter_map(|id| Some((id, calls.get(id)?)));
         let next = next.filter(|(_, entry)| entry.weight_bytes > 0);
-        if next.clone().all(|(_, entry)| self.weights.has(entry.function, worker)) {
+        if next.clone().all(|(_, entry)| self.book.weights.has(entry.function, worker)) {
             return;
         }
         let next: Vec<(CallId, FunctionId, u64)> =
             next.map(|(id, entry)| (id, entry.function, entry.weight_bytes)).collect();
-        self.weights.expect(worker, next.iter().map(|(_, function, _)| *function).collect());
+        self.book.weights.expect(worker, next.iter().map(|(_, function, _)| *function).collect());
         for (id, function, bytes) in next {
-            if self.weights.has(function, worker) {
+            if self.book.weights.has(function, worker) {
                 continue;
             }
             // Weights that gave way to a call would come again, in place of the call, and give way again.
-            let room_bytes = if self.is_memory_awaited() { 0 } else { self.lending.free_bytes() };
+            let room_bytes = if self.is_memory_awaited() { 0 } else { self.book.free_bytes() };
             let (owner, when, lent_bytes) = (domain.owner, When::Soon, 0);
             let wanted = Wanted { function, owner, bytes, worker, when, room_bytes, lent_bytes };
             if let Ok(load) = self.claim(wanted, actions)
@@ -231,8 +217,7 @@ impl<C: Call> Scheduler<C> {
     ) {
         let Some((entry, held_up)) = self.unqueue(now_ns, id) else { return };
         self.judge(now_ns, &entry, Verdict::Neither, actions);
-        let has_bytes =
-            self.lending.bytes_of(entry.domain.owner, &self.workers).saturating_add(weights_bytes);
+        let has_bytes = self.book.bytes_of(entry.domain.owner, &self.workers).saturating_add(weights_bytes);
         actions.push(Action::OverQuota { call: entry.call, has_bytes, needs_bytes: entry.weight_bytes });
         self.waits_no_more(now_ns, held_up, actions);
     }
@@ -244,9 +229,9 @@ impl<C: Call> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) -> bool {
         let Loaded { worker, function, memory, bytes } = loaded;
-        let as_told = self.weights.loaded(function, worker, memory, bytes);
+        let as_told = self.book.weights.loaded(function, worker, memory, bytes);
         // They could not give way while they were on their way.
-        self.weights_moved(now_ns, self.weights.owner(function), actions);
+        self.weights_moved(now_ns, self.book.weights.owner(function), actions);
         as_told
     }
 
@@ -257,8 +242,8 @@ impl<C: Call> Scheduler<C> {
         function: FunctionId,
         actions: &mut Vec<Action<C>>,
     ) {
-        let owner = self.weights.owner(function);
-        self.weights.not_sent(function, worker);
+        let owner = self.book.weights.owner(function);
+        self.book.weights.not_sent(function, worker);
         self.weights_moved(now_ns, owner, actions);
     }
 
@@ -270,7 +255,7 @@ impl<C: Call> Scheduler<C> {
         function: FunctionId,
         actions: &mut Vec<Action<C>>,
     ) {
-        if self.weights.told(function, worker) {
+        if self.book.weights.told(function, worker) {
             self.tell(worker, Command::Unload { function }, actions);
         }
     }
@@ -282,8 +267,8 @@ impl<C: Call> Scheduler<C> {
         function: FunctionId,
         actions: &mut Vec<Action<C>>,
     ) {
-        let owner = self.weights.owner(function);
-        self.weights.uninstalled(function, worker);
+        let owner = self.book.weights.owner(function);
+        self.book.weights.uninstalled(function, worker);
         self.weights_moved(now_ns, owner, actions);
     }
 
@@ -311,21 +296,20 @@ impl<C: Call> Scheduler<C> {
 
     /// A worker is to forget a function, its weights included.
     pub(super) fn uninstall(&mut self, worker: WorkerId, function: FunctionId, actions: &mut Vec<Action<C>>) {
-        self.weights.told(function, worker);
+        self.book.weights.told(function, worker);
         self.tell(worker, Command::Uninstall { function }, actions);
     }
 
     /// A function's weights leave all workers. What no process has of them is free at once.
     fn forget_weights(&mut self, now_ns: u64, function: FunctionId, actions: &mut Vec<Action<C>>) {
-        let owner = self.weights.owner(function);
-        self.weights.forget(function);
+        let owner = self.book.weights.owner(function);
+        self.book.weights.forget(function);
         self.unload(&[function], actions);
         self.weights_moved(now_ns, owner, actions);
     }
 
     /// Weights of an owner came or went, or may give way now: who waits for memory, or for what the owner may have, may be next.
     fn weights_moved(&mut self, now_ns: u64, owner: Option<TenantId>, actions: &mut Vec<Action<C>>) {
-        self.count_weights();
         self.memory_came(now_ns, actions);
         owner.into_iter().for_each(|owner| self.feed_limited(now_ns, owner, actions));
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::{LIMITED, OTHERS, World};
 use crate::ids::{Generation, TenantId, WorkerId};
-use crate::schedule::events::{ContextWanted, GaveBack, MemoryCame, Reaped};
+use crate::schedule::events::{ContextChanged, ContextWanted, GaveBack, Reaped};
 
 /// What a process has of the device's memory.
 #[derive(Debug, Default)]
@@ -84,10 +84,10 @@ impl World {
         }
     }
 
-    /// Other things than calls take memory, or give it back.
-    pub(super) fn taken_changed(&mut self) {
-        self.scheduler.set_contexts(self.contexts);
-        self.scheduler.handle(self.now, MemoryCame {}, &mut self.actions);
+    /// Processes take so much for themselves from now on.
+    pub(super) fn set_contexts(&mut self, now: u64) {
+        let before = std::mem::replace(&mut self.contexts, now);
+        self.scheduler.handle(self.now, ContextChanged { before, now }, &mut self.actions);
         self.apply();
     }
 
@@ -95,7 +95,6 @@ impl World {
         let wanted = ContextWanted { bytes: OTHERS, urgent };
         if self.scheduler.handle(self.now, wanted, &mut self.actions) {
             self.contexts += OTHERS;
-            self.scheduler.set_contexts(self.contexts);
         }
     }
 
@@ -111,7 +110,7 @@ impl World {
         let memory = self.shape.memory_bytes;
         self.at_most = self.at_most.min(had).max(memory);
         assert!(self.scheduler.workers.sets_are_right());
-        let (total, lent, counted) = self.scheduler.lending.account();
+        let (total, lent, counted) = self.scheduler.book.account();
         assert_eq!((total, lent), (memory, counted));
         let serves = |worker: &WorkerId| {
             self.scheduler.workers[*worker].served().is_some_and(|domain| domain.caller == LIMITED.0)

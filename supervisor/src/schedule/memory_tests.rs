@@ -36,7 +36,7 @@ fn a_lane_keeps_what_it_was_lent_and_the_best_one_is_chosen() {
     b.submit_sized(5, ALICE, 49);
     assert_eq!(lent(&b), 64);
     b.expect("1 on 0.0, 2 on 0.1, 3 on 0.1, 4 on 0.0, 5 on 0.1");
-    assert_eq!((b.scheduler.lent_to(ALICE.caller), b.scheduler.free_bytes()), (80, 20));
+    assert_eq!((b.scheduler.held_by(ALICE.caller), b.scheduler.memory().free_bytes), (80, 20));
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn memory_comes_from_the_resident_idle_longest() {
     let dave = Domain { owner: TenantId::new(4), caller: TenantId::new(4) };
     b.submit_sized(5, dave, 40);
     b.expect("1 gives 1, 2 gives 1");
-    assert_eq!(b.scheduler.free_bytes(), 4, "nothing is free before it is said to be");
+    assert_eq!(b.scheduler.memory().free_bytes, 4, "nothing is free before it is said to be");
     b.gave_back(W1, 0);
     b.expect("");
     b.gave_back(W2, 0);
@@ -149,7 +149,7 @@ fn what_a_process_had_is_free_once_it_is_reaped() {
 fn who_says_more_is_left_than_may_be_lies() {
     for (left_bytes, well) in [(0, true), (1, false)] {
         let mut b = bench(2);
-        b.scheduler.set_contexts(10);
+        b.contexts(0, 10);
         let first = b.submit_sized(1, ALICE, 48);
         b.finish(W0, first);
         b.submit_sized(2, BOB, 50);
@@ -184,14 +184,15 @@ fn stacks_stay_with_their_process() {
     let spec = CallSpec { stack_bytes: 30, memory_bytes: 8, ..TERMS };
     let first = b.scheduler.handle(0, Submit { call: 1, spec, limits: LIMITS }, &mut b.actions).unwrap();
     b.finish(W0, first);
-    assert_eq!(b.scheduler.lent(), (8, 30));
+    let lent = |b: &Bench| (b.scheduler.memory().lease_bytes, b.scheduler.memory().stack_bytes);
+    assert_eq!(lent(&b), (8, 30));
     b.submit_sized(2, BOB, 50);
     b.expect("1 on 0.0, 2 on 1.0");
     let third = b.submit_sized(3, BOB, 12);
     b.expect("3 on 1.1");
     b.finish(W1, third);
     b.dies(W0);
-    assert_eq!(b.scheduler.lent(), (62, 0));
+    assert_eq!(lent(&b), (62, 0));
 }
 
 /// A call of a function with so many bytes of weights, in a worker where they are there then.
@@ -208,7 +209,7 @@ fn weighted(b: &mut Bench, worker: WorkerId, call: u64, domain: Domain, weight_b
 fn weights_give_way_then_residents() {
     let mut b = bench(2);
     weighted(&mut b, W0, 1, ALICE, 10);
-    b.scheduler.set_contexts(70);
+    b.contexts(0, 70);
     b.submit_sized(2, BOB, 50);
     b.expect_all("1 on 0.0, 0 unloads 1");
     let left = WeightsLeft { worker: W0, function: FunctionId::new(1) };
@@ -217,8 +218,7 @@ fn weights_give_way_then_residents() {
     b.expect("replace 0, drop 1");
     assert!(b.dies(W0).is_empty());
     b.expect_all("");
-    b.scheduler.set_contexts(50);
-    b.scheduler.handle(b.now, MemoryCame {}, &mut b.actions);
+    b.contexts(70, 50);
     b.expect_all("2 on 1.0");
     let gone = b.scheduler.resident(W0);
     assert_eq!((gone.is_used, gone.last_gone), (false, Some(WhyGone::MemoryWanted)));
@@ -234,14 +234,14 @@ fn a_call_waits_for_weights_that_do_not_fit() {
     b.expect("1 on 0.0, 0 gives 1");
     b.gave_back(W0, 0);
     b.expect("2 on 1.0");
-    assert_eq!(b.scheduler.free_bytes(), 100 - 8 - 60);
+    assert_eq!(b.scheduler.memory().free_bytes, 100 - 8 - 60);
 }
 
 #[test]
 fn weights_give_way_to_a_process() {
     let mut b = bench(1);
     weighted(&mut b, W0, 1, ALICE, 10);
-    b.scheduler.set_contexts(60);
+    b.contexts(0, 60);
     let wanted = ContextWanted { bytes: 40, urgent: true };
     assert!(!b.scheduler.handle(b.now, wanted, &mut b.actions));
     b.expect_all("1 on 0.0, 0 unloads 1");
@@ -278,7 +278,7 @@ fn a_function_that_is_gone_leaves_its_memory_to_who_waits() {
 fn who_comes_later_is_not_owed_the_memory_that_others_had() {
     let mut b = Bench::of(Shape { memory_bytes: 50, workers_per_domain: 1, ..Shape::new(3, 1) });
     // One call of 25 bytes fits.
-    b.scheduler.set_contexts(10);
+    b.contexts(0, 10);
     let carol = Domain { owner: TenantId::new(3), caller: TenantId::new(3) };
     let of = |call: u64| [ALICE, BOB, carol][(call % 3) as usize];
     let (mut next, mut started) = (3, Vec::new());

@@ -12,7 +12,7 @@
 //!   has to stand behind others; `share_line`: who is next, by classes and weights (`fair_line`: start-time fair queueing).
 //! - `lane_shares`: how many lanes a tenant may use where several have the device at once.
 //! - `overruns`: calls that are in the way of others for too long.
-//! - `lending`: who has what of the device's memory, and whose calls wait for some.
+//! - `book`: who has what of the device's memory, and whose calls wait for some.
 //! - `residency`: which resident gives way to another domain, and when.
 //! - `asks`: which domain gets a worker next, and which caller the whole device; `exclusive`: calls that need that.
 //! - `domain_queue`: whose turn it is within a domain.
@@ -25,6 +25,7 @@
 //!   calls get them.
 
 mod asks;
+mod book;
 pub mod budget;
 mod calls;
 mod charging;
@@ -38,7 +39,6 @@ mod fair_line;
 mod feeding;
 mod idle_weights;
 mod lane_shares;
-mod lending;
 mod loading;
 mod mps_suspicion;
 mod overruns;
@@ -70,5 +70,6 @@ pub use retry::{Attempts, Withdrawn};
 pub use scheduler::Scheduler;
 pub use types::{
     Action, Address, Call, CallId, CallSpec, Class, Command, Compartment, Domain, Ended, KillReason, Limits,
-    Loss, NotNow, Policy, Resident, ResidentPrice, Shape, Size, TenantShare, Verdict, WhyGone,
+    Loss, MemorySnapshot, NotNow, Policy, Resident, ResidentPrice, Shape, Size, TenantShare, Verdict,
+    WhyGone,
 };

@@ -34,8 +34,7 @@ pub(super) fn play(shape: Shape, policy: Policy, events: &[Event]) -> Result<(),
             }
             Event::Context { urgent } => w.context(urgent),
             Event::ContextGone => {
-                w.contexts = w.contexts.saturating_sub(OTHERS);
-                w.taken_changed();
+                w.set_contexts(w.contexts.saturating_sub(OTHERS));
             }
             Event::Standbys(count) => {
                 w.scheduler.handle(w.now, StandbysReady { count }, &mut w.actions);
@@ -54,8 +53,7 @@ pub(super) fn play(shape: Shape, policy: Policy, events: &[Event]) -> Result<(),
     // Who waited for the end of a fine is next.
     w.scheduler.handle(w.now, Tick {}, &mut w.actions);
     w.shape.residency_ns = 0;
-    w.contexts = 0;
-    w.taken_changed();
+    w.set_contexts(0);
     for _ in 0..20 * (next + 1) {
         w.scheduler.make_room(w.now, &mut w.actions);
         w.apply();

@@ -5,7 +5,7 @@ use super::calls::CallState;
 use super::quarantine::Quarantined;
 use super::scheduler::Scheduler;
 use super::turns::Turns;
-use super::types::{Call, CallId, Domain, Resident, TenantShare};
+use super::types::{Call, CallId, Domain, MemorySnapshot, Resident, TenantShare};
 use super::weights::Weights;
 use super::workers::State;
 use crate::ids::{Generation, TenantId, WorkerId};
@@ -67,7 +67,7 @@ impl<C: Call> Scheduler<C> {
             self.slots.next_ns(),
             self.penalties.next_ns(),
             self.next_overrun_check_ns(),
-            self.lending.next_ns(),
+            self.book.next_ns(),
         ];
         all.into_iter().flatten().min()
     }
@@ -122,17 +122,17 @@ impl<C: Call> Scheduler<C> {
 
     /// Callers with a limit of memory.
     pub fn limited(&self) -> Vec<TenantId> {
-        self.lending.limited()
+        self.book.limited()
     }
 
-    /// Device memory that the workers of a caller have for its calls.
-    pub fn lent_to(&self, caller: TenantId) -> u64 {
-        self.lending.bytes_of(caller, &self.workers)
+    /// Device memory that a tenant has: its workers for its calls, and weights of its functions.
+    pub fn held_by(&self, tenant: TenantId) -> u64 {
+        self.book.tenant_bytes(tenant, &self.workers)
     }
 
-    /// Device memory that is lent for calls, and that processes keep for stacks.
-    pub fn lent(&self) -> (u64, u64) {
-        self.lending.sums()
+    /// Who has the device's memory.
+    pub fn memory(&self) -> MemorySnapshot {
+        self.book.snapshot()
     }
 
     /// True if a call waits for device memory: what comes free is for it.
@@ -140,20 +140,9 @@ impl<C: Call> Scheduler<C> {
         self.slots.next_for_memory().is_some() || self.exclusive.prepared().is_some()
     }
 
-    /// Device memory that nothing has.
-    pub fn free_bytes(&self) -> u64 {
-        self.lending.free_bytes()
-    }
-
-    /// Processes take so much device memory for themselves. Whoever takes more looks at [`Scheduler::free_bytes`] before,
-    /// with no event in between.
-    pub fn set_contexts(&mut self, bytes: u64) {
-        self.lending.set_contexts(bytes);
-    }
-
     /// Which weights are there.
     pub fn weights(&self) -> &Weights<C::Memory> {
-        &self.weights
+        &self.book.weights
     }
 
     /// The process in a worker's slot.
@@ -162,7 +151,7 @@ impl<C: Call> Scheduler<C> {
         Resident {
             is_used: slot.state != State::Empty,
             serves: slot.compartment(),
-            lent_bytes: self.lending.worker_bytes(worker),
+            lent_bytes: self.book.worker_bytes(worker),
             functions: slot.rebuild_cost.functions(),
             last_gone: slot.last_gone,
         }

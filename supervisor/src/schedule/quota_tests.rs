@@ -23,7 +23,7 @@ fn a_caller_is_lent_no_more_than_it_may_have() {
     b.finish(W0, first);
     // Its own lane has enough.
     b.expect("2 on 0.0");
-    assert_eq!((b.scheduler.lent_to(ALICE.caller), b.scheduler.limited()), (32, vec![ALICE.caller]));
+    assert_eq!((b.scheduler.held_by(ALICE.caller), b.scheduler.limited()), (32, vec![ALICE.caller]));
 }
 
 #[test]

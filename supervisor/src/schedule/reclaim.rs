@@ -1,6 +1,6 @@
 //! What follows where calls need memory that is not free: it is gathered, and who waits for it is served in turn.
 
-use super::lending::Short;
+use super::book::Short;
 use super::residency::is_worth_less;
 use super::scheduler::Scheduler;
 use super::types::{Action, Call, CallId, Command, QueueKey, WhyGone};
@@ -46,14 +46,14 @@ impl<C: Call> Scheduler<C> {
                 self.slots.ask_for_memory(queue);
                 if self.slots.next_for_memory() == Some(queue) && !self.exclusive.is_closed() {
                     if short == Short::Crowded {
-                        self.lending.crowded(now_ns);
+                        self.book.crowded(now_ns);
                     }
                     self.gather(now_ns, worker, id, actions);
                 }
             }
             Short::OwnLimit => {
                 let Some(need) = self.need_of(worker, id) else { return };
-                let keep = self.lending.lane_of(&self.workers, worker, need);
+                let keep = self.book.lane_of(&self.workers, worker, need);
                 self.take_back_own(now_ns, domain.caller, keep, actions);
                 if self.give_up_own_weights(worker, need, actions) {
                     match self.exclusive.is_for(worker) {
@@ -81,7 +81,7 @@ impl<C: Call> Scheduler<C> {
         keep: Option<(WorkerId, u32)>,
         actions: &mut Vec<Action<C>>,
     ) -> bool {
-        let comes = self.lending.take_back_own(now_ns, &self.workers, caller, keep, &mut self.taken);
+        let comes = self.book.take_back_own(now_ns, &self.workers, caller, keep, &mut self.taken);
         self.tell_taken(actions);
         comes
     }
@@ -90,22 +90,22 @@ impl<C: Call> Scheduler<C> {
     /// processes take it.
     fn gather(&mut self, now_ns: u64, worker: WorkerId, id: CallId, actions: &mut Vec<Action<C>>) {
         let Some(need) = self.need_of(worker, id) else { return };
-        let short = self.lending.take_back_for(now_ns, &self.workers, worker, need, &mut self.taken);
+        let short = self.book.take_back_for(now_ns, &self.workers, worker, need, &mut self.taken);
         self.tell_taken(actions);
-        let free = self.lending.free_bytes();
+        let free = self.book.free_bytes();
         let short = short.saturating_sub(self.give_up_weights(short, actions));
-        self.lending.close(short > 0);
-        if short > 0 && !self.lending.awaits() && self.calls.in_processes() == 0 {
+        self.book.close(short > 0);
+        if short > 0 && !self.book.awaits() && self.calls.in_processes() == 0 {
             self.dismiss_one(now_ns, Some(worker), actions);
         }
         // Weights that no process has are gone at once: nothing follows that would say so.
-        if self.lending.free_bytes() > free {
+        if self.book.free_bytes() > free {
             self.memory_came(now_ns, actions);
         }
     }
 
-    /// A process needs so much for itself. True if the process may take it; else it asks again, when others gave some back. A
-    /// worker's process is `urgent`; others wait until no call does.
+    /// A process needs so much for itself. True if the process has it; else it asks again, when others gave some back. A worker's
+    /// process is `urgent`; others wait until no call does.
     pub(super) fn context_wanted(
         &mut self,
         now_ns: u64,
@@ -114,24 +114,38 @@ impl<C: Call> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) -> bool {
         let waits = self.is_memory_awaited();
-        if bytes <= self.lending.free_bytes() && (urgent || !waits) {
+        if bytes <= self.book.free_bytes() && (urgent || !waits) {
             if urgent {
                 self.residency.set_memory(true);
             }
+            self.book.context_changed(0, bytes);
             return true;
         }
         if urgent {
             self.residency.set_memory(false);
         }
         if bytes > 0 && urgent && !waits {
-            let short = self.lending.take_back(now_ns, &self.workers, bytes, None, &mut self.taken);
+            let short = self.book.take_back(now_ns, &self.workers, bytes, None, &mut self.taken);
             self.tell_taken(actions);
             let short = short.saturating_sub(self.give_up_weights(short, actions));
-            if short > 0 && !self.lending.awaits() {
+            if short > 0 && !self.book.awaits() {
                 self.dismiss_one(now_ns, None, actions);
             }
         }
         false
+    }
+
+    pub(super) fn context_changed(
+        &mut self,
+        now_ns: u64,
+        before: u64,
+        now: u64,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        self.book.context_changed(before, now);
+        if now < before {
+            self.memory_came(now_ns, actions);
+        }
     }
 
     /// Of the workers without processes on their way that may go, the one that is worth least.
@@ -180,7 +194,7 @@ impl<C: Call> Scheduler<C> {
 
     /// What a caller with a limit of memory may start now, starts.
     pub(super) fn feed_limited(&mut self, now_ns: u64, caller: TenantId, actions: &mut Vec<Action<C>>) {
-        if !self.lending.is_limited(caller) {
+        if !self.book.is_limited(caller) {
             return;
         }
         for worker in WorkerId::first(self.workers.len()) {
@@ -234,7 +248,7 @@ impl<C: Call> Scheduler<C> {
     /// A queue's first call does not wait for memory any more.
     fn memory_served(&mut self, queue: QueueKey) {
         self.slots.withdraw_memory_ask(queue);
-        self.lending.reopen();
+        self.book.reopen();
     }
 
     /// Goes on with the call that the device is prepared for, if the memory that it waited for is there.
@@ -250,12 +264,12 @@ impl<C: Call> Scheduler<C> {
             self.slots.withdraw_device_ask(domain.caller);
             return self.reopen_to_all(now_ns, actions);
         }
-        if self.lending.excess_bytes(&self.workers, worker, need) > 0 {
+        if self.book.excess_bytes(&self.workers, worker, need) > 0 {
             return self.wait_for_memory(now_ns, worker, id, Short::OwnLimit, actions);
         }
         match self.fit_whole(worker, id, actions) {
             Ok(fit) => {
-                self.lending.reopen();
+                self.book.reopen();
                 self.exclusive.run();
                 self.list_whole(now_ns, domain.caller);
                 self.start(now_ns, worker, fit, id, actions);

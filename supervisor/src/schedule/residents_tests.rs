@@ -345,7 +345,7 @@ fn a_slot_whose_process_ended_gets_another_one() {
 #[test]
 fn a_slot_whose_process_leaves_for_its_memory_is_for_whom_it_was_kept_meanwhile() {
     let mut b = bench(Shape { memory_bytes: 100, residency_ns: 0, ..Shape::new(2, 1) });
-    b.scheduler.set_contexts(40);
+    b.contexts(0, 40);
     let ids = [b.submit(1, domain(1)), b.submit(2, domain(2))];
     b.ready(W1);
     b.finish(W0, ids[0]);

@@ -33,7 +33,7 @@ impl<C: Call> Scheduler<C> {
             ..self.shape
         };
         self.workers.resize(workers, lanes);
-        self.lending.resize(self.workers.len(), memory_bytes);
+        self.book.resize(self.workers.len(), memory_bytes);
         self.slots.resize(&self.shape);
         self.residency.resize(&self.shape);
         if let Some(turns) = &mut self.turns {
@@ -71,7 +71,7 @@ impl<C: Call> Scheduler<C> {
         let goes = |worker: &Worker| !matches!(worker.state, State::Empty | State::Absent);
         let waits = |worker: &Worker| worker.retires || worker.outdated && goes(worker);
         let is_done = self.workers.excess() == 0
-            && self.lending.deficit_bytes() == 0
+            && self.book.deficit_bytes() == 0
             && !self.workers.iter().any(|(_, worker)| waits(worker));
         self.resizing = !is_done;
     }
@@ -103,17 +103,17 @@ impl<C: Call> Scheduler<C> {
 
     /// Takes memory back that the device has no more.
     fn shed(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        if self.lending.deficit_bytes() > 0 {
+        if self.book.deficit_bytes() > 0 {
             self.shedding = true;
-            let short = self.lending.take_back(now_ns, &self.workers, 0, None, &mut self.taken);
+            let short = self.book.take_back(now_ns, &self.workers, 0, None, &mut self.taken);
             self.tell_taken(actions);
             let short = short.saturating_sub(self.give_up_weights(short, actions));
-            if short > 0 && !self.lending.awaits() && self.calls.in_processes() == 0 {
+            if short > 0 && !self.book.awaits() && self.calls.in_processes() == 0 {
                 self.dismiss_one(now_ns, None, actions);
             }
         }
         // Weights that no process has are gone at once.
-        if self.lending.deficit_bytes() == 0 && std::mem::take(&mut self.shedding) {
+        if self.book.deficit_bytes() == 0 && std::mem::take(&mut self.shedding) {
             self.memory_came(now_ns, actions);
         }
     }

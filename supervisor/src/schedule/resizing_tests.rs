@@ -107,7 +107,7 @@ fn less_memory_is_taken_back_from_lanes_without_calls_first() {
     b.finish(W0, first);
     b.expect_all("1 on 0.0, 2 on 1.0");
     b.resize(Size { memory_bytes: 60, ..size(2, 1) });
-    assert_eq!(b.scheduler.free_bytes(), 0);
+    assert_eq!(b.scheduler.memory().free_bytes, 0);
     b.expect("0 gives 1");
     // Until it is there, nothing is lent.
     b.submit_sized(3, domain(1), 10);
@@ -120,7 +120,7 @@ fn less_memory_is_taken_back_from_lanes_without_calls_first() {
 #[test]
 fn more_memory_counts_at_once() {
     let mut b = bench(2, 1);
-    b.scheduler.set_contexts(60);
+    b.contexts(0, 60);
     b.submit_sized(1, domain(1), 30);
     b.submit_sized(2, domain(2), 30);
     b.expect("1 on 0.0");

@@ -17,10 +17,10 @@
 //! its domain's waiting calls; a caller whose budget is spent or comes back costs its domains and the lines that they
 //! stand in; while calls wait for memory or for the whole device, a decision looks at the asks that stand before them.
 
+use super::book::{Book, TakeBack};
 use super::calls::{CallState, Calls, MAX_CALLS};
 use super::device_time::DeviceTime;
 use super::exclusive::Exclusive;
-use super::lending::{Lending, TakeBack};
 use super::penalties::{Draw, Penalties};
 use super::quarantine::{Admission, Use};
 use super::residency::Residency;
@@ -33,7 +33,6 @@ use super::types::{
     Action, Call, CallId, CallSpec, Command, Compartment, Domain, KillReason, Limits, NotNow, Policy,
     QueueKey, Shape, Verdict, WhyGone,
 };
-use super::weights::Weights;
 use super::workers::{State, Workers};
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 
@@ -53,7 +52,7 @@ pub struct Scheduler<C: Call> {
     pub(super) overrun_check_ns: u64,
     pub(super) exclusive: Exclusive,
     pub(super) penalties: Penalties,
-    pub(super) lending: Lending,
+    pub(super) book: Book<C::Memory>,
     pub(super) residency: Residency,
     /// A change of its setup is not done yet.
     pub(super) resizing: bool,
@@ -61,7 +60,6 @@ pub struct Scheduler<C: Call> {
     pub(super) shedding: bool,
     /// True while it begins with calls for the whole device.
     pub(super) is_beginning: bool,
-    pub(super) weights: Weights<C::Memory>,
     /// Draws for processes that are not reaped: it is not known yet what ended them.
     drawn: Vec<(WorkerId, Generation, Draw)>,
     /// Scratch, kept for its capacity.
@@ -85,12 +83,11 @@ impl<C: Call> Scheduler<C> {
             overrun_check_ns: 0,
             exclusive: Exclusive::default(),
             penalties: Penalties::new(Policy::default()),
-            lending: Lending::new(&shape),
+            book: Book::new(&shape),
             residency: Residency::new(&shape),
             resizing: false,
             shedding: false,
             is_beginning: false,
-            weights: Weights::new(shape.weights_bytes),
             drawn: Vec::new(),
             orders: Vec::new(),
             taken: TakeBack::new(),
@@ -250,7 +247,7 @@ impl<C: Call> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) {
         self.workers.arrive(now_ns, worker, generation);
-        self.lending.arrived(worker, generation, self.shape.lanes);
+        self.book.arrived(worker, generation, self.shape.lanes);
         if self.workers.is_for_shared(worker) {
             self.workers.set_state(worker, State::Bound(Compartment::Shared));
             self.bring_shared(actions);
@@ -266,9 +263,8 @@ impl<C: Call> Scheduler<C> {
         if asked {
             self.workers.free(now_ns, worker);
             let generation = self.workers[worker].generation;
-            self.weights.worker_gone(worker, generation);
-            self.weights.reaped(worker, generation);
-            self.count_weights();
+            self.book.weights.worker_gone(worker, generation);
+            self.book.weights.reaped(worker, generation);
             self.memory_came(now_ns, actions);
             self.feed(now_ns, worker, actions);
             self.bring_next(now_ns, actions);
@@ -289,9 +285,8 @@ impl<C: Call> Scheduler<C> {
     ) -> Vec<(CallId, C)> {
         let charge = self.turn(actions, |turns, orders| turns.gone(now_ns, worker, orders));
         self.charge(charge.flatten());
-        self.lending.gone(worker);
-        self.weights.worker_gone(worker, self.workers[worker].generation);
-        self.count_weights();
+        self.book.gone(worker);
+        self.book.weights.worker_gone(worker, self.workers[worker].generation);
         let served = self.workers[worker].served();
         self.unbind(worker, WhyGone::Ended);
         let emptied = self.refill(worker, actions);
@@ -299,7 +294,7 @@ impl<C: Call> Scheduler<C> {
         for id in self.workers.take_all(worker) {
             let Some(entry) = self.calls.get_mut(id) else { continue };
             if entry.weight_bytes > 0 {
-                self.weights.end(entry.function);
+                self.book.weights.end(entry.function);
             }
             let overdue = matches!(entry.state, CallState::Running { overdue: true, .. });
             entry.state = CallState::Lost { overdue };
@@ -335,9 +330,8 @@ impl<C: Call> Scheduler<C> {
         from_outside: bool,
         actions: &mut Vec<Action<C>>,
     ) {
-        self.lending.reaped(worker, generation);
-        self.weights.reaped(worker, generation);
-        self.count_weights();
+        self.book.reaped(worker, generation);
+        self.book.weights.reaped(worker, generation);
         let drawn = self.drawn.iter().position(|(w, g, _)| (*w, *g) == (worker, generation));
         if let Some((.., draw)) = drawn.map(|at| self.drawn.swap_remove(at)).filter(|_| from_outside) {
             self.penalties.give_back(now_ns, draw);
@@ -377,7 +371,7 @@ impl<C: Call> Scheduler<C> {
         left_bytes: u64,
         actions: &mut Vec<Action<C>>,
     ) -> bool {
-        let well = self.lending.gave_back(worker, left_bytes);
+        let well = self.book.gave_back(worker, left_bytes);
         if let Some(caller) = self.workers[worker].served().map(|domain| domain.caller) {
             self.feed_limited(now_ns, caller, actions);
         }
@@ -419,7 +413,7 @@ impl<C: Call> Scheduler<C> {
     }
 
     pub(super) fn allow(&mut self, tenant: TenantId, most_bytes: Option<u64>) {
-        self.lending.allow(tenant, most_bytes);
+        self.book.allow(tenant, most_bytes);
     }
 
     pub(super) fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
@@ -440,7 +434,7 @@ impl<C: Call> Scheduler<C> {
                 self.kill(now_ns, worker, KillReason::NotScrubbed, actions);
             }
         }
-        for worker in self.lending.expire(now_ns) {
+        for worker in self.book.expire(now_ns) {
             self.kill(now_ns, worker, KillReason::NotGivenBack, actions);
         }
         if self.slots.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {

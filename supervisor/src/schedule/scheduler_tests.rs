@@ -102,6 +102,11 @@ impl Bench {
         self.scheduler.handle(self.now, Submit { call, spec, limits: LIMITS }, &mut self.actions).unwrap()
     }
 
+    /// Processes that took so much for themselves take another amount.
+    fn contexts(&mut self, before: u64, now: u64) {
+        self.scheduler.handle(self.now, ContextChanged { before, now }, &mut self.actions);
+    }
+
     fn finish(&mut self, worker: WorkerId, id: CallId) {
         self.scheduler
             .handle(self.now, Finished { worker, id, verdict: Verdict::Well }, &mut self.actions)

@@ -142,7 +142,7 @@ fn a_payer_may_have_so_much_in_shared_workers_too() {
     sized(&mut b, 2, ALICE, 30);
     sized(&mut b, 3, BOB, 30);
     b.expect("1 on 0.0, 3 on 0.1");
-    assert_eq!((b.scheduler.lent_to(ALICE.caller), b.scheduler.lent_to(BOB.caller)), (30, 30));
+    assert_eq!((b.scheduler.held_by(ALICE.caller), b.scheduler.held_by(BOB.caller)), (30, 30));
     b.finish(W0, first);
     b.expect("2 on 0.0");
 }

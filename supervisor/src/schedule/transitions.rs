@@ -1,7 +1,7 @@
 //! What follows from what the policies say: calls are started, workers bound, brought and handed on.
 
+use super::book::LanePlace;
 use super::calls::{CallState, Calls, Entry};
-use super::lending::LanePlace;
 use super::loading::Fit;
 use super::penalties::Draw;
 use super::quarantine::{Refusal, Use};
@@ -131,7 +131,7 @@ impl<C: Call> Scheduler<C> {
             true => entry.deadline_ns.min(now_ns.saturating_add(self.shape.shared_limit_ns)),
             false => entry.deadline_ns,
         };
-        self.lending.lend(worker, place, entry.need(), is_shared);
+        self.book.lend(worker, place, entry.need(), is_shared);
         self.workers.put(worker, id, place.lane, entry.wants_all_lanes());
         if self.workers[worker].rebuild_cost.functions() == 0 && !is_shared {
             // All others paid for its process, too.
@@ -165,9 +165,7 @@ impl<C: Call> Scheduler<C> {
             self.slots.bound(worker, domain, held);
             self.workers.set_state(worker, State::Bound(Compartment::Of(domain)));
             self.workers[worker].bound_ns = now_ns;
-            let weights_bytes = self.limited_weights_of(domain.caller);
-            let taken = &mut self.taken;
-            self.lending.came_to(now_ns, &self.workers, worker, domain.caller, weights_bytes, taken);
+            self.book.came_to(now_ns, &self.workers, worker, domain.caller, &mut self.taken);
             self.tell_taken(actions);
         }
     }
@@ -418,7 +416,7 @@ impl<C: Call> Scheduler<C> {
         if let Some(worker) = has(State::Bound(Compartment::Of(domain))).or_else(|| has(State::Free)) {
             self.bind(now_ns, worker, domain, actions);
             self.slots.join_line(domain);
-            self.lending.reopen();
+            self.book.reopen();
             self.slots.serve(caller);
             self.exclusive.begin(now_ns, caller, id, worker);
             self.advance(now_ns, actions);

@@ -241,6 +241,23 @@ pub struct Size {
     pub remakes: bool,
 }
 
+/// A device's memory at one moment, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemorySnapshot {
+    /// Everything that Pappus may use.
+    pub total_bytes: u64,
+    /// Contexts of processes.
+    pub context_bytes: u64,
+    /// Stacks of workers' kernels.
+    pub stack_bytes: u64,
+    /// Lent to lanes for calls.
+    pub lease_bytes: u64,
+    /// Weights.
+    pub weight_bytes: u64,
+    /// The rest.
+    pub free_bytes: u64,
+}
+
 /// What the scheduler needs to know of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct CallSpec {

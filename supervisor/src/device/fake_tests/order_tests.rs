@@ -101,7 +101,7 @@ fn a_worker_that_keeps_what_it_was_told_to_give_back_is_found_out() {
 fn a_process_of_an_epoch_that_is_over_gets_no_calls() {
     let mut gpu = Gpu::new(false);
     drop(gpu.workers.remove(0));
-    assert!(gpu.device.ledger.end_epoch(Epoch::new(0)));
+    assert!(gpu.device.processes.end_epoch(Epoch::new(0)));
     let refused = attach_of(&gpu.device, W0, Generation::new(2), Epoch::new(0));
     assert!(matches!(refused, Err(Unusable::EpochOver)));
     // The control: one of the next epoch is taken.

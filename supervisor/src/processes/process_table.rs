@@ -1,8 +1,8 @@
-//! The ledger of what processes take of a device's memory for themselves; all else is accounted where it is decided
-//! ([`schedule`](crate::schedule)).
+//! Which processes of a device may start: how many there are, how many start or compile at the same time.
 //!
-//! Memory counts as free once the process that held it is reaped. A thread that starts a process blocks here until there
-//! is room for it.
+//! What a process takes of the device's memory for itself stands in the scheduler's [book](crate::schedule) with all else that
+//! takes some. A thread that starts a process blocks here until the book has it, and the memory counts until the process is
+//! reaped.
 //!
 //! Processes that share a device through MPS belong to one *epoch*, which a fault ends together with all of them. No
 //! process of the next epoch starts before the last one is gone: the daemon would not serve it.
@@ -34,9 +34,9 @@ pub fn most_starting(kind: Kind) -> usize {
     }
 }
 
-/// The ledger of one device.
+/// The table of one device.
 #[derive(Debug)]
-pub struct MemoryLedger {
+pub struct ProcessTable {
     config: DeviceConfig,
     /// Everything that Pappus may use, and how many processes are kept ready: both may change.
     memory_bytes: AtomicU64,
@@ -44,22 +44,20 @@ pub struct MemoryLedger {
     /// The most workers at any time so far: a lower ceiling does not end those beyond it at once.
     workers: AtomicUsize,
     most_starting: usize,
-    /// Who is asked for memory of processes; none if there is always enough.
-    source: OnceLock<Box<dyn MemorySource>>,
-    /// What contexts take; increases while the source says that they may.
-    contexts_bytes: AtomicU64,
+    /// Where memory of processes is written down.
+    book: OnceLock<Box<dyn ContextBook>>,
     /// Of a GPU, what the first process's context took.
     context_bytes: OnceLock<u64>,
     /// Held by the first process of a GPU while it starts.
     first: OrderedMutex<(), { rank::FIRST_PROCESS }>,
     /// Changes with the state locked.
     epoch: AtomicU64,
-    state: OrderedMutex<LedgerState, { rank::DEVICE_MEMORY }>,
+    state: OrderedMutex<TableState, { rank::DEVICE_MEMORY }>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct LedgerState {
+struct TableState {
     /// Processes that were started and are not reaped.
     processes: usize,
     /// Started processes that have not greeted yet.
@@ -70,41 +68,22 @@ struct LedgerState {
     compiling: usize,
     /// Processes that belong to an epoch that is over.
     leaving: usize,
-    contexts_bytes: u64,
     closing: bool,
 }
 
-/// Who lends a device's memory for calls, and has to leave some for processes.
-pub trait MemorySource: Send + Sync + std::fmt::Debug {
-    /// Asks for a process's memory; true if there is enough, after `take` was called and before anybody else gets
-    /// that memory. A worker's process is `urgent`.
-    fn take(&self, bytes: u64, urgent: bool, take: &dyn Fn()) -> bool;
+/// The book of who has what of a device's memory.
+pub trait ContextBook: Send + Sync + std::fmt::Debug {
+    /// Asks for a process's memory; true if the process has it from now on. A worker's process is `urgent`.
+    fn take(&self, bytes: u64, urgent: bool) -> bool;
 
-    /// Memory of a process that ended may be lent.
-    fn freed(&self);
+    /// A process has `now` bytes in place of `before`, whether or not there are so many.
+    fn change(&self, before: u64, now: u64);
 }
 
-/// A device's memory at one moment, in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MemorySnapshot {
-    /// Everything that Pappus may use.
-    pub total_bytes: u64,
-    /// Contexts of processes.
-    pub context_bytes: u64,
-    /// Stacks of workers' kernels.
-    pub stack_bytes: u64,
-    /// Lent to lanes for calls.
-    pub lease_bytes: u64,
-    /// Weights.
-    pub weight_bytes: u64,
-    /// The rest.
-    pub free_bytes: u64,
-}
-
-/// A process's place in the ledger, until it is reaped.
+/// A process's place in the table, until it is reaped.
 #[derive(Debug)]
 pub struct ProcessReservation {
-    ledger: Arc<MemoryLedger>,
+    table: Arc<ProcessTable>,
     epoch: Epoch,
     context_bytes: u64,
     /// It compiles a module and serves no domain.
@@ -113,7 +92,7 @@ pub struct ProcessReservation {
     starts: bool,
 }
 
-impl MemoryLedger {
+impl ProcessTable {
     /// Of a device that nothing uses yet.
     pub fn new(config: DeviceConfig) -> Arc<Self> {
         Arc::new(Self {
@@ -122,8 +101,7 @@ impl MemoryLedger {
             standbys: config.standbys.into(),
             workers: config.workers.into(),
             config,
-            source: OnceLock::new(),
-            contexts_bytes: AtomicU64::new(0),
+            book: OnceLock::new(),
             context_bytes: OnceLock::new(),
             first: OrderedMutex::default(),
             epoch: AtomicU64::new(0),
@@ -151,30 +129,22 @@ impl MemoryLedger {
         self.change(|_| ());
     }
 
-    /// From now on memory for processes is asked for there.
-    pub fn ask(&self, source: Box<dyn MemorySource>) {
-        let _ = self.source.set(source);
+    /// From now on memory of processes is written down there.
+    pub fn keep_in(&self, book: Box<dyn ContextBook>) {
+        let _ = self.book.set(book);
     }
 
     /// Changes the state and tells those who wait.
-    fn change(&self, change: impl FnOnce(&mut LedgerState)) {
-        {
-            let mut state = self.state.lock();
-            change(&mut state);
-            self.contexts_bytes.store(state.contexts_bytes, Ordering::Relaxed);
-        }
+    fn change(&self, change: impl FnOnce(&mut TableState)) {
+        change(&mut self.state.lock());
         self.changed.notify_all();
     }
 
-    /// The same, where memory may be free then.
-    fn free(&self, change: impl FnOnce(&mut LedgerState)) {
-        self.change(change);
-        self.source.get().iter().for_each(|source| source.freed());
-    }
-
-    /// What contexts take.
-    pub fn contexts_bytes(&self) -> u64 {
-        self.contexts_bytes.load(Ordering::Relaxed)
+    /// A process that had `before` bytes for itself has `now`.
+    fn change_context(&self, before: u64, now: u64) {
+        if let Some(book) = self.book.get().filter(|_| before != now) {
+            book.change(before, now);
+        }
     }
 
     /// Everything that Pappus may use.
@@ -191,7 +161,6 @@ impl MemoryLedger {
     /// for it to start.
     fn take_context(&self, urgent: bool) -> Option<u64> {
         let bytes = self.context_bytes();
-        let take = || self.change(|state| state.contexts_bytes += bytes);
         loop {
             let urgent = {
                 let state = self.state.lock();
@@ -200,15 +169,15 @@ impl MemoryLedger {
                 }
                 urgent || state.urgent > 0
             };
-            match self.source.get() {
+            match self.book.get() {
                 // Before the first process said what it takes, nothing is lent.
-                Some(source) if bytes > 0 && self.context_bytes.get().is_some() => {
-                    if source.take(bytes, urgent, &take) {
+                Some(book) if bytes > 0 && self.context_bytes.get().is_some() => {
+                    if book.take(bytes, urgent) {
                         return Some(bytes);
                     }
                 }
                 _ => {
-                    take();
+                    self.change_context(0, bytes);
                     return Some(bytes);
                 }
             }
@@ -235,8 +204,8 @@ impl MemoryLedger {
     /// Waits until `has_room`, then takes it: the epoch of who took it. None once the device closes.
     fn wait(
         &self,
-        has_room: impl Fn(&LedgerState) -> bool,
-        take: impl FnOnce(&mut LedgerState),
+        has_room: impl Fn(&TableState) -> bool,
+        take: impl FnOnce(&mut TableState),
     ) -> Option<Epoch> {
         let mut state = self.state.lock();
         while !state.closing && !has_room(&state) {
@@ -253,10 +222,10 @@ impl MemoryLedger {
     /// device closes. Its context counts from here on, before it is there.
     pub fn reserve_process(self: &Arc<Self>, urgent: bool) -> Option<ProcessReservation> {
         let most = || self.workers.load(Ordering::Relaxed) + self.standbys.load(Ordering::Relaxed);
-        let has_room = |state: &LedgerState| {
+        let has_room = |state: &TableState| {
             state.processes < most() && state.starting < self.most_starting && state.leaving == 0
         };
-        let take = |state: &mut LedgerState| {
+        let take = |state: &mut TableState| {
             state.processes += 1;
             state.starting += 1;
         };
@@ -265,7 +234,7 @@ impl MemoryLedger {
         let epoch = self.wait(has_room, take);
         waits(|urgent| *urgent -= 1);
         let mut reservation = ProcessReservation {
-            ledger: self.clone(),
+            table: self.clone(),
             epoch: epoch?,
             context_bytes: 0,
             compiles: false,
@@ -279,10 +248,10 @@ impl MemoryLedger {
     /// counts from here on, before it is there.
     pub fn reserve_compiler(self: &Arc<Self>) -> Option<ProcessReservation> {
         let has_own_memory = self.config.kind.traits().has_own_memory;
-        let is_free = |state: &LedgerState| !has_own_memory || state.compiling == 0 && state.leaving == 0;
+        let is_free = |state: &TableState| !has_own_memory || state.compiling == 0 && state.leaving == 0;
         let epoch = self.wait(is_free, |state| state.compiling += 1)?;
         let mut reservation = ProcessReservation {
-            ledger: self.clone(),
+            table: self.clone(),
             epoch,
             context_bytes: 0,
             compiles: true,
@@ -311,20 +280,6 @@ impl MemoryLedger {
     pub fn close(&self) {
         self.change(|state| state.closing = true);
     }
-
-    /// What is taken now, where calls are lent so much, and stacks and weights take so much.
-    pub fn snapshot(&self, lease_bytes: u64, stack_bytes: u64, weight_bytes: u64) -> MemorySnapshot {
-        let state = self.state.lock();
-        let taken = [state.contexts_bytes, stack_bytes, lease_bytes, weight_bytes];
-        MemorySnapshot {
-            total_bytes: self.total_bytes(),
-            context_bytes: state.contexts_bytes,
-            stack_bytes,
-            lease_bytes,
-            weight_bytes,
-            free_bytes: taken.into_iter().fold(self.total_bytes(), u64::saturating_sub),
-        }
-    }
 }
 
 impl ProcessReservation {
@@ -336,42 +291,41 @@ impl ProcessReservation {
     /// True if a fault ended the process's epoch: the process is of no use, and blocks the next epoch until
     /// it is gone.
     pub fn is_over(&self) -> bool {
-        self.epoch != self.ledger.epoch()
+        self.epoch != self.table.epoch()
     }
 
     /// How often to look whether the epoch is over, if epochs end.
     pub fn looks_every(&self) -> Option<Duration> {
-        self.ledger.config.under_mps.then_some(LOOK)
+        self.table.config.under_mps.then_some(LOOK)
     }
 
     /// The process greeted, and reported the bytes of its context.
     pub fn measured(&mut self, context_bytes: u64) {
         // The first process's measurement holds for all: later ones would count other processes' memory as
         // well.
-        let serves = self.ledger.config.kind.traits().has_own_memory && !self.compiles;
+        let serves = self.table.config.kind.traits().has_own_memory && !self.compiles;
         let context_bytes = match serves {
-            true => *self.ledger.context_bytes.get_or_init(|| context_bytes),
+            true => *self.table.context_bytes.get_or_init(|| context_bytes),
             false => context_bytes,
         };
         let before = std::mem::replace(&mut self.context_bytes, context_bytes);
         let started = std::mem::take(&mut self.starts);
-        self.ledger.free(|state| {
-            state.starting -= usize::from(started);
-            state.contexts_bytes = state.contexts_bytes - before + context_bytes;
-        });
+        self.table.change_context(before, context_bytes);
+        self.table.change(|state| state.starting -= usize::from(started));
     }
 }
 
 impl Drop for ProcessReservation {
     fn drop(&mut self) {
-        self.ledger.free(|state| {
+        // Whoever may start then finds the memory.
+        self.table.change_context(self.context_bytes, 0);
+        self.table.change(|state| {
             match self.compiles {
                 true => state.compiling -= 1,
                 false => state.processes -= 1,
             }
             state.starting -= usize::from(self.starts);
             state.leaving -= usize::from(self.is_over());
-            state.contexts_bytes -= self.context_bytes;
         });
     }
 }
@@ -382,8 +336,8 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn gpu(workers: usize, standbys: usize) -> Arc<MemoryLedger> {
-        MemoryLedger::new(DeviceConfig {
+    fn gpu(workers: usize, standbys: usize) -> Arc<ProcessTable> {
+        ProcessTable::new(DeviceConfig {
             name: "cuda:0".into(),
             kind: Kind::Cuda,
             uuid: "GPU-1".into(),
@@ -412,18 +366,18 @@ mod tests {
 
     #[test]
     fn no_process_starts_before_all_of_the_earlier_epoch_are_gone() {
-        let ledger = gpu(2, 0);
-        let mut first = ledger.reserve_process(true).unwrap();
+        let table = gpu(2, 0);
+        let mut first = table.reserve_process(true).unwrap();
         first.measured(GIB);
-        let (second, compiling) = (ledger.reserve_process(true).unwrap(), ledger.reserve_compiler().unwrap());
-        assert!(ledger.end_epoch(Epoch::new(0)) && !ledger.end_epoch(Epoch::new(0)), "once");
+        let (second, compiling) = (table.reserve_process(true).unwrap(), table.reserve_compiler().unwrap());
+        assert!(table.end_epoch(Epoch::new(0)) && !table.end_epoch(Epoch::new(0)), "once");
         assert!(first.is_over() && compiling.is_over());
         let (sender, reservations) = std::sync::mpsc::channel();
-        let waits = ledger.clone();
+        let waits = table.clone();
         let thread = std::thread::spawn(move || sender.send(waits.reserve_process(true).unwrap()).unwrap());
         drop(first);
         drop(compiling);
-        assert_eq!(ledger.state.lock().leaving, 1);
+        assert_eq!(table.state.lock().leaving, 1);
         assert!(reservations.try_recv().is_err(), "the second one is still there");
         drop(second);
         let next = reservations.recv().unwrap();
@@ -431,35 +385,68 @@ mod tests {
         assert!((next.epoch(), next.is_over()) == (Epoch::new(1), false));
         // One of the new epoch does not count as one that leaves.
         drop(next);
-        assert_eq!(ledger.state.lock().leaving, 0);
+        assert_eq!(table.state.lock().leaving, 0);
+    }
+
+    /// Notes what contexts take, and says no so often.
+    #[derive(Debug, Default)]
+    struct Noted {
+        bytes: AtomicU64,
+        refusals: AtomicU64,
+    }
+
+    impl ContextBook for Arc<Noted> {
+        fn take(&self, bytes: u64, _: bool) -> bool {
+            let left = self.refusals.load(Ordering::Relaxed);
+            self.refusals.store(left.saturating_sub(1), Ordering::Relaxed);
+            if left == 0 {
+                self.change(0, bytes);
+            }
+            left == 0
+        }
+
+        fn change(&self, before: u64, now: u64) {
+            self.bytes.fetch_add(now, Ordering::Relaxed);
+            self.bytes.fetch_sub(before, Ordering::Relaxed);
+        }
+    }
+
+    /// The same as [`gpu`], with its book.
+    fn noted(workers: usize, standbys: usize) -> (Arc<ProcessTable>, Arc<Noted>) {
+        let (table, book) = (gpu(workers, standbys), Arc::new(Noted::default()));
+        table.keep_in(Box::new(book.clone()));
+        (table, book)
+    }
+
+    impl Noted {
+        fn bytes(&self) -> u64 {
+            self.bytes.load(Ordering::Relaxed)
+        }
     }
 
     #[test]
     fn contexts_count_from_before_they_are_there_until_their_process_is_reaped() {
-        let ledger = gpu(4, 1);
-        let estimate = ledger.config.context_estimate();
-        let mut first = ledger.reserve_process(true).unwrap();
-        assert_eq!(ledger.contexts_bytes(), estimate);
+        let (table, book) = noted(4, 1);
+        let estimate = table.config.context_estimate();
+        let mut first = table.reserve_process(true).unwrap();
+        assert_eq!(book.bytes(), estimate);
         first.measured(GIB);
         // The first process's measurement holds for all.
-        let mut second = ledger.reserve_process(false).unwrap();
+        let mut second = table.reserve_process(false).unwrap();
         second.measured(5 * GIB);
-        assert_eq!(ledger.contexts_bytes(), 2 * GIB);
-        let snapshot = ledger.snapshot(10 * GIB, GIB, 3 * GIB);
-        assert_eq!((snapshot.context_bytes, snapshot.weight_bytes), (2 * GIB, 3 * GIB));
-        assert_eq!(snapshot.free_bytes, (100 - 2 - 3 - 10 - 1) * GIB);
+        assert_eq!(book.bytes(), 2 * GIB);
         // Beside the process that runs it there are a standby and a compiler.
-        assert_eq!(ledger.largest_call_bytes(), 97 * GIB);
+        assert_eq!(table.largest_call_bytes(), 97 * GIB);
         drop((first, second));
-        assert_eq!(ledger.contexts_bytes(), 0);
+        assert_eq!(book.bytes(), 0);
     }
 
     #[test]
     fn a_replacement_waits_until_a_predecessor_is_reaped() {
-        let ledger = gpu(1, 0);
-        let reservation = ledger.reserve_process(true).unwrap();
+        let table = gpu(1, 0);
+        let reservation = table.reserve_process(true).unwrap();
         std::thread::scope(|scope| {
-            let next = scope.spawn(|| ledger.reserve_process(true).is_some());
+            let next = scope.spawn(|| table.reserve_process(true).is_some());
             assert!(!next.is_finished());
             drop(reservation);
             assert!(next.join().unwrap());
@@ -468,8 +455,8 @@ mod tests {
 
     #[test]
     fn one_process_starts_at_a_time() {
-        let ledger = gpu(8, 0);
-        let reserve = || ledger.reserve_process(true).unwrap();
+        let table = gpu(8, 0);
+        let reserve = || table.reserve_process(true).unwrap();
         let mut first = reserve();
         std::thread::scope(|scope| {
             let next = scope.spawn(reserve);
@@ -481,109 +468,84 @@ mod tests {
             // One that never greeted starts no more.
             drop(second);
             let third = next.join().unwrap();
-            assert_eq!((ledger.state.lock().starting, third.starts), (STARTING, true));
+            assert_eq!((table.state.lock().starting, third.starts), (STARTING, true));
         });
         drop(first);
-        assert_eq!(ledger.state.lock().starting, 0);
+        assert_eq!(table.state.lock().starting, 0);
     }
 
     #[test]
     fn one_module_is_compiled_at_a_time_and_its_context_counts() {
-        let ledger = gpu(2, 0);
-        ledger.reserve_process(true).unwrap().measured(GIB);
-        let mut first = ledger.reserve_compiler().unwrap();
-        assert_eq!(ledger.contexts_bytes(), GIB, "before it says what it takes");
+        let (table, book) = noted(2, 0);
+        table.reserve_process(true).unwrap().measured(GIB);
+        let mut first = table.reserve_compiler().unwrap();
+        assert_eq!(book.bytes(), GIB, "before it says what it takes");
         first.measured(GIB / 2);
         std::thread::scope(|scope| {
-            let next = scope.spawn(|| ledger.reserve_compiler().is_some());
+            let next = scope.spawn(|| table.reserve_compiler().is_some());
             assert!(!next.is_finished());
-            assert_eq!(ledger.contexts_bytes(), GIB / 2);
+            assert_eq!(book.bytes(), GIB / 2);
             drop(first);
             assert!(next.join().unwrap());
         });
-        assert_eq!(ledger.contexts_bytes(), 0);
-    }
-
-    /// Says no so often, and notes what it is told.
-    #[derive(Debug, Default)]
-    struct Scarce {
-        refusals: AtomicU64,
-        freed: AtomicU64,
-    }
-
-    impl MemorySource for Arc<Scarce> {
-        fn take(&self, _: u64, _: bool, take: &dyn Fn()) -> bool {
-            let left = self.refusals.load(Ordering::Relaxed);
-            self.refusals.store(left.saturating_sub(1), Ordering::Relaxed);
-            if left == 0 {
-                take();
-            }
-            left == 0
-        }
-
-        fn freed(&self) {
-            self.freed.fetch_add(1, Ordering::Relaxed);
-        }
+        assert_eq!(book.bytes(), 0);
     }
 
     #[test]
-    fn memory_of_processes_is_asked_for_and_comes_back() {
-        let (ledger, scarce) = (gpu(2, 0), Arc::new(Scarce { refusals: 2.into(), freed: 0.into() }));
+    fn memory_of_processes_is_asked_for_until_it_is_there() {
+        let (table, book) = noted(2, 0);
         // The first one need not ask.
-        let mut first = ledger.reserve_process(true).unwrap();
+        book.refusals.store(2, Ordering::Relaxed);
+        let mut first = table.reserve_process(true).unwrap();
         first.measured(GIB);
-        ledger.ask(Box::new(scarce.clone()));
-        let reservation = ledger.reserve_process(true).unwrap();
-        assert_eq!(scarce.refusals.load(Ordering::Relaxed), 0, "asked until it was there");
-        assert_eq!(ledger.contexts_bytes(), 2 * GIB);
+        assert_eq!(book.refusals.load(Ordering::Relaxed), 2);
+        let reservation = table.reserve_process(true).unwrap();
+        assert_eq!((book.refusals.load(Ordering::Relaxed), book.bytes()), (0, 2 * GIB));
         drop(reservation);
-        assert_eq!((ledger.contexts_bytes(), scarce.freed.load(Ordering::Relaxed)), (GIB, 1));
+        assert_eq!(book.bytes(), GIB);
     }
 
     /// Has memory for what is urgent only.
     #[derive(Debug)]
     struct ForUrgent;
 
-    impl MemorySource for ForUrgent {
-        fn take(&self, _: u64, urgent: bool, take: &dyn Fn()) -> bool {
-            if urgent {
-                take();
-            }
+    impl ContextBook for ForUrgent {
+        fn take(&self, _: u64, urgent: bool) -> bool {
             urgent
         }
 
-        fn freed(&self) {}
+        fn change(&self, _: u64, _: u64) {}
     }
 
     #[test]
     fn a_standby_that_waits_for_memory_is_as_urgent_as_who_waits_for_it_to_start() {
-        let ledger = gpu(2, 1);
-        ledger.reserve_process(true).unwrap().measured(GIB);
-        ledger.ask(Box::new(ForUrgent));
+        let table = gpu(2, 1);
+        table.reserve_process(true).unwrap().measured(GIB);
+        table.keep_in(Box::new(ForUrgent));
         std::thread::scope(|scope| {
-            let standby = scope.spawn(|| ledger.reserve_process(false));
-            while ledger.state.lock().starting == 0 {
+            let standby = scope.spawn(|| table.reserve_process(false));
+            while table.state.lock().starting == 0 {
                 std::thread::yield_now();
             }
             assert!(!standby.is_finished(), "the control");
-            let worker = scope.spawn(|| ledger.reserve_process(true));
+            let worker = scope.spawn(|| table.reserve_process(true));
             let mut standby = standby.join().unwrap().unwrap();
             standby.measured(GIB);
             worker.join().unwrap().unwrap();
         });
-        assert_eq!(ledger.state.lock().urgent, 0);
+        assert_eq!(table.state.lock().urgent, 0);
     }
 
     #[test]
     fn reservations_end_when_their_device_closes() {
-        let ledger = gpu(1, 0);
-        let _held = ledger.reserve_process(true);
+        let table = gpu(1, 0);
+        let _held = table.reserve_process(true);
         std::thread::scope(|scope| {
-            let next = scope.spawn(|| ledger.reserve_process(true).is_none());
-            assert!(ledger.pause(Duration::ZERO), "the control");
-            ledger.close();
+            let next = scope.spawn(|| table.reserve_process(true).is_none());
+            assert!(table.pause(Duration::ZERO), "the control");
+            table.close();
             assert!(next.join().unwrap());
-            assert!(!ledger.pause(Duration::from_secs(3600)));
+            assert!(!table.pause(Duration::from_secs(3600)));
         });
     }
 }

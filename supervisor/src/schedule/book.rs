@@ -1,4 +1,4 @@
-//! Who has what of a device's memory: bytes that lanes were lent for calls, and what processes keep.
+//! The book of a device's memory: what processes take for themselves, what weights take, what lanes were lent for calls.
 //!
 //! ```text
 //!            a call needs it             idle, and others need it          the worker says so
@@ -16,7 +16,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::types::Shape;
+use super::types::{MemorySnapshot, Shape};
+use super::weights::Weights;
 use super::workers::{Worker, Workers};
 use crate::ids::{Generation, TenantId, WorkerId};
 use crate::limits::SETTLE_NS;
@@ -34,8 +35,6 @@ pub(super) struct Need {
     pub(super) beside_bytes: u64,
     /// True if its function has weights.
     pub(super) has_weights: bool,
-    /// What weights of its caller's functions take, if the caller has a limit of memory.
-    pub(super) own_weights_bytes: u64,
 }
 
 /// Why a call cannot start for want of memory.
@@ -118,16 +117,16 @@ impl Lent {
 
 /// The memory of one device.
 #[derive(Debug)]
-pub(super) struct Lending {
+pub(super) struct Book<M> {
     all_bytes: u64,
     page_bytes: u64,
     /// The most that a lane may have.
     lane_bytes: u64,
     /// Taken by processes for themselves.
     contexts_bytes: u64,
-    /// Taken by weights, and of that by those which are about to leave.
-    weights_bytes: u64,
-    leaving_bytes: u64,
+    /// The weights that are there. Where the device has no memory of its own, what they take is none of what there is.
+    pub(super) weights: Weights<M>,
+    weights_take_memory: bool,
     /// Of all workers, and of processes that are not reaped.
     lent_bytes: u64,
     workers: Vec<Lent>,
@@ -154,7 +153,7 @@ fn rounded(bytes: u64, page_bytes: u64) -> u64 {
     pages.saturating_mul(page_bytes)
 }
 
-impl Lending {
+impl<M: Clone> Book<M> {
     /// Nothing is lent.
     pub(super) fn new(shape: &Shape) -> Self {
         Self {
@@ -162,8 +161,8 @@ impl Lending {
             page_bytes: shape.page_bytes.max(1),
             lane_bytes: shape.lane_bytes,
             contexts_bytes: 0,
-            weights_bytes: 0,
-            leaving_bytes: 0,
+            weights: Weights::new(shape.weights_bytes),
+            weights_take_memory: shape.weights_take_memory,
             lent_bytes: 0,
             workers: (0..shape.workers).map(|_| Lent::default()).collect(),
             dying: Vec::new(),
@@ -186,7 +185,7 @@ impl Lending {
     }
 
     fn had_bytes(&self) -> u64 {
-        self.contexts_bytes.saturating_add(self.weights_bytes).saturating_add(self.lent_bytes)
+        self.contexts_bytes.saturating_add(self.weights_bytes()).saturating_add(self.lent_bytes)
     }
 
     /// The first in line waits for weights that calls use.
@@ -200,14 +199,19 @@ impl Lending {
         self.crowded_ns.is_some_and(|since_ns| now_ns.saturating_sub(since_ns) > WEIGHTS_PATIENCE_NS)
     }
 
-    /// Processes take so much for themselves.
-    pub(super) fn set_contexts(&mut self, bytes: u64) {
-        self.contexts_bytes = bytes;
+    /// A process that took `before` bytes for itself takes `now` bytes: none before it began, and none once it is reaped.
+    pub(super) fn context_changed(&mut self, before: u64, now: u64) {
+        self.contexts_bytes = self.contexts_bytes.saturating_add(now).saturating_sub(before);
     }
 
-    /// Weights take so much, of which some is about to be free.
-    pub(super) fn set_weights(&mut self, bytes: u64, leaving_bytes: u64) {
-        (self.weights_bytes, self.leaving_bytes) = (bytes, leaving_bytes);
+    /// What weights take, those included that are about to leave.
+    fn weights_bytes(&self) -> u64 {
+        if self.weights_take_memory { self.weights.held_bytes() } else { 0 }
+    }
+
+    /// What weights take that are about to leave.
+    fn leaving_bytes(&self) -> u64 {
+        if self.weights_take_memory { self.weights.held_bytes() - self.weights.used_bytes() } else { 0 }
     }
 
     /// What nothing has.
@@ -221,10 +225,17 @@ impl Lending {
         lent.lanes_bytes() + lent.stack_bytes
     }
 
-    /// What lanes and stacks have in all: lanes, what of them is on its way back or dying included; and stacks.
-    pub(super) fn sums(&self) -> (u64, u64) {
-        let stacks = self.workers.iter().map(|lent| lent.stack_bytes).sum();
-        (self.lent_bytes.saturating_sub(stacks), stacks)
+    /// Who has what at this moment. Lanes have what of them is on its way back, or dying.
+    pub(super) fn snapshot(&self) -> MemorySnapshot {
+        let stack_bytes = self.workers.iter().map(|lent| lent.stack_bytes).sum();
+        MemorySnapshot {
+            total_bytes: self.all_bytes,
+            context_bytes: self.contexts_bytes,
+            stack_bytes,
+            lease_bytes: self.lent_bytes.saturating_sub(stack_bytes),
+            weight_bytes: self.weights_bytes(),
+            free_bytes: self.free_bytes(),
+        }
     }
 
     /// What a caller has: its workers, and lanes of shared workers with its calls.
@@ -232,6 +243,11 @@ impl Lending {
         let own = workers.iter().filter(|(_, worker)| worker.serves(caller));
         let own: u64 = own.map(|(worker, _)| self.worker_bytes(worker)).sum();
         own + workers.shared().map(|worker| self.workers[worker.get()].bytes_of(caller)).sum::<u64>()
+    }
+
+    /// What a tenant has: as a caller, and for the weights of its functions.
+    pub(super) fn tenant_bytes(&self, tenant: TenantId, workers: &Workers) -> u64 {
+        self.bytes_of(tenant, workers).saturating_add(self.weights.used_by(tenant))
     }
 
     /// A tenant may have so much from now on, or as much as there is.
@@ -323,7 +339,7 @@ impl Lending {
     /// What the payer of a call may have besides what it has.
     fn left_bytes(&self, workers: &Workers, need: Need) -> u64 {
         match self.most_bytes(need.payer) {
-            Some(most) => most.saturating_sub(self.bytes_of(need.payer, workers) + need.own_weights_bytes),
+            Some(most) => most.saturating_sub(self.tenant_bytes(need.payer, workers)),
             None => u64::MAX,
         }
     }
@@ -335,7 +351,7 @@ impl Lending {
         own.saturating_sub(self.left_bytes(workers, need))
     }
 
-    /// As [`Lending::place`], for a call that has the whole device.
+    /// As [`Book::place`], for a call that has the whole device.
     pub(super) fn place_whole(&self, workers: &Workers, worker: WorkerId, need: Need) -> Option<Placed> {
         let free = self.free_bytes();
         let spare = free.min(self.left_bytes(workers, need));
@@ -344,7 +360,7 @@ impl Lending {
         fits.then(|| Placed { place, own_bytes: missing, room_bytes: free - missing })
     }
 
-    /// Lends what [`Lending::place`] or [`Lending::place_whole`] said.
+    /// Lends what [`Book::place`] or [`Book::place_whole`] said.
     pub(super) fn lend(&mut self, worker: WorkerId, place: LanePlace, need: Need, is_shared: bool) {
         let needs_bytes = if is_shared { self.exact(need) } else { 0 };
         let lent = &mut self.workers[worker.get()];
@@ -409,7 +425,7 @@ impl Lending {
         let coming: u64 = self.workers.iter().map(Lent::returning_bytes).sum();
         let dying: u64 = self.dying.iter().map(|(.., bytes)| *bytes).sum();
         let there =
-            [coming, dying, self.leaving_bytes].into_iter().fold(self.free_bytes(), u64::saturating_add);
+            [coming, dying, self.leaving_bytes()].into_iter().fold(self.free_bytes(), u64::saturating_add);
         let mut short = wanted.saturating_add(self.deficit_bytes()).saturating_sub(there);
         // Workers without calls first, the one idle longest first of all.
         let is_last = |id, worker: &Worker| !worker.is_idle() || but.is_some_and(|(but, _)| but == id);
@@ -459,11 +475,10 @@ impl Lending {
         workers: &Workers,
         worker: WorkerId,
         caller: TenantId,
-        own_weights_bytes: u64,
         taken: &mut TakeBack,
     ) {
         let most = self.limits.get(&caller).copied();
-        if most.is_some_and(|most| self.bytes_of(caller, workers) + own_weights_bytes > most) {
+        if most.is_some_and(|most| self.tenant_bytes(caller, workers) > most) {
             let lanes = self.idle_lanes(worker, &workers[worker], None);
             self.tell(now_ns, worker, lanes, taken);
         }
@@ -498,7 +513,7 @@ impl Lending {
 
     /// True if anything is on its way back.
     pub(super) fn awaits(&self) -> bool {
-        !self.dying.is_empty() || self.outstanding > 0 || self.leaving_bytes > 0
+        !self.dying.is_empty() || self.outstanding > 0 || self.leaving_bytes() > 0
     }
 
     /// A fresh process of so many lanes is in a worker's slot.
@@ -542,7 +557,7 @@ impl Lending {
         left_bytes <= returning.left_bytes
     }
 
-    /// When [`Lending::expire`] has something to say.
+    /// When [`Book::expire`] has something to say.
     pub(super) fn next_ns(&self) -> Option<u64> {
         if self.outstanding == 0 {
             return None;
@@ -575,5 +590,5 @@ impl Lending {
 }
 
 #[cfg(test)]
-#[path = "lending_tests.rs"]
+#[path = "book_tests.rs"]
 mod tests;
