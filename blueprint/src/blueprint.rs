@@ -107,6 +107,15 @@ pub struct WeightLayout {
     pub total: u64,
 }
 
+/// The free dimension along which calls may be put side by side: the outermost one of every input and output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchDimension {
+    /// Its position among the [free dimensions](Blueprint::free_dimensions).
+    pub free: usize,
+    /// The most items that calls may have together.
+    pub most: u64,
+}
+
 /// A function's buffers and control flow, checked and ready to plan.
 #[derive(Debug)]
 pub struct Blueprint {
@@ -122,6 +131,8 @@ pub struct Blueprint {
     pub(crate) word_places: Vec<Box<str>>,
     /// Names of the free dimensions.
     pub(crate) free: Vec<Box<str>>,
+    /// Along which of them calls may be put side by side.
+    pub(crate) batch: Option<BatchDimension>,
     /// What is declared of each input.
     pub(crate) input_types: Vec<Option<Declared>>,
     pub(crate) sizes: SizeTable,
@@ -180,6 +191,11 @@ impl Blueprint {
     /// Names of the free dimensions, in the order of their values in [`Sizes`](crate::Sizes).
     pub fn free_dimensions(&self) -> &[Box<str>] {
         &self.free
+    }
+
+    /// Along which dimension calls may be put side by side, if the function says so.
+    pub fn batch(&self) -> Option<BatchDimension> {
+        self.batch
     }
 
     /// What is declared of a buffer.

@@ -71,6 +71,18 @@ object! {
         part "control_flow" control_flow: List<Action>,
         /// Element type and shape of inputs, weights and buffers, by name.
         may "types" types: Map<Type>,
+        /// Calls of one caller that wait at the same time may run together, side by side.
+        may "batch" batch: Batch,
+    }
+}
+
+object! {
+    /// How calls may run together.
+    Batch, "a batch" {
+        /// The free dimension along which they are put side by side: the first one of every input and output.
+        need "dimension" dimension: String,
+        /// The most items along that dimension that calls may have together, from 2.
+        need "most" most: u64,
     }
 }
 

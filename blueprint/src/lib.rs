@@ -76,7 +76,9 @@ mod weights;
 mod tests;
 
 pub use arrays::{Array, Declared, Dimension, Misfit};
-pub use blueprint::{Blueprint, Buffer, BufferId, Kernel, Module, Role, WeightFile, WeightLayout, WordRef};
+pub use blueprint::{
+    BatchDimension, Blueprint, Buffer, BufferId, Kernel, Module, Role, WeightFile, WeightLayout, WordRef,
+};
 pub use cache::{CacheBounds, PlanCache};
 pub use checked::{GUARD_BYTES, PRINTED, PRINTED_BYTES};
 pub use describe::{BufferDescription, Description, Known, describe};

@@ -35,6 +35,8 @@ pub const PATH_BYTES: usize = 4096;
 pub const WORDS: usize = 1024;
 /// Names of free dimensions.
 pub const FREE_DIMENSIONS: usize = 256;
+/// Items that calls which run together may have along their batch.
+pub const BATCH: u64 = 65_536;
 /// Distinct sizes that compute and depend on the call.
 pub const COMPUTED_SIZES: usize = 65_536;
 /// Levels of sizes within a size.

@@ -205,11 +205,12 @@ struct InvokeHead {
     scalars: U32,
     descriptors: U32,
     flags: U32,
+    calls: U32,
 }
 
-const _: () = assert!(size_of::<InvokeHead>() == 48 && size_of::<Item>() == 32 && size_of::<Target>() == 24);
+const _: () = assert!(size_of::<InvokeHead>() == 52 && size_of::<Item>() == 32 && size_of::<Target>() == 24);
 
-/// One call, read in place.
+/// What a lane is to run, read in place: one call, or several side by side along their function's batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Invoke<'a> {
     /// Which installed function.
@@ -224,11 +225,15 @@ pub struct Invoke<'a> {
     pub descriptors: u32,
     /// [`Invoke::ALONE`], or nothing.
     pub flags: u32,
-    /// Items of all inputs, grouped by input in the blueprint's order.
+    /// How many calls: the answer is about all of them.
+    pub calls: u32,
+    /// Items of all inputs, grouped by input in the blueprint's order; those of an input in the order of the calls.
     pub items: &'a [Item],
-    /// One per output, in the blueprint's order.
+    /// One per output, in the blueprint's order, for each call after the other. Where there are several calls, each takes exactly its
+    /// bytes of the output, which lie in the order of the calls.
     pub outputs: &'a [Target],
-    /// The scalars: numbers in inputs that `FromInput` reads, in the blueprint's order, then its free dimensions.
+    /// The scalars: numbers in inputs that `FromInput` reads, in the blueprint's order, then its free dimensions, of which the batch is
+    /// that of all calls together.
     pub scalars: &'a [U64],
 }
 
@@ -249,6 +254,7 @@ impl<'a> Invoke<'a> {
             scalars: U32::new(self.scalars.len() as u32),
             descriptors: U32::new(self.descriptors),
             flags: U32::new(self.flags),
+            calls: U32::new(self.calls),
         };
         out.extend_from_slice(head.as_bytes());
         out.extend_from_slice(self.items.as_bytes());
@@ -278,6 +284,7 @@ impl<'a> Invoke<'a> {
             lane: LaneId::new(head.lane.get()),
             descriptors,
             flags: head.flags.get(),
+            calls: head.calls.get(),
             items,
             outputs,
             scalars,
@@ -392,6 +399,7 @@ mod tests {
             lane: LaneId::new(1),
             descriptors: 0,
             flags: Invoke::ALONE,
+            calls: 2,
             items: &items,
             outputs: &outputs,
             scalars: &scalars,
@@ -399,7 +407,10 @@ mod tests {
         round_trip(&ToWorker::Invoke { call: 5, invoke }, |message| {
             let ToWorker::Invoke { call: 5, invoke: got } = message else { panic!("{message:?}") };
             assert_eq!((got.function, got.lane), (invoke.function, invoke.lane));
-            assert_eq!((got.deadline_ns, got.memory_bytes, got.flags), (10, 4096, Invoke::ALONE));
+            assert_eq!(
+                (got.deadline_ns, got.memory_bytes, got.flags, got.calls),
+                (10, 4096, Invoke::ALONE, 2)
+            );
             assert_eq!((got.items, got.outputs, got.scalars), (&items[..], &outputs[..], &scalars[..]));
         });
     }

@@ -19,7 +19,7 @@ use crate::client_memfd::ClientMemfd;
 use crate::function::Loaded;
 use crate::refusal::Refusal;
 use crate::routing::Routed;
-use crate::schedule::{Domain, Ended, quarantine};
+use crate::schedule::{Batch, Domain, Ended, quarantine};
 use crate::tenants::{Account, CountedPlan, Limit, QuotaError, Taken};
 
 /// An arena shared with one client. It never changes tenant and dies with its connection.
@@ -99,6 +99,8 @@ pub struct Call {
     pub scalars: Vec<U64>,
     /// Inline inputs.
     pub inline: Vec<Inline>,
+    /// Bytes of a lane's staging range that its inline inputs and outputs take.
+    pub staged_bytes: u64,
     /// One-off inputs.
     pub descriptors: Vec<ClientMemfd>,
     /// The memory that the caller is charged for while the call waits and runs.
@@ -127,6 +129,16 @@ impl Call {
         !self.function.blueprint.is_checked()
             && !apart(self.reply.account())
             && !apart(&self.function.account)
+    }
+
+    /// What the call brings into a job with others, if its function runs calls together.
+    pub fn batch(&self) -> Option<Batch> {
+        let limits = self.function.blueprint.batch()?;
+        let items = self.scalars.get(limits.free)?.get();
+        // Descriptors are sent beside the frame of one call.
+        let alone = !self.descriptors.is_empty() || self.function.blueprint.is_checked();
+        let regions = self.items.len().max(self.outputs.len());
+        (!alone).then_some(Batch { items, most: limits.most, regions, staged_bytes: self.staged_bytes })
     }
 
     /// For the operator's log: the function, its owner, and the caller.

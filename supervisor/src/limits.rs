@@ -147,6 +147,10 @@ pub const MAX_CPU_MEMORY_BYTES: u64 = 1 << 50;
 pub const MAX_INSTALLED: usize = 256;
 /// Bytes of a lane's staging range: inline inputs and outputs of one call.
 pub const STAGING_BYTES: u64 = 2 << 20;
+/// The most calls that run together in one lane.
+pub const MAX_JOB_CALLS: usize = 64;
+/// The most regions of inputs and outputs that they have together.
+pub const MAX_JOB_REGIONS: usize = 512;
 /// Longest spin in microseconds.
 pub const MAX_POLL_US: u64 = 1_000_000;
 
@@ -207,6 +211,11 @@ pub const MAX_RESIDENCY_US: u64 = 600_000_000;
 const _: () = assert!(MAX_WORKERS <= 64 && MAX_LANES <= 64);
 // Inline data of one call fits into its lane's staging range, rounded up to 8 bytes.
 const _: () = assert!(STAGING_BYTES >= MAX_INLINE_BYTES + 8);
+// What a job has, one frame may have.
+const _: () = assert!(
+    MAX_JOB_REGIONS <= pappus_protocol::limits::MAX_ITEMS
+        && MAX_JOB_REGIONS <= pappus_protocol::limits::MAX_OUTPUTS
+);
 // What a client may send, a worker may be sent.
 const _: () = assert!(pappus_proto::limits::MAX_ITEMS <= pappus_protocol::limits::MAX_ITEMS);
 const _: () = assert!(pappus_blueprint::limits::OUTPUTS <= pappus_protocol::limits::MAX_OUTPUTS);

@@ -113,6 +113,10 @@ pub struct DeviceMetrics {
     pub completed: Counter,
     /// Invocations that were accepted and failed.
     pub failed: Count,
+    /// Jobs of several invocations that ran side by side.
+    pub batches: Counter,
+    /// The invocations in them.
+    pub batched: Counter,
     /// Invocations refused because the queue was full.
     pub rejected: Counter,
     /// Worker processes that replaced another.
@@ -167,6 +171,8 @@ impl DeviceMetrics {
         Self {
             completed: outcome("completed"),
             failed: Count { exported: outcome("failed"), value: AtomicU64::new(0) },
+            batches: counter!("pappus_batches_total", "device" => device.to_owned()),
+            batched: counter!("pappus_batched_invocations_total", "device" => device.to_owned()),
             rejected: outcome("rejected"),
             restarts: counter!("pappus_worker_restarts_total", "device" => device.to_owned()),
             quarantines: counter!("pappus_quarantine_refusals_total", "device" => device.to_owned()),
@@ -348,6 +354,8 @@ pub(crate) fn describe() {
         Unit::Seconds,
         "From an invocation's arrival to its answer, by device and outcome"
     );
+    describe_counter!("pappus_batches_total", "Runs of several invocations side by side");
+    describe_counter!("pappus_batched_invocations_total", "Invocations that ran side by side with others");
     describe_counter!("pappus_worker_restarts_total", "Worker processes that replaced another");
     describe_counter!("pappus_worker_scrubs_total", "Workers that were cleared for another tenant");
     describe_counter!("pappus_connections_total", "Connections accepted");

@@ -64,6 +64,7 @@ mod again;
 mod amd;
 mod ancestors;
 mod arrows;
+mod batches;
 mod calls;
 mod chaos;
 mod checked;

@@ -134,6 +134,7 @@ fn apply(worker: &mut Worker, call: u64, step: &Step) -> bool {
             let scalars: Vec<_> = scalars.iter().map(|&scalar| scalar.into()).collect();
             let invoke = Invoke {
                 flags: 0,
+                calls: 1,
                 function: FunctionId::new(*function),
                 deadline_ns: u64::MAX,
                 memory_bytes: *memory_bytes,

@@ -221,6 +221,7 @@ impl Host {
             stack_bytes: 0,
             weight_bytes: 0,
             may_share: false,
+            batch: None,
         };
         let device = &mut self.devices[at];
         let submit = Submit { call: Call(Arc::new(routed)), spec, limits: LIMITS };

@@ -280,6 +280,7 @@ impl World {
             stack_bytes: 0,
             weight_bytes: 0,
             may_share: false,
+            batch: None,
         };
         let (device, work) = (call.device, call.work);
         let submitted = Call { index, function, work, tenant };

@@ -4,6 +4,7 @@
 //!
 //! A mistake is noted, and what it concerns is left out: where a part is missing for that reason, nothing more is said of it.
 
+mod batch;
 mod reached;
 mod sizes;
 mod steps;
@@ -14,7 +15,8 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::blueprint::{
-    Blueprint, Buffer, BufferId, Item, Kernel, Module, Role, Step, TensorMap, WeightFile, WordRef,
+    BatchDimension, Blueprint, Buffer, BufferId, Item, Kernel, Module, Role, Step, TensorMap, WeightFile,
+    WordRef,
 };
 use crate::error::{Mistakes, Notes, Path, is_deceptive, text_of};
 use crate::format::{self, NameOr};
@@ -60,6 +62,7 @@ struct Resolver<'a> {
     free_ids: HashMap<&'a str, u32>,
     /// Of each free dimension: true if something else than the shapes of inputs uses it.
     free_used: Vec<bool>,
+    batch: Option<BatchDimension>,
     steps: Vec<Step>,
     items: Vec<Item>,
     lists: Vec<Range<u32>>,
@@ -102,6 +105,7 @@ impl<'a> Resolver<'a> {
             free: Vec::new(),
             free_ids: HashMap::new(),
             free_used: Vec::new(),
+            batch: None,
             steps: Vec::new(),
             items: Vec::new(),
             lists: Vec::new(),
@@ -137,6 +141,9 @@ impl<'a> Resolver<'a> {
         }
         if let Some(actions) = &flow.control_flow {
             self.actions(actions, &blueprint.key("control_flow"), 0);
+        }
+        if let Some(batch) = &flow.batch {
+            self.batch = self.batch(batch, &blueprint.key("batch"));
         }
     }
 
@@ -404,6 +411,7 @@ impl<'a> Resolver<'a> {
             words: self.words,
             word_places: self.word_places,
             free: self.free,
+            batch: self.batch,
             input_types: Vec::new(),
             sizes: self.sizes.finish(),
             steps: self.steps,

@@ -12,6 +12,7 @@ use pappus_protocol::{Fault, now_ns};
 use tokio::sync::watch;
 
 use super::decisions::{Actions, Decisions};
+use super::job::Job;
 use super::panics::{Panicked, contained};
 use super::quota::exceeds;
 use super::standby::Standbys;
@@ -24,7 +25,7 @@ use crate::config::{DeviceConfig, Settings};
 use crate::ids::{FunctionId, Generation, WorkerId};
 use crate::metrics::DeviceMetrics;
 use crate::refusal::Refusal;
-use crate::schedule::events::{Buried, Event, Finished, NotSent, StandbysReady};
+use crate::schedule::events::{Buried, Event, FellApart, Finished, NotSent, StandbysReady};
 use crate::schedule::weights::Supply;
 use crate::schedule::{Action, Address, CallId, Command, KillReason, Loss, Verdict};
 use crate::store::StateDir;
@@ -58,6 +59,8 @@ struct Leftover {
     not_sent: Vec<FunctionId>,
     /// Calls that could not be handed over.
     refused: Vec<(CallId, Arc<Call>, Refusal)>,
+    /// Calls of a job that could not be handed over.
+    fell_apart: Vec<(CallId, Arc<Call>)>,
     /// Frames waited for company long enough.
     write: bool,
 }
@@ -183,6 +186,20 @@ impl CommandRunner {
             let not_sent = NotSent { worker: to.worker, function };
             self.decisions.decide(next, |deciding| deciding.handle(not_sent));
         }
+        for (id, call) in leftover.fell_apart {
+            let worker = to.worker;
+            let again = self.decisions.decide(next, |deciding| {
+                let again = deciding.handle(FellApart { worker, id });
+                if !again {
+                    deciding.handle(Finished { worker, id, verdict: Verdict::Neither });
+                }
+                again
+            });
+            if !again {
+                self.metrics.failed.increment(1);
+                self.complete(&call, Outcome::Expired { budget: None });
+            }
+        }
         for (id, call, error) in leftover.refused {
             self.metrics.failed.increment(1);
             self.complete(&call, Outcome::Refused(error));
@@ -209,10 +226,13 @@ impl CommandRunner {
         unwritten: Option<&mut Unwritten>,
     ) {
         match *command {
-            Command::Start { lane, alone, memory_bytes, until_ns, id, ref call, ref load } => {
-                let now = unwritten.map(|unwritten| unwritten.add(worker, call));
-                let start = Start { worker, lane, alone, memory_bytes, until_ns, id };
-                self.start(channel, start, call, load.as_ref(), leftover);
+            Command::Start { lane, alone, memory_bytes, until_ns, id, ref call, ref others, ref load } => {
+                let job = Job { id, first: call, others };
+                let now = unwritten.map(|unwritten| {
+                    job.calls().map(|call| unwritten.add(worker, call)).fold(false, |now, one| now | one)
+                });
+                let start = Start { worker, lane, alone, memory_bytes, until_ns };
+                self.start(channel, start, job, load.as_ref(), leftover);
                 match now {
                     Some(now) => leftover.write |= now,
                     None => channel.write(),
@@ -238,24 +258,28 @@ impl CommandRunner {
         }
     }
 
-    /// Hands a call over.
+    /// Hands a job over.
     fn start(
         &self,
         channel: &mut WorkerChannel,
         start: Start,
-        call: &Arc<Call>,
+        job: Job<'_>,
         load: Option<&Supply<Memory>>,
         leftover: &mut Leftover,
     ) {
-        match channel.start(&self.store, start, call, load) {
+        match channel.start(&self.store, start, job, load) {
             Ok(()) => {}
             Err(StartError::Refused(error)) => {
-                load.into_iter().for_each(|load| not_loaded(channel, call, load, leftover));
-                leftover.refused.push((start.id, call.clone(), error));
+                load.into_iter().for_each(|load| not_loaded(channel, job.first, load, leftover));
+                match job.others.is_empty() {
+                    true => leftover.refused.push((job.id, job.first.clone(), error)),
+                    // Whose fault it is shows when each runs by itself.
+                    false => leftover.fell_apart.extend(job.named().map(|(id, call)| (id, call.clone()))),
+                }
             }
             Err(StartError::Broken(error)) => {
                 tracing::error!(worker = start.worker.get(), "a worker does not take a call: {error}");
-                count_as_handed_over(call);
+                job.calls().for_each(|call| count_as_handed_over(call));
                 channel.kill_any();
             }
         }
@@ -302,8 +326,9 @@ fn not_loaded(channel: &mut WorkerChannel, call: &Call, load: &Supply<Memory>, l
 /// Kills a process that was not told all of a command, after a panic.
 fn kill_untold(channel: &WorkerChannel, to: Address, command: &Command<Arc<Call>>, why: &Panicked) {
     tracing::error!(worker = to.worker.get(), "a worker is not told a command, and is killed: {why}");
-    if let Command::Start { call, .. } = command {
+    if let Command::Start { call, others, .. } = command {
         count_as_handed_over(call);
+        others.iter().for_each(|(_, call)| count_as_handed_over(call));
     }
     channel.kill(to.generation);
 }

@@ -9,7 +9,8 @@ use pappus_protocol::to_worker::STAGING_ARENA;
 use pappus_protocol::{FaultCode, now_ns};
 
 use super::commands::CommandRunner;
-use super::decisions::{Actions, Decisions};
+use super::decisions::{Actions, Deciding, Decisions};
+use super::job::Job;
 use super::panics::contained;
 use super::unusable::Unusable;
 use super::unwritten::{FULL_BYTES, Unwritten};
@@ -18,7 +19,7 @@ use crate::call::{Call, CompletionBatch, Outcome};
 use crate::config::DeviceConfig;
 use crate::ids::WorkerId;
 use crate::metrics::DeviceMetrics;
-use crate::schedule::events::{Finished, Outlasted, Ran, Tainted};
+use crate::schedule::events::{FellApart, Finished, Outlasted, Ran, Tainted};
 use crate::schedule::{CallId, Verdict};
 
 /// How a worker says that a call ended.
@@ -91,76 +92,17 @@ impl Batch {
         self.completer.slots.release(&mut self.unwritten);
     }
 
-    /// A worker answered a call: the lane's next call is started, and the client is answered, by
-    /// [`Batch::settle`] at the latest, which must follow.
+    /// A worker answered a job: the lane's next one is started, and the clients are answered, by [`Batch::settle`] at the latest,
+    /// which must follow.
     pub(super) fn finish(
         &mut self,
         worker: WorkerId,
         id: CallId,
         outcome: Answer<'_>,
     ) -> Result<(), Unusable> {
-        if self.begins_again(worker, id, outcome) {
-            self.carry_out();
-            return Ok(());
-        }
-        let Self { completer, actions, .. } = self;
-        let done = matches!(outcome, Answer::Done(_));
-        let found = completer.decisions.decide(actions, |deciding| {
-            let (call, lane) = deciding.running_call(worker, id)?;
-            let call = call.clone();
-            // Nothing has to be done before the lane is free: one lock is enough.
-            let free = done && !is_staged(&call);
-            if let Answer::Done(timings) = outcome {
-                // Time that a caller waited for its own sake is no cost of its calls on this device.
-                if let Some(routed) = &call.routed
-                    && !deciding.may_have_held(deciding.now_ns(), call.domain.caller)
-                {
-                    routed.ran(timings.on_device());
-                }
-                let device_ns = u64::try_from(timings.on_device().as_nanos()).unwrap_or(u64::MAX);
-                deciding.handle(Ran { worker, id, device_ns });
-            }
-            if free {
-                deciding.handle(Finished { worker, id, verdict: Verdict::Well });
-            }
-            Some((call, lane, free))
-        });
-        let (call, lane, free) = found.ok_or(Unusable::UnknownCall)?;
-        let ended = match outcome {
-            Answer::Done(timings) => {
-                // Before the lane's next call can use the staging range.
-                let staged = completer.take_staged(worker, lane, &call);
-                let staged = staged.map_err(|_| Unusable::Staging)?;
-                self.staged_bytes += staged.iter().map(Vec::len).sum::<usize>();
-                Outcome::Done { timings: *timings, staged }
-            }
-            Answer::Failed(fault) => {
-                say_failed(worker, &call, fault);
-                Outcome::Failed(fault.to_fault())
-            }
-        };
-        if !free {
-            let verdict = match outcome {
-                Answer::Done(_) => Verdict::Well,
-                Answer::Failed(fault) if fault.code == FaultCode::KernelTrap => Verdict::Fault,
-                Answer::Failed(_) => Verdict::Neither,
-            };
-            completer.decisions.decide(actions, |deciding| {
-                if !done {
-                    deciding.handle(Tainted { worker });
-                }
-                deciding.handle(Finished { worker, id, verdict })
-            });
-        }
-        // First of all: from here on only the batch can answer the call.
-        self.ended = true;
-        self.completions.get_or_insert_with(|| call.reply.new_batch()).push(call, ended);
-        match done {
-            true => {
-                completer.slots.slot(worker).completed.fetch_add(1, Ordering::Relaxed);
-                completer.metrics.completed.increment(1);
-            }
-            false => completer.metrics.failed.increment(1),
+        match outcome {
+            Answer::Done(timings) => self.done(worker, id, timings)?,
+            Answer::Failed(fault) => self.failed(worker, id, fault)?,
         }
         self.carry_out();
         if self.staged_bytes >= FULL_BYTES {
@@ -169,22 +111,98 @@ impl Batch {
         Ok(())
     }
 
-    /// True if a shared worker ended a call that took longer than it may there: it is to begin again in a worker of its domain.
-    fn begins_again(&mut self, worker: WorkerId, id: CallId, outcome: Answer<'_>) -> bool {
-        if !matches!(outcome, Answer::Failed(fault) if fault.code == FaultCode::Deadline) {
-            return false;
-        }
-        self.completer.decisions.decide(&mut self.actions, |deciding| {
-            let Some((call, _)) = deciding.running_call(worker, id) else { return false };
-            let call = call.clone();
-            // Before another thread hands it over again.
-            let started_ns = call.started_ns.swap(0, Ordering::Relaxed);
-            let again = deciding.handle(Outlasted { worker, id });
-            if !again {
-                call.started_ns.store(started_ns, Ordering::Relaxed);
+    fn done(&mut self, worker: WorkerId, id: CallId, timings: &Done) -> Result<(), Unusable> {
+        let Self { completer, actions, .. } = self;
+        let found = completer.decisions.decide(actions, |deciding| {
+            let (call, lane) = deciding.running_call(worker, id)?;
+            let (call, others) = (call.clone(), deciding.others_in_job(worker, id));
+            let job = Job { id, first: &call, others: &others };
+            // Nothing has to be done before the lane is free: one lock is enough.
+            let free = !job.calls().any(|call| is_staged(call));
+            let took = timings.on_device() / (1 + others.len() as u32);
+            let device_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+            for (id, call) in job.named() {
+                // Time that a caller waited for its own sake is no cost of its calls on this device.
+                if let Some(routed) = &call.routed
+                    && !deciding.may_have_held(deciding.now_ns(), call.domain.caller)
+                {
+                    routed.ran(took);
+                }
+                deciding.handle(Ran { worker, id, device_ns });
             }
-            again
-        })
+            if free {
+                finished(deciding, worker, job, Verdict::Well);
+            }
+            Some((call, others, lane, free))
+        });
+        let (call, others, lane, free) = found.ok_or(Unusable::UnknownCall)?;
+        let job = Job { id, first: &call, others: &others };
+        for (offset, call) in job.staged(lane) {
+            // Before the lane's next call can use the staging range.
+            let staged = self.completer.take_staged(worker, offset, call).map_err(|_| Unusable::Staging)?;
+            self.staged_bytes += staged.iter().map(Vec::len).sum::<usize>();
+            self.over(call.clone(), Outcome::Done { timings: *timings, staged });
+        }
+        if !free {
+            let decisions = &self.completer.decisions;
+            decisions.decide(&mut self.actions, |deciding| finished(deciding, worker, job, Verdict::Well));
+        }
+        let calls = 1 + others.len() as u64;
+        self.completer.slots.slot(worker).completed.fetch_add(calls, Ordering::Relaxed);
+        self.completer.metrics.completed.increment(calls);
+        if calls > 1 {
+            self.completer.metrics.batches.increment(1);
+            self.completer.metrics.batched.increment(calls);
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self, worker: WorkerId, id: CallId, fault: &FaultRef<'_>) -> Result<(), Unusable> {
+        let Self { completer, actions, .. } = self;
+        let late = fault.code == FaultCode::Deadline;
+        let ended = completer.decisions.decide(actions, |deciding| {
+            let call = deciding.running_call(worker, id)?.0.clone();
+            let others = deciding.others_in_job(worker, id);
+            if !late {
+                deciding.handle(Tainted { worker });
+            }
+            let mut ended = Vec::new();
+            let job = Job { id, first: &call, others: &others };
+            for (id, call) in job.named() {
+                // Before another thread hands it over again.
+                let started_ns = call.started_ns.swap(0, Ordering::Relaxed);
+                // One that took longer than it may in a shared worker runs elsewhere; of several, who is guilty shows when each
+                // runs by itself.
+                let again = match others.is_empty() {
+                    true => late && deciding.handle(Outlasted { worker, id }),
+                    false => deciding.handle(FellApart { worker, id }),
+                };
+                if again {
+                    continue;
+                }
+                call.started_ns.store(started_ns, Ordering::Relaxed);
+                deciding.handle(Tainted { worker });
+                let verdict = match fault.code {
+                    FaultCode::KernelTrap if others.is_empty() => Verdict::Fault,
+                    _ => Verdict::Neither,
+                };
+                deciding.handle(Finished { worker, id, verdict });
+                ended.push(call.clone());
+            }
+            Some(ended)
+        });
+        for call in ended.ok_or(Unusable::UnknownCall)? {
+            say_failed(worker, &call, fault);
+            self.over(call, Outcome::Failed(fault.to_fault()));
+            self.completer.metrics.failed.increment(1);
+        }
+        Ok(())
+    }
+
+    /// A call is over: from here on only the batch can answer it.
+    fn over(&mut self, call: Arc<Call>, outcome: Outcome) {
+        self.ended = true;
+        self.completions.get_or_insert_with(|| call.reply.new_batch()).push(call, outcome);
     }
 
     /// Writes what the answers led to: to the workers first, since their lanes are empty; then to each client
@@ -205,7 +223,8 @@ impl Batch {
 }
 
 impl Completer {
-    fn take_staged(&self, worker: WorkerId, lane: u32, call: &Call) -> std::io::Result<Vec<Vec<u8>>> {
+    /// The inline outputs of a call whose staging range begins at `offset`.
+    fn take_staged(&self, worker: WorkerId, offset: u64, call: &Call) -> std::io::Result<Vec<Vec<u8>>> {
         if !is_staged(call) {
             return Ok(Vec::new());
         }
@@ -213,7 +232,9 @@ impl Completer {
         let staged = call.outputs.iter().zip(call.function.blueprint.outputs());
         staged
             .filter(|(target, _)| target.arena.get() == STAGING_ARENA.get())
-            .map(|(target, id)| channel.take_staged(lane, target, call.plan.buffers[id.index()].bytes))
+            .map(|(target, id)| {
+                channel.take_staged(offset + target.offset.get(), call.plan.buffers[id.index()].bytes)
+            })
             .collect()
     }
 }
@@ -225,6 +246,13 @@ fn say_failed(worker: WorkerId, call: &Call, fault: &FaultRef<'_>) {
         function, owner, caller, worker = worker.get(), code = ?fault.code,
         "a call failed: {}", fault.message.lines().next().unwrap_or_default()
     );
+}
+
+/// The calls of a job are out of their lane.
+fn finished(deciding: &mut Deciding<'_>, worker: WorkerId, job: Job<'_>, verdict: Verdict) {
+    for (id, _) in job.named() {
+        deciding.handle(Finished { worker, id, verdict });
+    }
 }
 
 /// True if outputs lie in the lane's staging range.

@@ -190,6 +190,7 @@ impl Gpu {
             outputs: vec![],
             scalars: vec![],
             inline: vec![],
+            staged_bytes: 0,
             descriptors: vec![],
             memory: None,
             arenas: vec![],

@@ -8,7 +8,7 @@
 //! - [`worker_slots`]: the slots of its workers. `worker_channel`: the channel to the process in one slot; what that
 //!   process has installed and mapped.
 //! - [`unwritten`]: frames to workers that are written together; [`burst`]: those of one read of a client.
-//! - `ending`: calls that end, and their answers to clients.
+//! - `job`: what a lane is told to run; `ending`: calls that end, and their answers to clients.
 //! - `worker_events`: workers come and go. `unusable`: why the process of one is not used.
 //! - [`thread`]: the OS thread of one worker: puts a process in its slot, reads its answers, replaces it. `turns_heard`:
 //!   what it hears of turns.
@@ -33,6 +33,7 @@ mod device_book;
 mod ending;
 #[cfg(test)]
 mod fake_tests;
+mod job;
 mod panics;
 mod quota;
 mod reaper;

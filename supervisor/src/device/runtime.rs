@@ -265,6 +265,7 @@ impl Device {
             stack_bytes,
             weight_bytes,
             may_share,
+            batch: call.batch(),
         };
         let outcome = self.decisions.decide(&mut actions, |deciding| {
             let most = self.processes.largest_call_bytes();

@@ -21,6 +21,14 @@ pub(super) type Memory = Option<Arc<OwnedFd>>;
 
 impl schedule::Call for Arc<Call> {
     type Memory = Memory;
+
+    fn is_like(&self, other: &Self) -> bool {
+        let batch = self.function.blueprint.batch().map(|batch| batch.free);
+        let same = |(at, (one, other)): (usize, (_, _))| Some(at) == batch || one == other;
+        self.function.id == other.function.id
+            && self.scalars.len() == other.scalars.len()
+            && self.scalars.iter().zip(&other.scalars).enumerate().all(same)
+    }
 }
 
 /// What the weights of a function take on a device, which lie in memory of its own or not.

@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pappus_protocol::pipe::{Flushed, Outbox};
-use pappus_protocol::to_worker::{Configure, Invoke, Item, STAGING_ARENA, Target};
+use pappus_protocol::to_worker::{Configure, Invoke};
 use pappus_protocol::turn_page::{Orders, Prices};
-use pappus_protocol::{ArenaId, LaneId, Layers, ProtocolError, ToWorker, control, now_ns};
+use pappus_protocol::{ArenaId, Layers, ProtocolError, ToWorker, control, now_ns};
 use pappus_shmem::{SharedWords, ValidatedMemfd, memfd};
 
 pub(super) use self::installing::Forget;
 use self::installing::{Forgetting, Installed};
 use super::command_order::{CommandOrder, Stalled};
+use super::job::{Job, Lists};
 use super::weights::Memory;
 use crate::call::Call;
 use crate::function::CodeTarget;
@@ -26,7 +27,7 @@ use crate::processes::confinement::Reached;
 use crate::processes::process::Killer;
 use crate::refusal::{Refusal, failed};
 use crate::schedule::weights::Supply;
-use crate::schedule::{Address, CallId, Command};
+use crate::schedule::{Address, Command};
 use crate::store::StateDir;
 use crate::sync::Waker;
 
@@ -78,9 +79,8 @@ struct Connected {
     revoked: bool,
     /// Calls whose frames wait to be written.
     unwritten: Vec<Arc<Call>>,
-    /// Scratch for one call's frame, kept for its capacity.
-    items: Vec<Item>,
-    outputs: Vec<Target>,
+    /// Scratch for one frame.
+    lists: Lists,
 }
 
 /// What a process answers with what its lanes have of the device's memory.
@@ -104,21 +104,19 @@ pub(super) fn staging(lanes: u32) -> std::io::Result<ValidatedMemfd> {
     memfd::arena("pappus-staging", STAGING_BYTES * u64::from(lanes)).map_err(std::io::Error::other)
 }
 
-/// Which call goes where.
+/// Where a job goes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Start {
     /// The worker.
     pub(super) worker: WorkerId,
     /// The lane.
     pub(super) lane: u32,
-    /// The call is a suspect.
+    /// True if its call is a suspect.
     pub(super) alone: bool,
     /// Device memory that the lane has.
     pub(super) memory_bytes: u64,
-    /// When the worker ends the call.
+    /// When the worker ends the job.
     pub(super) until_ns: u64,
-    /// The call's name in the answer.
-    pub(super) id: CallId,
 }
 
 /// Why a call could not be handed over.
@@ -155,8 +153,7 @@ impl WorkerChannel {
             soon: false,
             revoked: false,
             unwritten: Vec::new(),
-            items: Vec::new(),
-            outputs: Vec::new(),
+            lists: Lists::default(),
         });
     }
 
@@ -345,18 +342,18 @@ impl WorkerChannel {
         self.process.as_mut().is_some_and(|process| std::mem::take(&mut process.soon))
     }
 
-    /// Hands a call over, behind the functions, weights and arenas that the process lacks; [`WorkerChannel::write`] must
+    /// Hands a job over, behind the functions, weights and arenas that the process lacks; [`WorkerChannel::write`] must
     /// follow. [`Call::started_ns`] tells afterwards whether it did.
     pub(super) fn start(
         &mut self,
         state: &StateDir,
         start: Start,
-        call: &Arc<Call>,
+        job: Job<'_>,
         load: Option<&Supply<Memory>>,
     ) -> Result<(), StartError> {
         let Some(process) = &mut self.process else { return Ok(()) };
-        process.install(state, call, load)?;
-        process.send(start, call)
+        process.install(state, job.first, load)?;
+        process.send(start, job)
     }
 
     /// Has the process load the weights of a function whose call is about to start.
@@ -436,11 +433,10 @@ impl WorkerChannel {
         control::recv(&process.arrival.control, id, 1)?.pop().ok_or(missing)
     }
 
-    /// Takes a finished call's inline outputs out of staging and clears them there.
-    pub(super) fn take_staged(&self, lane: u32, target: &Target, bytes: u64) -> std::io::Result<Vec<u8>> {
+    /// Takes inline output that begins at `offset` out of staging and clears it there.
+    pub(super) fn take_staged(&self, offset: u64, bytes: u64) -> std::io::Result<Vec<u8>> {
         let staging = self.process.as_ref().map(|process| &process.arrival.staging);
         let staging = staging.ok_or(std::io::ErrorKind::NotConnected)?;
-        let offset = u64::from(lane) * STAGING_BYTES + target.offset.get();
         let mut out = vec![0; bytes as usize];
         staging.read_at(offset, &mut out)?;
         const ZEROS: [u8; 4096] = [0; 4096];
@@ -453,61 +449,54 @@ impl WorkerChannel {
 }
 
 impl Connected {
-    /// Sends a call, behind the arenas that the process lacks.
-    fn send(&mut self, start: Start, call: &Arc<Call>) -> Result<(), StartError> {
-        let Start { lane, alone, memory_bytes, until_ns, id, .. } = start;
+    /// Sends a job, behind the arenas that the process lacks.
+    fn send(&mut self, start: Start, job: Job<'_>) -> Result<(), StartError> {
+        let Start { lane, alone, memory_bytes, until_ns, .. } = start;
+        for (offset, call) in job.staged(lane) {
+            self.bring(call, offset)?;
+        }
+        let descriptors = &job.first.descriptors;
+        if !descriptors.is_empty() {
+            let fds: Vec<_> = descriptors.iter().map(|memfd| memfd.as_fd()).collect();
+            self.pass(job.id.0, &fds)?;
+        }
+        let flags = if alone { Invoke::ALONE } else { 0 };
+        let invoke = self.lists.invoke(job, lane, memory_bytes, until_ns, flags);
+        self.arrival.outbox.push_to_worker(&ToWorker::Invoke { call: job.id.0, invoke });
+        for call in job.calls() {
+            call.sent_at.store(self.arrival.outbox.pushed(), Ordering::Relaxed);
+            self.close_arenas(call);
+            // Before the answer can come, and undone before the process counts as gone.
+            call.started_ns.store(now_ns(), Ordering::Relaxed);
+            self.unwritten.push(call.clone());
+        }
+        Ok(())
+    }
+
+    /// Opens the arenas of a call that the process lacks, and stages its inline inputs from `offset` on.
+    fn bring(&mut self, call: &Call, offset: u64) -> Result<(), StartError> {
         for arena in &call.arenas {
             if self.arenas.insert(arena.id) {
                 self.pass(arena.id, &[arena.memfd.as_fd()])?;
                 self.arrival.outbox.push_to_worker(&ToWorker::OpenArena { arena: ArenaId::new(arena.id) });
             }
         }
-        let lane_offset = u64::from(lane) * STAGING_BYTES;
         for inline in &call.inline {
-            memfd::write_all_at(self.arrival.staging.as_fd(), lane_offset + inline.offset, &inline.bytes)
+            memfd::write_all_at(self.arrival.staging.as_fd(), offset + inline.offset, &inline.bytes)
                 .map_err(|e| StartError::Refused(failed("cannot stage inline inputs", &e).into()))?;
         }
-        if !call.descriptors.is_empty() {
-            let fds: Vec<_> = call.descriptors.iter().map(|memfd| memfd.as_fd()).collect();
-            self.pass(id.0, &fds)?;
-        }
-        self.items.clear();
-        self.items.extend(call.items.iter().map(|item| {
-            let staged = item.kind.get() == Item::ARENA && item.source.get() == STAGING_ARENA.get();
-            let offset = item.offset.get() + if staged { lane_offset } else { 0 };
-            Item { offset: offset.into(), ..*item }
-        }));
-        self.outputs.clear();
-        self.outputs.extend(call.outputs.iter().map(|target| {
-            let staged = target.arena.get() == STAGING_ARENA.get();
-            let offset = target.offset.get() + if staged { lane_offset } else { 0 };
-            Target { offset: offset.into(), ..*target }
-        }));
-        let invoke = Invoke {
-            function: call.function.id,
-            deadline_ns: until_ns,
-            memory_bytes,
-            lane: LaneId::new(lane),
-            descriptors: call.descriptors.len() as u32,
-            flags: if alone { Invoke::ALONE } else { 0 },
-            items: &self.items,
-            outputs: &self.outputs,
-            scalars: &call.scalars,
-        };
-        self.arrival.outbox.push_to_worker(&ToWorker::Invoke { call: id.0, invoke });
-        call.sent_at.store(self.arrival.outbox.pushed(), Ordering::Relaxed);
-        // Closed while the call waited: the closer does not come back. Closed after this look, the closer
-        // finds it among the process's arenas.
+        Ok(())
+    }
+
+    /// Closes arenas of a call that were closed while the call waited: the closer does not come back. Closed after this look, the
+    /// closer finds them among the process's arenas.
+    fn close_arenas(&mut self, call: &Call) {
         for arena in call.arenas.iter().filter(|arena| arena.is_closed()) {
             if self.arenas.remove(&arena.id) {
                 let closed = ToWorker::CloseArena { arena: ArenaId::new(arena.id) };
                 self.arrival.outbox.push_to_worker(&closed);
             }
         }
-        // Before the answer can come, and undone before the process counts as gone.
-        call.started_ns.store(now_ns(), Ordering::Relaxed);
-        self.unwritten.push(call.clone());
-        Ok(())
     }
 
     /// Passes a frame's descriptors, to be written next. The socket holds few that were not taken, so

@@ -6,7 +6,7 @@ use super::book::Need;
 use super::deadlines::Deadlines;
 use super::quarantine::Use;
 use super::retry::Attempts;
-use super::types::{CallId, CallSpec, Domain, QueueKey, ResidentPrice};
+use super::types::{Batch, CallId, CallSpec, Domain, QueueKey, ResidentPrice};
 use crate::ids::{FunctionId, IdMap, TenantId, WorkerId};
 use crate::limits::DEADLINE_GRACE_NS;
 
@@ -33,6 +33,8 @@ pub(super) struct Entry<C> {
     pub(super) memory_bytes: u64,
     pub(super) stack_bytes: u64,
     pub(super) weight_bytes: u64,
+    /// What it brings into a job with others, unless it has to run by itself.
+    pub(super) batch: Option<Batch>,
     /// It needs the device for itself.
     pub(super) is_whole: bool,
     pub(super) state: CallState,
@@ -213,7 +215,7 @@ impl<C> Calls<C> {
         let serial = self.next_serial;
         self.next_serial += 1;
         let CallSpec { domain, function, bytes, deadline_ns, .. } = spec;
-        let CallSpec { memory_bytes, stack_bytes, weight_bytes, may_share, .. } = spec;
+        let CallSpec { memory_bytes, stack_bytes, weight_bytes, may_share, batch, .. } = spec;
         let (state, detached) = (CallState::Queued, false);
         let entry = Entry {
             call,
@@ -227,6 +229,7 @@ impl<C> Calls<C> {
             memory_bytes,
             stack_bytes,
             weight_bytes,
+            batch,
             is_whole,
             state,
             attempts,

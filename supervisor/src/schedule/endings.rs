@@ -41,10 +41,13 @@ impl<C: Call> Scheduler<C> {
         let (payer, started_ns) = (entry.domain.caller, entry.started_ns);
         let (function, has_weights) = (entry.function, entry.weight_bytes > 0);
         self.workers.take(worker, id, lane, now_ns);
-        self.book.ended(worker, lane);
-        self.charge_call(now_ns, payer, started_ns);
-        if !ended_well {
-            self.charge_failed(now_ns, worker, payer, started_ns);
+        if !self.workers[worker].has_call_in(lane) {
+            // The calls of a job had the time together.
+            self.book.ended(worker, lane);
+            self.charge_call(now_ns, payer, started_ns);
+            if !ended_well {
+                self.charge_failed(now_ns, worker, payer, started_ns);
+            }
         }
         if has_weights {
             self.book.weights.end(function);
@@ -90,14 +93,31 @@ impl<C: Call> Scheduler<C> {
         if !self.workers[worker].is_shared() || !was_long || is_late || entry.detached {
             return false;
         }
-        let (domain, had_weights) = (entry.domain, entry.weight_bytes > 0);
-        let kind = Kind::of(entry.function, domain.caller, entry.memory_bytes);
-        if self.leave_lane(now_ns, worker, id, false).is_none() {
+        let kind = Kind::of(entry.function, entry.domain.caller, entry.memory_bytes);
+        if self.running_call(worker, id).is_none() {
             return false;
         }
         self.run_times.ended(kind, limit_ns.saturating_add(1));
         if let Some(entry) = self.calls.get_mut(id) {
             entry.may_share = false;
+        }
+        self.begin_again(now_ns, worker, id, actions)
+    }
+
+    /// A call that its worker did not end well waits again, without a stain. False if the worker has no such call.
+    pub(super) fn begin_again(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        id: CallId,
+        actions: &mut Vec<Action<C>>,
+    ) -> bool {
+        let Some(entry) = self.calls.get(id) else { return false };
+        let (domain, had_weights) = (entry.domain, entry.weight_bytes > 0);
+        if self.leave_lane(now_ns, worker, id, false).is_none() {
+            return false;
+        }
+        if let Some(entry) = self.calls.get_mut(id) {
             entry.attempts.moved_out();
         }
         self.wait_again(now_ns, id, false, actions);

@@ -11,6 +11,7 @@ pub(super) enum Event {
     Submit { domain: TenantId, function: FunctionId, deadline_ms: u64, memory: u64 },
     Finish { pick: usize, verdict: Verdict },
     Outlast { pick: usize },
+    FallApart { pick: usize },
     Gone { worker: usize, from_outside: bool },
     Clear { pick: usize },
     Bury { pick: usize, loss: Loss },
@@ -51,6 +52,7 @@ pub(super) fn events() -> impl Strategy<Value = Vec<Event>> {
         }),
         6 => (any::<usize>(), verdict).prop_map(|(pick, verdict)| Event::Finish { pick, verdict }),
         2 => any::<usize>().prop_map(|pick| Event::Outlast { pick }),
+        2 => any::<usize>().prop_map(|pick| Event::FallApart { pick }),
         1 => (0..4usize, prop::bool::weighted(0.2)).prop_map(|(worker, from_outside)| {
             Event::Gone { worker, from_outside }
         }),

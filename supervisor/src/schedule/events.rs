@@ -394,6 +394,17 @@ event! {
 }
 
 event! {
+    /// A job of several calls failed, or could not be handed over: this call of it runs again by itself. False if it has to be answered.
+    FellApart {
+        /// The worker.
+        worker: WorkerId,
+        /// The call.
+        id: CallId,
+    } -> bool,
+    |event, scheduler, now_ns, actions| scheduler.fell_apart(now_ns, event.worker, event.id, actions)
+}
+
+event! {
     /// A worker gives its turn back; false means that it does not have that turn.
     Yielded {
         /// The worker.

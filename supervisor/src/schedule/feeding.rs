@@ -70,13 +70,13 @@ impl<C: Call> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) -> bool {
         let Some(queue) = self.calls.get(id).map(|entry| entry.queue) else { return false };
-        match self.fit(now_ns, worker, queue, id, actions) {
-            Ok(fit) => {
+        match self.fit_job(now_ns, worker, queue, id, actions) {
+            Ok((fit, job)) => {
                 if queue.compartment() == Compartment::Shared {
                     self.slots.serve(queue.payer());
                 }
-                self.take_from_queue(id);
-                self.start(now_ns, worker, fit, id, actions);
+                self.take_from_queue(&job);
+                self.start(now_ns, worker, fit, &job, actions);
                 true
             }
             Err(short) => {

@@ -3,6 +3,7 @@
 
 use super::book::{LanePlace, Need, Placed, Short};
 use super::events::Loaded;
+use super::jobs::Job;
 use super::scheduler::Scheduler;
 use super::types::{Action, Call, CallId, Command, Compartment, Domain, QueueKey, Verdict};
 use super::weights::{NoRoom, Source, Supply, When};
@@ -46,21 +47,40 @@ impl<C: Call> Scheduler<C> {
         Some(Need { beside_bytes, ..entry.need() })
     }
 
-    /// Where a call can start in a worker at once. Its function's weights are in use from here on: it has to start.
-    pub(super) fn fit(
+    /// Where the first call of a queue can start in a worker at once, together with as many calls behind it as there is memory for.
+    pub(super) fn fit_job(
         &mut self,
         now_ns: u64,
         worker: WorkerId,
         queue: QueueKey,
         id: CallId,
         actions: &mut Vec<Action<C>>,
+    ) -> Result<(Fit<C::Memory>, Job), Short> {
+        let mut job = self.job_of(now_ns, id);
+        loop {
+            match self.fit(now_ns, worker, queue, &job, actions) {
+                Ok(fit) => return Ok((fit, job)),
+                Err(short) if job.others.is_empty() => return Err(short),
+                Err(_) => job.others.truncate(job.others.len() / 2),
+            }
+        }
+    }
+
+    /// Where a job can start in a worker at once. Its function's weights are in use from here on: it has to start.
+    pub(super) fn fit(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        queue: QueueKey,
+        job: &Job,
+        actions: &mut Vec<Action<C>>,
     ) -> Result<Fit<C::Memory>, Short> {
-        let need = self.need_of(worker, id).ok_or(Short::Line)?;
+        let need = self.need_of_job(worker, job).ok_or(Short::Line)?;
         let placed = {
             let first = self.slots.next_for_memory();
             self.book.place(now_ns, &self.workers, worker, first.is_none_or(|first| first == queue), need)
         }?;
-        let load = self.supply_for(worker, id, placed, actions)?;
+        let load = self.supply_for(worker, job.first, placed, actions)?;
         Ok(Fit { place: placed.place, load })
     }
 
@@ -174,7 +194,7 @@ impl<C: Call> Scheduler<C> {
             return;
         }
         let (slots, calls) = (&self.slots, &self.calls);
-        let next = slots.next_few(domain, AHEAD).filter_map(|id| Some((id, calls.get(id)?)));
+        let next = slots.next_few(QueueKey::Of(domain), AHEAD).filter_map(|id| Some((id, calls.get(id)?)));
         let next = next.filter(|(_, entry)| entry.weight_bytes > 0);
         if next.clone().all(|(_, entry)| self.book.weights.has(entry.function, worker)) {
             return;

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::{LIMITED, OTHERS, World};
 use crate::ids::{Generation, TenantId, WorkerId};
+use crate::schedule::Batch;
 use crate::schedule::events::{ContextChanged, ContextWanted, GaveBack, Reaped};
 
 /// What a process has of the device's memory.
@@ -23,6 +24,12 @@ pub(super) fn has_weights(call: u64) -> bool {
 /// True if a call may be in a worker beside those of others.
 pub(super) fn may_share(call: u64) -> bool {
     !call.is_multiple_of(3)
+}
+
+/// What a call brings into a job with others, if it may run with them.
+pub(super) fn batch(call: u64) -> Option<Batch> {
+    let part = Batch { items: 1 + call % 3, most: 5, regions: 1, staged_bytes: 8 };
+    call.is_multiple_of(2).then_some(part)
 }
 
 impl Memory {

@@ -2,8 +2,8 @@
 //!
 //! - [`types`]: what goes in and what comes out; [`events`]: what may happen.
 //! - [`scheduler`]: the state machine of one device: puts the policies together; `transitions`: what their verdicts lead
-//!   to; `feeding`: who waits gets lanes and workers; `endings`: calls leave their lanes; `charging`: what sharing a device takes from the events of calls; `reclaim`: what follows where calls wait for
-//!   memory; `resizing`: what follows where the device is set up otherwise; `queries`: what may be asked at any time.
+//!   to; `feeding`: who waits gets lanes and workers; `jobs`: calls that run together in one lane; `endings`: calls leave their lanes;
+//!   `charging`: what sharing a device takes from the events of calls; `reclaim`: what follows where calls wait for memory; `resizing`: what follows where the device is set up otherwise; `queries`: what may be asked at any time.
 //! - `calls`, `workers`: the state that policies look at.
 //!
 //! Policies, each with its own state:
@@ -38,6 +38,7 @@ mod exclusive;
 mod fair_line;
 mod feeding;
 mod idle_weights;
+mod jobs;
 mod lane_shares;
 mod loading;
 mod mps_suspicion;
@@ -69,7 +70,7 @@ mod workers;
 pub use retry::{Attempts, Withdrawn};
 pub use scheduler::Scheduler;
 pub use types::{
-    Action, Address, Call, CallId, CallSpec, Class, Command, Compartment, Domain, Ended, KillReason, Limits,
-    Loss, MemorySnapshot, NotNow, Policy, Resident, ResidentPrice, Shape, Size, TenantShare, Verdict,
+    Action, Address, Batch, Call, CallId, CallSpec, Class, Command, Compartment, Domain, Ended, KillReason,
+    Limits, Loss, MemorySnapshot, NotNow, Policy, Resident, ResidentPrice, Shape, Size, TenantShare, Verdict,
     WhyGone,
 };

@@ -8,8 +8,8 @@ use super::*;
 use crate::ids::FunctionId;
 use crate::limits::{CLEAR_NS, OVERRUN_QUANTA};
 use crate::schedule::events::{
-    Allow, Buried, Cancel, Clearing, Finished, Gone, Outlasted, Ready, Scrubbed, SetPolicy, StandbysReady,
-    Submit, Tick, Yielded, Yielding,
+    Allow, Buried, Cancel, Clearing, FellApart, Finished, Gone, Outlasted, Ready, Scrubbed, SetPolicy,
+    StandbysReady, Submit, Tick, Yielded, Yielding,
 };
 use crate::schedule::{Address, Ended, Loss};
 
@@ -30,7 +30,7 @@ mod trouble;
 #[path = "weights_model.rs"]
 mod weights;
 use event::events;
-use memory::{Dying, Memory, has_weights, may_share};
+use memory::{Dying, Memory, batch, has_weights, may_share};
 use play::play;
 use shape::{Holder, policies, shapes};
 use trouble::{Admits, Trouble};
@@ -68,6 +68,8 @@ struct Known {
     came_back: bool,
     /// It took too long in a shared worker.
     moved_out: bool,
+    /// It was in a job that failed.
+    apart: bool,
     /// It was given to a process, be it in vain.
     started: bool,
     /// When that was, the last time.
@@ -179,6 +181,7 @@ impl World {
             paid: false,
             came_back: false,
             moved_out: false,
+            apart: false,
             started: false,
             started_ns: 0,
             runs: 0,
@@ -194,6 +197,7 @@ impl World {
             stack_bytes: 0,
             weight_bytes: if has_weights(call) { OTHERS } else { 0 },
             may_share: may_share(call),
+            batch: batch(call),
         };
         match self.scheduler.handle(self.now, Submit { call, spec, limits: LIMITS }, &mut self.actions) {
             Ok(id) => {
@@ -249,6 +253,21 @@ impl World {
         }
         let id = known.id.unwrap();
         assert_eq!(self.scheduler.handle(self.now, Outlasted { worker, id }, &mut self.actions), expected);
+    }
+
+    /// A job failed, of which this is said of one call.
+    fn fall_apart(&mut self, pick: usize) {
+        let running = self.running();
+        let Some(&(call, worker)) = running.get(pick % running.len().max(1)) else { return };
+        let known = self.calls.get_mut(&call).unwrap();
+        let was_in_job = batch(call).is_some() && !known.apart && !known.whole && !known.suspect;
+        let expected = was_in_job && known.deadline_ns > self.now && !known.detached;
+        if expected {
+            (known.running, known.apart) = (None, true);
+            known.runs -= 1;
+        }
+        let id = known.id.unwrap();
+        assert_eq!(self.scheduler.handle(self.now, FellApart { worker, id }, &mut self.actions), expected);
     }
 
     fn gone(&mut self, worker: WorkerId, from_outside: bool) {
@@ -508,14 +527,19 @@ impl World {
 
     fn command(&mut self, worker: WorkerId, command: Command<u64>) {
         match command {
-            Command::Start { lane, alone, memory_bytes, until_ns, id, call, load } => {
-                let known = &self.calls[&call];
+            Command::Start { lane, alone, memory_bytes, until_ns, id, call, others, load } => {
+                let job: Vec<(CallId, u64)> = std::iter::once((id, call)).chain(others).collect();
                 let may_take_ns = if self.is_shared(worker) { self.shape.shared_limit_ns } else { u64::MAX };
-                assert_eq!(until_ns, known.deadline_ns.min(self.now.saturating_add(may_take_ns)));
+                let deadline_ns = job.iter().map(|(_, call)| self.calls[call].deadline_ns).min().unwrap();
+                assert_eq!(until_ns, deadline_ns.min(self.now.saturating_add(may_take_ns)));
                 self.supplied(worker, call, load);
                 self.processes.get_mut(&worker).unwrap().2.lent(lane, memory_bytes);
-                assert!(memory_bytes >= self.calls[&call].memory, "{call} has too little");
-                self.started(worker, lane, alone, id, call);
+                let needs = job.iter().map(|(_, call)| self.calls[call].memory).sum::<u64>();
+                assert!(memory_bytes >= needs, "{call} has too little");
+                self.check_job(&job);
+                for (at, (id, call)) in job.iter().enumerate() {
+                    self.started(worker, lane, alone, *id, *call, &job[..at]);
+                }
             }
             Command::Configure => {}
             Command::Load { call, load } => {

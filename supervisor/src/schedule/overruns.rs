@@ -61,11 +61,11 @@ impl<C: Call> Scheduler<C> {
             let entry = self.calls.get(id)?;
             Some((clock_ns.saturating_sub(entry.started_clock_ns.max(granted_clock_ns)), id))
         };
-        self.workers[worker].calls().iter().filter_map(|id| ran_ns(*id)).max()
+        self.workers[worker].calls().filter_map(ran_ns).max()
     }
 
     fn kill_overrun(&mut self, now_ns: u64, worker: WorkerId, id: CallId, actions: &mut Vec<Action<C>>) {
-        let is_alone = self.workers[worker].busy_lanes() == 1;
+        let is_alone = self.workers[worker].calls().len() == 1;
         let Some(entry) = self.calls.get_mut(id) else { return };
         let blamed = is_alone && !entry.detached;
         (entry.overran, entry.paid) = (is_alone, true);

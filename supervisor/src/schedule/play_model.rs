@@ -18,6 +18,7 @@ pub(super) fn play(shape: Shape, policy: Policy, events: &[Event]) -> Result<(),
             }
             Event::Finish { pick, verdict } => w.finish(pick, verdict),
             Event::Outlast { pick } => w.outlast(pick),
+            Event::FallApart { pick } => w.fall_apart(pick),
             Event::Gone { worker, from_outside } if w.processes.contains_key(&WorkerId::new(worker)) => {
                 w.gone(WorkerId::new(worker), from_outside);
             }

@@ -1,6 +1,6 @@
 //! A device that is set up otherwise at any moment, and calls that wait and are taken to another device.
 
-use super::memory::{has_weights, may_share};
+use super::memory::{batch, has_weights, may_share};
 use super::{Admits, OTHERS, World};
 use crate::schedule::events::{Adopt, Resize, Withdraw};
 use crate::schedule::{CallSpec, Domain, NotNow, Shape, Size};
@@ -57,7 +57,7 @@ impl World {
         // Its caller may have left something open meanwhile.
         let is_suspect = is_probe || self.trouble.is_unproven(self.now, known.domain);
         known.suspect |= is_suspect;
-        (known.came_back, known.moved_out) = (true, false);
+        (known.came_back, known.moved_out, known.apart) = (true, false, false);
         known.runs = if is_suspect { 0 } else { known.runs };
         known.whole = known.memory > self.shape.memory_bytes / 2;
         self.whole_wanted |= known.whole || known.suspect && self.shape.shared_faults;
@@ -70,6 +70,7 @@ impl World {
             stack_bytes: 0,
             weight_bytes: if has_weights(call) { OTHERS } else { 0 },
             may_share: may_share(call),
+            batch: batch(call),
         };
         let function = (known.function, known.domain);
         self.calls.insert(call, known);

@@ -206,10 +206,8 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn cancel(&mut self, now_ns: u64, id: CallId, actions: &mut Vec<Action<C>>) -> Option<C> {
         let entry = self.calls.get_mut(id)?;
         if entry.state != CallState::Queued {
-            let again = std::mem::replace(&mut entry.detached, true);
-            let until_ns = now_ns.saturating_add(self.penalties.cancel_grace_ns()).min(entry.deadline_ns);
-            if !again {
-                self.calls.move_to(id, until_ns);
+            if !std::mem::replace(&mut entry.detached, true) {
+                self.leave_soon(now_ns, id);
             }
             return None;
         }
@@ -291,16 +289,21 @@ impl<C: Call> Scheduler<C> {
         self.unbind(worker, WhyGone::Ended);
         let emptied = self.refill(worker, actions);
         let mut lost = Vec::new();
+        let mut charged_lanes = 0u64;
         for id in self.workers.take_all(worker) {
             let Some(entry) = self.calls.get_mut(id) else { continue };
             if entry.weight_bytes > 0 {
                 self.book.weights.end(entry.function);
             }
-            let overdue = matches!(entry.state, CallState::Running { overdue: true, .. });
+            let CallState::Running { lane, overdue, .. } = entry.state else { continue };
             entry.state = CallState::Lost { overdue };
             lost.push((id, entry.call.clone()));
             let (caller, started_ns) = (entry.domain.caller, entry.started_ns);
-            self.charge_call(now_ns, caller, started_ns);
+            // The calls of a job had the time together.
+            if charged_lanes >> lane & 1 == 0 {
+                self.charge_call(now_ns, caller, started_ns);
+            }
+            charged_lanes |= 1 << lane;
         }
         // Not before: what it sets going looks for workers.
         if let Some(domain) = served.filter(|_| !self.shape.shared_faults) {
@@ -352,7 +355,7 @@ impl<C: Call> Scheduler<C> {
         (used_ns, answered): (u64, u64),
         actions: &mut Vec<Action<C>>,
     ) -> bool {
-        let has_calls = self.workers[worker].calls().len() as u64 > answered;
+        let has_calls = u64::from(self.workers[worker].busy_lanes()) > answered;
         let charge = self
             .turn(actions, |turns, orders| turns.yielded(now_ns, worker, turn, used_ns, has_calls, orders));
         let charge = charge.flatten();

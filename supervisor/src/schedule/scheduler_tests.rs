@@ -14,6 +14,8 @@ mod clearing_tests;
 mod exclusive_fairness_tests;
 #[path = "exclusive_tests.rs"]
 mod exclusive_tests;
+#[path = "jobs_tests.rs"]
+mod jobs_tests;
 #[path = "memory_tests.rs"]
 mod memory_tests;
 #[path = "penalties_tests.rs"]
@@ -51,6 +53,7 @@ const TERMS: CallSpec = CallSpec {
     stack_bytes: 0,
     weight_bytes: 0,
     may_share: false,
+    batch: None,
 };
 
 /// Runs `events` on a scheduler with ready workers and returns the actions in short words.
@@ -107,6 +110,11 @@ impl Bench {
         self.scheduler.handle(self.now, ContextChanged { before, now }, &mut self.actions);
     }
 
+    /// Calls in the first worker, in their order.
+    fn running(&self) -> Vec<CallId> {
+        self.scheduler.workers[W0].calls().collect()
+    }
+
     fn finish(&mut self, worker: WorkerId, id: CallId) {
         self.scheduler
             .handle(self.now, Finished { worker, id, verdict: Verdict::Well }, &mut self.actions)
@@ -151,8 +159,9 @@ fn short(action: Action<u64>) -> String {
         Action::OverQuota { call, needs_bytes, .. } => format!("{call} may not have {needs_bytes}"),
         Action::Release { memory } => format!("drop {memory}"),
         Action::Tell { to: Address { worker, .. }, command } => match command {
-            Command::Start { lane, call, alone, .. } => {
-                format!("{call} on {worker}.{lane}{}", if alone { " alone" } else { "" })
+            Command::Start { lane, call, alone, others, .. } => {
+                let others: String = others.iter().map(|(_, call)| format!("+{call}")).collect();
+                format!("{call}{others} on {worker}.{lane}{}", if alone { " alone" } else { "" })
             }
             Command::Leave => format!("replace {worker}"),
             Command::Scrub => format!("scrub {worker}"),

@@ -481,8 +481,12 @@ impl Slots {
     }
 
     /// The calls of a domain that are about to start, so many at most.
-    pub(super) fn next_few(&self, domain: Domain, most: usize) -> impl Iterator<Item = CallId> + Clone {
-        self.domains.get(&domain).into_iter().flat_map(move |d| d.queue.next_few(most))
+    pub(super) fn next_few(&self, queue: QueueKey, most: usize) -> impl Iterator<Item = CallId> + Clone {
+        let calls = match queue {
+            QueueKey::Of(domain) => self.domains.get(&domain).map(|d| &d.queue),
+            QueueKey::Shared(payer) => self.shared.calls_of(payer),
+        };
+        calls.into_iter().flat_map(move |calls| calls.next_few(most))
     }
 
     /// A call that waited, with this deadline, is in a worker.

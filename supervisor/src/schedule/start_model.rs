@@ -1,15 +1,40 @@
 //! What must hold whenever a call starts.
 
-use super::memory::may_share;
+use super::memory::{batch, may_share};
 use super::{Known, World};
 use crate::ids::WorkerId;
 use crate::schedule::CallId;
 
 impl World {
-    pub(super) fn started(&mut self, worker: WorkerId, lane: u32, alone: bool, id: CallId, call: u64) {
+    /// Calls run in one job if they are alike, of one caller, and bring no more than a job may have.
+    pub(super) fn check_job(&self, job: &[(CallId, u64)]) {
+        let [(_, first), others @ ..] = job else { panic!("an empty job") };
+        if others.is_empty() {
+            return;
+        }
+        let items: u64 = job.iter().map(|(_, call)| batch(*call).unwrap().items).sum();
+        assert!(items <= batch(*first).unwrap().most, "{items} items");
+        let first = &self.calls[first];
+        for known in job.iter().map(|(_, call)| &self.calls[call]) {
+            assert_eq!((known.domain, known.function), (first.domain, first.function));
+            assert!(!known.suspect && !known.whole && !known.apart, "{known:?} in a job");
+        }
+    }
+
+    /// A call starts, behind those of its job in the same lane.
+    pub(super) fn started(
+        &mut self,
+        worker: WorkerId,
+        lane: u32,
+        alone: bool,
+        id: CallId,
+        call: u64,
+        job: &[(CallId, u64)],
+    ) {
         assert!(self.present.contains(&worker), "{call} started on an absent worker");
         for (other, known) in self.calls.iter().filter(|(_, k)| k.running.is_some_and(|(w, _)| w == worker)) {
-            assert_ne!(known.running, Some((worker, lane)), "lane taken");
+            let is_beside = job.iter().any(|(_, beside)| beside == other);
+            assert_eq!(known.running == Some((worker, lane)), is_beside, "lane taken");
             assert!(!known.suspect, "{call} beside {other}, which must be alone");
             assert!(!alone, "{call}, which must be alone, beside {other}");
         }

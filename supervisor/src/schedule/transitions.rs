@@ -2,6 +2,7 @@
 
 use super::book::LanePlace;
 use super::calls::{CallState, Calls, Entry};
+use super::jobs::Job;
 use super::loading::Fit;
 use super::penalties::Draw;
 use super::quarantine::{Refusal, Use};
@@ -97,10 +98,12 @@ impl<C: Call> Scheduler<C> {
         Some((entry, true))
     }
 
-    /// A call waits no more: it is about to start.
-    pub(super) fn take_from_queue(&mut self, id: CallId) {
-        if let Some(entry) = self.calls.get(id) {
-            self.slots.started(entry.queue, id, entry.deadline_ns);
+    /// The calls of a job wait no more: it is about to start.
+    pub(super) fn take_from_queue(&mut self, job: &Job) {
+        for id in job.calls() {
+            if let Some(entry) = self.calls.get(id) {
+                self.slots.started(entry.queue, id, entry.deadline_ns);
+            }
         }
     }
 
@@ -115,33 +118,46 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
-    /// Gives a waiting call to a worker that has room for it, in a lane that has the memory.
+    /// Gives a waiting job to a worker that has room for it, in a lane that has the memory.
     pub(super) fn start(
         &mut self,
         now_ns: u64,
         worker: WorkerId,
         Fit { place, load }: Fit<C::Memory>,
-        id: CallId,
+        job: &Job,
         actions: &mut Vec<Action<C>>,
     ) {
-        let Some(entry) = self.calls.get(id) else { return };
+        let id = job.first;
+        let Some((entry, need)) = self.calls.get(id).zip(self.need_of_job(worker, job)) else { return };
         let (alone, call, domain) = (entry.attempts.is_suspect(), entry.call.clone(), entry.domain);
+        let (function, weight_bytes, wants_all) =
+            (entry.function, entry.weight_bytes, entry.wants_all_lanes());
         let is_shared = self.workers[worker].is_shared();
         let until_ns = match is_shared {
             true => entry.deadline_ns.min(now_ns.saturating_add(self.shape.shared_limit_ns)),
             false => entry.deadline_ns,
         };
-        self.book.lend(worker, place, entry.need(), is_shared);
-        self.workers.put(worker, id, place.lane, entry.wants_all_lanes());
+        self.book.lend(worker, place, need, is_shared);
+        job.calls().for_each(|id| self.workers.put(worker, id, place.lane, wants_all));
         if self.workers[worker].rebuild_cost.functions() == 0 && !is_shared {
             // All others paid for its process, too.
             self.slots.charge(domain.caller, self.residency.hand_over_ns());
         }
-        let installs = self.workers[worker].rebuild_cost.ran(place.lane, entry.function, entry.weight_bytes);
+        let installs = self.workers[worker].rebuild_cost.ran(place.lane, function, weight_bytes);
         let clock_ns = self.turns.as_ref().map_or(0, |turns| turns.in_the_way_ns(now_ns));
-        self.calls.started(id, worker, place.lane, installs, [now_ns, clock_ns]);
         let LanePlace { lane, lane_bytes: memory_bytes } = place;
-        self.tell(worker, Command::Start { lane, alone, memory_bytes, until_ns, id, call, load }, actions);
+        for id in job.calls() {
+            self.calls.started(id, worker, lane, installs, [now_ns, clock_ns]);
+        }
+        let mut others = Vec::new();
+        for &other in &job.others {
+            others.extend(self.calls.get(other).map(|entry| (other, entry.call.clone())));
+            if weight_bytes > 0 {
+                self.book.weights.begin(function, true);
+            }
+        }
+        let start = Command::Start { lane, alone, memory_bytes, until_ns, id, call, others, load };
+        self.tell(worker, start, actions);
         let party = if is_shared { TenantId::EVERYBODY } else { domain.caller };
         self.turn(actions, |turns, orders| turns.has_work(now_ns, worker, party, orders));
         self.note_contention(now_ns);
@@ -264,7 +280,7 @@ impl<C: Call> Scheduler<C> {
         id: CallId,
         actions: &mut Vec<Action<C>>,
     ) {
-        let is_alone = self.workers[worker].busy_lanes() == 1;
+        let is_alone = self.workers[worker].calls().len() == 1;
         // Its process is killed for it already, where it kept others waiting.
         let Some(entry) = self.calls.get_mut(id).filter(|entry| !entry.overran) else { return };
         let blamed = is_alone && !entry.detached;

@@ -13,11 +13,20 @@ pub struct CallId(pub u64);
 pub trait Call: Clone {
     /// What names memory of the device in which weights lie.
     type Memory: Clone + std::fmt::Debug;
+
+    /// True if a call of the same function and caller is of the same shape, but for how many items it brings: both can run in one job.
+    fn is_like(&self, _other: &Self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]
 impl Call for u64 {
     type Memory = u64;
+
+    fn is_like(&self, other: &Self) -> bool {
+        self % 2 == other % 2
+    }
 }
 
 /// Whose function is called by whom.
@@ -278,6 +287,21 @@ pub struct CallSpec {
     /// True if its kernels cannot leave their window, and neither its caller, nor the owner of its function, nor the operator wants it
     /// in a process of its own.
     pub may_share: bool,
+    /// What it brings into a job with others, if its function runs calls together.
+    pub batch: Option<Batch>,
+}
+
+/// What a call brings into a job with others of its function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batch {
+    /// Items of the dimension along which calls are put side by side.
+    pub items: u64,
+    /// The most items that a job may have.
+    pub most: u64,
+    /// Regions of its inputs and outputs.
+    pub regions: usize,
+    /// Bytes of a lane's staging range that it takes.
+    pub staged_bytes: u64,
 }
 
 /// What the outside must do now.
@@ -368,6 +392,8 @@ pub enum Command<C: Call> {
         id: CallId,
         /// The call.
         call: C,
+        /// Calls that run with it: their inputs lie behind its own, and the one answer is about all of them.
+        others: Vec<(CallId, C)>,
         /// How it gets weights that it does not have and the call needs.
         load: Option<Supply<C::Memory>>,
     },

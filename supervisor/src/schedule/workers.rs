@@ -23,8 +23,8 @@ pub(super) struct Worker {
     pub(super) state: State,
     /// One bit per lane with a call.
     busy: u64,
-    /// The calls in it.
-    calls: Vec<CallId>,
+    /// The calls in it, and their lanes.
+    calls: Vec<(CallId, u32)>,
     /// Its call wants all lanes.
     closed: bool,
     pub(super) bound_ns: u64,
@@ -160,8 +160,13 @@ impl Worker {
     }
 
     /// The calls in it.
-    pub(super) fn calls(&self) -> &[CallId] {
-        &self.calls
+    pub(super) fn calls(&self) -> impl ExactSizeIterator<Item = CallId> {
+        self.calls.iter().map(|(id, _)| *id)
+    }
+
+    /// The calls of the job in a lane, in the order in which they lie there.
+    pub(super) fn job_in(&self, lane: u32) -> impl Iterator<Item = CallId> {
+        self.calls.iter().filter(move |(_, other)| *other == lane).map(|(id, _)| *id)
     }
 
     /// Whose calls it serves.
@@ -190,19 +195,21 @@ impl Worker {
         self.served().is_some_and(|domain| domain.caller == caller)
     }
 
-    /// Puts a call into an empty lane.
+    /// Puts a call into a lane: an empty one, or that of the job to which the call belongs.
     fn put(&mut self, id: CallId, lane: u32, wants_all_lanes: bool) {
         self.busy |= 1 << lane;
         self.closed = wants_all_lanes;
-        self.calls.push(id);
+        self.calls.push((id, lane));
     }
 
-    /// A call is out of its lane.
+    /// A call is out of its lane, which is empty with the last call of a job.
     fn take(&mut self, id: CallId, lane: u32, now_ns: u64) {
-        self.busy &= !(1 << lane);
         self.closed = false;
-        if let Some(at) = self.calls.iter().position(|call| *call == id) {
-            self.calls.swap_remove(at);
+        if let Some(at) = self.calls.iter().position(|(call, _)| *call == id) {
+            self.calls.remove(at);
+        }
+        if self.job_in(lane).next().is_none() {
+            self.busy &= !(1 << lane);
         }
         if self.is_idle() {
             self.idle_since_ns = now_ns;
@@ -212,7 +219,8 @@ impl Worker {
     /// Takes all its calls, oldest first.
     fn take_all(&mut self) -> Vec<CallId> {
         (self.busy, self.closed) = (0, false);
-        let mut calls = std::mem::take(&mut self.calls);
+        let calls = std::mem::take(&mut self.calls).into_iter();
+        let mut calls: Vec<CallId> = calls.map(|(id, _)| id).collect();
         calls.sort_unstable();
         calls
     }
@@ -357,7 +365,7 @@ impl Workers {
         self.free.set(worker, state == State::Free);
     }
 
-    /// Puts a call into an empty lane.
+    /// Puts a call into a lane: an empty one, or that of the job to which the call belongs.
     pub(super) fn put(&mut self, worker: WorkerId, id: CallId, lane: u32, wants_all_lanes: bool) {
         self[worker].put(id, lane, wants_all_lanes);
         self.busy.set(worker, true);
@@ -469,9 +477,8 @@ impl Workers {
 
     /// True if a worker of a caller's has a call, or a shared one has a call that `is_its`.
     pub(super) fn runs(&self, caller: TenantId, is_its: impl Fn(CallId) -> bool) -> bool {
-        let is_one = |worker: &Worker| {
-            worker.serves(caller) || worker.is_shared() && worker.calls.iter().any(|id| is_its(*id))
-        };
+        let is_one =
+            |worker: &Worker| worker.serves(caller) || worker.is_shared() && worker.calls().any(&is_its);
         self.busy().any(|(_, worker)| is_one(worker))
     }
 }

@@ -141,7 +141,7 @@ pub fn prepare(
     let inline_bytes = gathered.inline.iter().map(|i| i.bytes.len() as u64).sum();
     let memory = ctx.take(Limit::RequestBytes, gathered.held_bytes() + inline_bytes);
     let memory = memory.map_err(|why| why.with_own(own_bytes))?;
-    let Gathered { items, outputs, inline, .. } = gathered;
+    let Gathered { items, outputs, inline, staged: staged_bytes, .. } = gathered;
     let call = Call {
         domain,
         plan,
@@ -149,6 +149,7 @@ pub fn prepare(
         outputs,
         scalars: scalars.into_iter().map(U64::new).collect(),
         inline,
+        staged_bytes,
         descriptors: std::mem::take(descriptors),
         memory: Some(memory),
         arenas: std::mem::take(arenas),

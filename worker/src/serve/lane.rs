@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use pappus_blueprint::{Plan, Sizes};
+use pappus_blueprint::{Blueprint, BufferId, Plan, Sizes};
 use pappus_protocol::to_worker::{DISCARD, Invoke, Item, STAGING_ARENA};
 use pappus_protocol::{ArenaId, Fault, FaultCode};
 
@@ -189,23 +189,38 @@ impl Lane {
             copy.reached = blueprint.buffers()[buffer.index()].reached;
             self.input_bytes[input] += copy.bytes;
         }
-        let wanted = blueprint.outputs().len();
-        if self.targets.len() != wanted {
-            return Err(bad(format!("{} output regions, expected {wanted}", self.targets.len())));
+        self.hand_out(invoke.calls.max(1) as usize, blueprint, plan)
+    }
+
+    /// Has each call's part of every output brought to its region: the parts lie in the order of the calls.
+    fn hand_out(&mut self, calls: usize, blueprint: &Blueprint, plan: &Plan) -> Result<(), Fault> {
+        if calls > 1 && blueprint.batch().is_none() {
+            return Err(bad("several calls of a function that has no batch".into()));
         }
-        for (target, &buffer) in self.targets.iter().zip(blueprint.outputs()) {
+        let wanted = blueprint.outputs().len();
+        if Some(self.targets.len()) != wanted.checked_mul(calls) {
+            return Err(bad(format!(
+                "{} output regions, expected {wanted} for each call",
+                self.targets.len()
+            )));
+        }
+        for (at, &buffer) in blueprint.outputs().iter().enumerate() {
             let placement = plan.buffers[buffer.index()];
-            if target.bytes < placement.bytes {
-                let name = &blueprint.buffers()[buffer.index()].name;
-                return Err(bad(format!(
-                    "output {name:?} has {} bytes, its region has room for {}",
-                    placement.bytes, target.bytes
-                )));
+            let mut from = 0;
+            for target in self.targets[at..].iter().step_by(wanted) {
+                // A call by itself may have more room than it needs.
+                let bytes = if calls > 1 { target.bytes } else { target.bytes.min(placement.bytes) };
+                if bytes > placement.bytes - from {
+                    return Err(misfit(blueprint, buffer, placement.bytes, u64::saturating_add(from, bytes)));
+                }
+                if target.arena != DISCARD {
+                    self.outputs.push(CopyOut { from: placement.offset + from, bytes, ..*target });
+                }
+                from += bytes;
             }
-            if target.arena == DISCARD {
-                continue;
+            if from < placement.bytes {
+                return Err(misfit(blueprint, buffer, placement.bytes, from));
             }
-            self.outputs.push(CopyOut { from: placement.offset, bytes: placement.bytes, ..*target });
         }
         Ok(())
     }
@@ -226,6 +241,11 @@ impl Lane {
         self.descriptors.clear();
         self.id.take()
     }
+}
+
+fn misfit(blueprint: &Blueprint, output: BufferId, bytes: u64, room: u64) -> Fault {
+    let name = &blueprint.buffers()[output.index()].name;
+    bad(format!("output {name:?} has {bytes} bytes, its region has room for {room}"))
 }
 
 fn bad(message: String) -> Fault {

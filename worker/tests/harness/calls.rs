@@ -67,6 +67,7 @@ impl<'a> Call<'a> {
             lane: LaneId::new(self.lane),
             descriptors: self.descriptors.len() as u32,
             flags: if self.alone { Invoke::ALONE } else { 0 },
+            calls: 1,
             items: &self.items,
             outputs: &self.outputs,
             scalars: &scalars,

@@ -208,6 +208,7 @@ fn a_process_that_is_not_told_a_call_for_a_panic_is_killed_and_the_call_counts_a
         until_ns: u64::MAX,
         id: CallId(77),
         call: call.clone(),
+        others: Vec::new(),
         load: None,
     };
     let tell = |nth, command| Action::Tell { to: Address { worker: W0, generation, nth }, command };

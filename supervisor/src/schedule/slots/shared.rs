@@ -30,6 +30,11 @@ impl SharedQueues {
         self.of.get(&payer).filter(|queue| !queue.held)?.calls.first()
     }
 
+    /// The calls of a payer.
+    pub(super) fn calls_of(&self, payer: TenantId) -> Option<&DomainQueue> {
+        self.of.get(&payer).map(|queue| &queue.calls)
+    }
+
     /// A call waits which is over at its deadline.
     pub(super) fn push(
         &mut self,

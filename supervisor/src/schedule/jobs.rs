@@ -1,0 +1,135 @@
+//! What a lane runs is a job: one call, or several of one function and caller that lie side by side along the dimension which
+//! the function says is its batch. Nothing waits for company: what waits in a queue when a lane is free for its first call goes
+//! together. Each call stays a call of its own, with its deadline and its one answer; a job that fails runs again call by call.
+
+use super::book::Need;
+use super::calls::{CallState, Entry};
+use super::scheduler::Scheduler;
+use super::types::{Action, Batch, Call, CallId};
+use crate::ids::WorkerId;
+use crate::limits::{MAX_JOB_CALLS, MAX_JOB_REGIONS, STAGING_BYTES};
+
+/// What a lane runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Job {
+    /// The call that was first in its queue: it names the job.
+    pub(super) first: CallId,
+    /// Calls behind it in its queue that run with it.
+    pub(super) others: Vec<CallId>,
+}
+
+impl Job {
+    /// A call by itself.
+    pub(super) fn of(first: CallId) -> Self {
+        Self { first, others: Vec::new() }
+    }
+
+    /// All its calls, in the order in which they lie side by side.
+    pub(super) fn calls(&self) -> impl Iterator<Item = CallId> {
+        std::iter::once(self.first).chain(self.others.iter().copied())
+    }
+}
+
+impl Batch {
+    /// Both together; none if that is more than a job may have.
+    fn with(self, other: Self) -> Option<Self> {
+        let both = Self {
+            items: self.items.checked_add(other.items)?,
+            most: self.most.min(other.most),
+            regions: self.regions + other.regions,
+            staged_bytes: self.staged_bytes + other.staged_bytes,
+        };
+        let fits =
+            both.items <= both.most && both.regions <= MAX_JOB_REGIONS && both.staged_bytes <= STAGING_BYTES;
+        fits.then_some(both)
+    }
+}
+
+impl<C: Call> Scheduler<C> {
+    /// The job that begins with a call that is first in its queue, with as many calls behind it as fit.
+    pub(super) fn job_of(&self, now_ns: u64, first: CallId) -> Job {
+        let mut job = Job::of(first);
+        let Some(entry) = self.calls.get(first) else { return job };
+        // A caller that is careful has one call at a time.
+        let is_careful = || self.penalties.is_careful(now_ns, entry.domain.caller);
+        let Some(mut batch) = entry.batch.filter(|_| may_have_company(entry) && !is_careful()) else {
+            return job;
+        };
+        let most_bytes = self.shape.lane_bytes.min(self.shape.memory_bytes / 2);
+        let mut bytes = entry.memory_bytes;
+        for id in self.slots.next_few(entry.queue, MAX_JOB_CALLS).skip_while(|id| *id != first).skip(1) {
+            let Some((other, part)) = self.calls.get(id).and_then(|other| Some((other, other.batch?))) else {
+                break;
+            };
+            bytes = bytes.saturating_add(other.memory_bytes);
+            let Some(both) = batch.with(part).filter(|_| bytes <= most_bytes && is_alike(entry, other))
+            else {
+                break;
+            };
+            batch = both;
+            job.others.push(id);
+        }
+        job
+    }
+
+    /// What a job needs of the device's memory in a worker.
+    pub(super) fn need_of_job(&self, worker: WorkerId, job: &Job) -> Option<Need> {
+        let mut need = self.need_of(worker, job.first)?;
+        for id in &job.others {
+            need.lane_bytes = need.lane_bytes.saturating_add(self.calls.get(*id)?.memory_bytes);
+        }
+        Some(need)
+    }
+
+    /// The calls beside one in the job of its lane.
+    pub fn others_in_job(&self, worker: WorkerId, id: CallId) -> Vec<(CallId, C)> {
+        let Some((_, lane)) = self.running_call(worker, id) else { return Vec::new() };
+        let others = self.workers[worker].job_in(lane).filter(|other| *other != id);
+        others.filter_map(|other| Some((other, self.calls.get(other)?.call.clone()))).collect()
+    }
+
+    /// A call that runs was given up by its client: its worker has to end it when the grace period is over, unless somebody still
+    /// wants another call of the same job.
+    pub(super) fn leave_soon(&mut self, now_ns: u64, id: CallId) {
+        let Some(entry) = self.calls.get(id) else { return };
+        let until_ns = now_ns.saturating_add(self.penalties.cancel_grace_ns()).min(entry.deadline_ns);
+        let is_wanted = |id| self.calls.get(id).is_some_and(|entry| !entry.detached);
+        if let CallState::Running { worker, lane, .. } = entry.state
+            && self.workers[worker].job_in(lane).any(is_wanted)
+        {
+            return;
+        }
+        self.calls.move_to(id, until_ns);
+    }
+
+    /// A job failed, or could not be handed over: this call of it runs again by itself. False if the call has to be answered: it
+    /// was given up, its deadline passed, or it was in no job.
+    pub(super) fn fell_apart(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        id: CallId,
+        actions: &mut Vec<Action<C>>,
+    ) -> bool {
+        let Some(entry) = self.calls.get_mut(id) else { return false };
+        let is_late =
+            entry.deadline_ns <= now_ns || matches!(entry.state, CallState::Running { overdue: true, .. });
+        if is_late || entry.detached || !may_have_company(entry) || entry.batch.take().is_none() {
+            return false;
+        }
+        self.begin_again(now_ns, worker, id, actions)
+    }
+}
+
+/// True if a call may run beside others in its lane: nothing is to be found out about it.
+fn may_have_company<C>(entry: &Entry<C>) -> bool {
+    !entry.wants_all_lanes() && !entry.probe
+}
+
+/// True if calls of one queue can run in one job.
+fn is_alike<C: Call>(first: &Entry<C>, other: &Entry<C>) -> bool {
+    first.domain == other.domain
+        && first.function == other.function
+        && may_have_company(other)
+        && first.call.is_like(&other.call)
+}

@@ -1,0 +1,122 @@
+//! Calls that run together in one lane.
+
+use super::*;
+use crate::schedule::Batch;
+
+/// One worker of one lane.
+fn bench() -> Bench {
+    Bench::of(Shape { memory_bytes: 1000, ..Shape::new(1, 1) })
+}
+
+impl Bench {
+    /// A call that brings so many items, of which a job may have five, with so much memory for each.
+    fn items(&mut self, call: u64, items: u64, item_bytes: u64) -> CallId {
+        let batch = Some(Batch { items, most: 5, regions: 1, staged_bytes: 8 });
+        let deadline_ns = self.now + 1000 * MS;
+        let spec = CallSpec { batch, deadline_ns, memory_bytes: items * item_bytes, ..TERMS };
+        self.scheduler.handle(self.now, Submit { call, spec, limits: LIMITS }, &mut self.actions).unwrap()
+    }
+
+    fn falls_apart(&mut self, worker: WorkerId, id: CallId) -> bool {
+        self.scheduler.handle(self.now, FellApart { worker, id }, &mut self.actions)
+    }
+}
+
+#[test]
+fn what_waits_when_a_lane_is_free_runs_together_up_to_the_most() {
+    let mut b = bench();
+    // Calls are alike if both are even or both are odd.
+    let first = b.items(2, 1, 0);
+    [4, 6, 8].into_iter().for_each(|call| _ = b.items(call, 2, 0));
+    let odd = b.items(9, 1, 0);
+    b.items(11, 1, 0);
+    b.expect("2 on 0.0");
+    b.finish(W0, first);
+    b.expect("4+6 on 0.0");
+    let ids = b.running();
+    b.finish(W0, ids[0]);
+    b.expect_all("");
+    b.finish(W0, ids[1]);
+    b.expect("8 on 0.0");
+    let ids = b.running();
+    b.finish(W0, ids[0]);
+    b.expect("9+11 on 0.0");
+    assert_eq!(b.running()[0], odd);
+}
+
+#[test]
+fn a_job_has_the_memory_of_all_its_calls_or_fewer_calls() {
+    for (memory_bytes, job) in [(1000, "4+6+8+10 on 0.0"), (620, "4+6+8 on 0.0"), (300, "4 on 0.0")] {
+        let mut b = Bench::of(Shape { memory_bytes, ..Shape::new(1, 1) });
+        let first = b.items(2, 1, 100);
+        [4, 6, 8, 10].into_iter().for_each(|call| _ = b.items(call, 1, 100));
+        b.expect("2 on 0.0");
+        b.finish(W0, first);
+        b.expect(job);
+        let wanted = 100 * b.running().len() as u64;
+        assert!(b.scheduler.memory().lease_bytes >= wanted, "{job}");
+    }
+}
+
+#[test]
+fn calls_of_a_job_that_failed_run_again_each_by_itself() {
+    let mut b = bench();
+    let first = b.items(2, 1, 0);
+    [4, 6, 8].into_iter().for_each(|call| _ = b.items(call, 1, 0));
+    b.expect("2 on 0.0");
+    b.finish(W0, first);
+    b.expect("4+6+8 on 0.0");
+    let [one, given_up, other] = b.running()[..] else { panic!() };
+    assert_eq!(b.scheduler.handle(b.now, Cancel { id: given_up }, &mut b.actions), None);
+    assert!(b.falls_apart(W0, one) && !b.falls_apart(W0, given_up) && b.falls_apart(W0, other));
+    b.expect_all("");
+    b.finish(W0, given_up);
+    b.expect("4 on 0.0");
+    assert!(!b.falls_apart(W0, one), "it was by itself");
+    b.finish(W0, one);
+    b.expect("8 on 0.0");
+}
+
+#[test]
+fn a_call_of_a_job_that_is_given_up_changes_nothing_for_the_others() {
+    let policy =
+        Policy { quarantine_after: 0, fault_budget: 0, cancel_grace_ns: 100 * MS, ..Policy::default() };
+    let mut b = Bench::under(Shape::new(1, 1), policy);
+    let first = b.items(2, 1, 0);
+    [4, 6].into_iter().for_each(|call| _ = b.items(call, 1, 0));
+    b.finish(W0, first);
+    b.expect("2 on 0.0, 4+6 on 0.0");
+    let [one, other] = b.running()[..] else { panic!() };
+    b.scheduler.handle(b.now, Cancel { id: one }, &mut b.actions);
+    b.now += 500 * MS;
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    b.expect_all("");
+    // Nobody wants it any more.
+    b.scheduler.handle(b.now, Cancel { id: other }, &mut b.actions);
+    for _ in 0..2 {
+        b.now += 200 * MS;
+        b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    }
+    b.expect_all("kill 0");
+}
+
+#[test]
+fn the_time_of_a_job_is_charged_once() {
+    let mut b = bench();
+    let charged = |b: &Bench| b.scheduler.device_time_of(ALICE.caller);
+    let first = b.items(2, 1, 0);
+    [4, 6].into_iter().for_each(|call| _ = b.items(call, 1, 0));
+    b.finish(W0, first);
+    b.expect("2 on 0.0, 4+6 on 0.0");
+    b.now += 10 * MS;
+    for id in b.running() {
+        b.finish(W0, id);
+    }
+    assert_eq!(charged(&b), 10 * MS);
+    let first = b.items(8, 1, 0);
+    [10, 12].into_iter().for_each(|call| _ = b.items(call, 1, 0));
+    b.finish(W0, first);
+    b.now += 10 * MS;
+    assert!(b.dies(W0).is_empty());
+    assert_eq!(charged(&b), 20 * MS, "also where their process ended");
+}
