@@ -142,6 +142,7 @@ fn examine(
         description,
         opened,
         kernels: kernels(package.blueprint()),
+        batch: batch(package.blueprint()),
         missing: Missing::of(&package),
         warnings: package.warnings(),
     })
@@ -154,6 +155,8 @@ struct Findings {
     description: Description,
     opened: Vec<Opened>,
     kernels: Vec<(String, Vec<String>)>,
+    /// Along which dimension calls may run side by side, and how many items at once.
+    batch: Option<(String, u64)>,
     missing: Missing,
     /// What is declared and nothing uses.
     warnings: Option<Mistakes>,
@@ -221,6 +224,11 @@ fn open_modules(package: &Package) -> Result<Vec<Opened>> {
     package.refuse(misfits)?;
     opened.sort_by(|one, other| (&one.module, &one.path).cmp(&(&other.module, &other.path)));
     Ok(opened)
+}
+
+fn batch(blueprint: &Blueprint) -> Option<(String, u64)> {
+    let batch = blueprint.batch()?;
+    Some((blueprint.free_dimensions()[batch.free].to_string(), batch.most))
 }
 
 /// What each kernel is launched with; one that is launched with different kinds of arguments is there for each.
@@ -310,7 +318,7 @@ impl Findings {
     }
 
     fn to_json(&self) -> Value {
-        let Self { unknown, description, opened, kernels, missing, warnings } = self;
+        let Self { unknown, description, opened, kernels, batch, missing, warnings } = self;
         let kernels = kernels.iter().map(|(name, params)| json!({"name": name, "arguments": params}));
         let opened = opened.iter().map(|file| {
             json!({
@@ -332,6 +340,7 @@ impl Findings {
             "unshared_pool_bytes": description.unshared_pool_bytes,
             "weight_bytes": description.weight_bytes,
             "launches": description.launches,
+            "batch": batch.as_ref().map(|(dimension, most)| json!({"dimension": dimension, "most": most})),
             "kernels": kernels.collect::<Vec<_>>(),
             "modules": opened.collect::<Vec<_>>(),
             "missing_modules": modules.collect::<Vec<_>>(),
@@ -340,7 +349,7 @@ impl Findings {
     }
 
     fn print(&self, config: &Path, out: &mut dyn Write) -> Result<()> {
-        let Self { unknown, description, opened, kernels, missing, .. } = self;
+        let Self { unknown, description, opened, kernels, batch, missing, .. } = self;
         writeln!(out, "{}: a valid function\n", config.display())?;
         let mut table = Table::new(&[
             ("BUFFER", Align::Left),
@@ -357,6 +366,9 @@ impl Findings {
             writeln!(out, "weights: {}", size(&description.weight_bytes))?;
         }
         writeln!(out, "launches: {}", description.launches)?;
+        if let Some((dimension, most)) = batch {
+            writeln!(out, "batch: calls run side by side along {dimension}, up to {most} of it")?;
+        }
         if !unknown.is_empty() {
             let names = unknown.join(", ");
             writeln!(

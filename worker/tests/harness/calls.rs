@@ -21,6 +21,8 @@ pub struct Call<'a> {
     pub memory_bytes: Option<u64>,
     /// A suspect.
     pub alone: bool,
+    /// How many calls it is, side by side.
+    pub calls: u32,
 }
 
 impl<'a> Call<'a> {
@@ -50,6 +52,7 @@ impl<'a> Call<'a> {
             lane: 0,
             memory_bytes: None,
             alone: false,
+            calls: 1,
         }
     }
 
@@ -67,7 +70,7 @@ impl<'a> Call<'a> {
             lane: LaneId::new(self.lane),
             descriptors: self.descriptors.len() as u32,
             flags: if self.alone { Invoke::ALONE } else { 0 },
-            calls: 1,
+            calls: self.calls,
             items: &self.items,
             outputs: &self.outputs,
             scalars: &scalars,

@@ -164,6 +164,7 @@ macro_rules! conformance {
             use super::*;
             suite::conformance!(@tests $attributes $device,
                 regions: library_kernels_compute, inputs_of_many_items_arrive_in_one_piece,
+                    calls_that_run_together_get_their_own_parts,
                     an_input_that_no_step_names_is_not_brought,
                     an_output_that_nobody_wants_is_copied_nowhere, descriptors_are_read_at_their_offset, a_short_descriptor_is_refused,
                     staging_is_cleared_and_the_rest_of_the_arena_untouched,

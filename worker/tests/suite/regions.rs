@@ -57,6 +57,52 @@ pub fn inputs_of_many_items_arrive_in_one_piece<T: UnderTest>() {
     worker.end().unwrap();
 }
 
+/// A worker whose function 1 copies rows of eight bytes, which calls may bring together; function 2 is the same of one call.
+fn copying_rows<T: UnderTest>() -> Worker {
+    let (n, bytes) = (r#"{"Free": "n"}"#, r#"{"Product": [{"Free": "n"}, 8]}"#);
+    let step = launch("copy", &[ptr("in"), ptr("out"), format!(r#"{{"I64": {bytes}}}"#)].join(","));
+    let rows = format!(r#"{{"dtype": "u8", "shape": [{n}, 8]}}"#);
+    let json = |batch: &str| {
+        format!(
+            r#"{{"module_path": "probes", "kernels": ["copy"], "blueprint": {{"inputs": ["in"], "buffers": {{"out": {bytes}}},
+                "outputs": ["out"], "types": {{"in": {rows}, "out": {rows}}}, {batch} "control_flow": [{step}]}}}}"#
+        )
+    };
+    let mut worker = T::worker();
+    worker.install(1, &json(r#""batch": {"dimension": "n", "most": 9},"#), T::probes(), &[]);
+    worker.install(2, &json(""), T::probes(), &[]);
+    worker
+}
+
+pub fn calls_that_run_together_get_their_own_parts<T: UnderTest>() {
+    let mut worker = copying_rows::<T>();
+    let rows: Vec<u8> = (0..32).collect();
+    // One row, two that nobody wants, one.
+    let apart = |worker: &Worker, function, bytes: [u64; 3]| {
+        let mut call = worker.arena_call(function, &[&rows], &[]);
+        (call.calls, call.scalars) = (3, vec![4]);
+        let [first, second, third] = bytes;
+        call.outputs = vec![
+            target(ARENA, OUTPUTS_AT + 100, first),
+            target(DISCARD.get(), 0, second),
+            target(ARENA, OUTPUTS_AT, third),
+        ];
+        call
+    };
+    let call = apart(&worker, 1, [8, 16, 8]);
+    worker.invoke(&call).unwrap();
+    assert_eq!(worker.read_arena(OUTPUTS_AT, 9), [&rows[24..], &[UNTOUCHED]].concat());
+    assert_eq!(worker.read_arena(OUTPUTS_AT + 99, 10), [&[UNTOUCHED], &rows[..8], &[UNTOUCHED]].concat());
+    // Parts that are less or more than all, and calls of a function that has no batch: nobody gets anything.
+    for (function, bytes) in [(1, [8, 8, 8]), (1, [8, 16, 16]), (1, [8, u64::MAX, 8]), (2, [8, 16, 8])] {
+        let call = apart(&worker, function, bytes);
+        let fault = worker.invoke(&call).unwrap_err();
+        assert_eq!(fault.code, FaultCode::BadInvoke, "{fault}");
+        assert_eq!(worker.read_arena(OUTPUTS_AT, 8), [0; 8]);
+    }
+    worker.end().unwrap();
+}
+
 /// A kernel reads on behind `a`, where `n` has its place in the pool.
 pub fn an_input_that_no_step_names_is_not_brought<T: UnderTest>() {
     const BEHIND: usize = 256;
