@@ -109,10 +109,12 @@ impl<K: Ord + Copy> FairLine<K> {
         self.change(caller, |state| std::mem::take(&mut state.items)).into_iter()
     }
 
-    /// A caller has the device: all others begin at its tag, if they come now.
+    /// A caller has the device: all others begin at its tag, if they come now; or at the tag of who waits with a smaller one, and
+    /// is to find what it is owed when its turn comes.
     pub(super) fn serve(&mut self, caller: TenantId) {
         if let Some(tag_ns) = self.callers.get(&caller).map(|state| state.tag_ns) {
-            self.set_clock(tag_ns);
+            let first_ns = self.ready.first().map_or(tag_ns, |(first_ns, ..)| *first_ns);
+            self.set_clock(tag_ns.min(first_ns));
         }
     }
 

@@ -18,7 +18,10 @@ impl<C: Call> Scheduler<C> {
             let slot = &self.workers[worker];
             let waits = slot.served().is_some_and(|domain| self.slots.waits_for_memory(domain));
             match !waits && self.slots.overstays(slot, self.view(), &self.residency) {
-                true => self.hand_on(now_ns, worker, actions),
+                true => {
+                    let caller = self.hand_on(now_ns, worker, actions);
+                    self.feed_callers(now_ns, caller, actions);
+                }
                 false => self.make_room(now_ns, actions),
             }
         }
@@ -105,12 +108,24 @@ impl<C: Call> Scheduler<C> {
             }
             self.bring(worker, actions);
         }
-        loop {
-            let view = View::new(&self.workers, &self.exclusive);
-            let found = self.slots.next_to_go(now_ns, &mut search, view, &self.residency);
-            let Some(worker) = found else { return };
-            self.hand_on(now_ns, worker, actions);
+        // Their calls may look for workers, too: not before the search is over.
+        let mut callers = Vec::new();
+        while let view = View::new(&self.workers, &self.exclusive)
+            && let Some(worker) = self.slots.next_to_go(now_ns, &mut search, view, &self.residency)
+        {
+            callers.extend(self.hand_on(now_ns, worker, actions));
         }
+        self.feed_callers(now_ns, callers, actions);
+    }
+
+    /// Callers have less of the device's memory: what those with a limit may start now, starts.
+    pub(super) fn feed_callers(
+        &mut self,
+        now_ns: u64,
+        callers: impl IntoIterator<Item = TenantId>,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        callers.into_iter().for_each(|caller| self.feed_limited(now_ns, caller, actions));
     }
 
     /// Another process may start, or be taken from a domain, since one is there.

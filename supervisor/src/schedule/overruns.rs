@@ -14,7 +14,7 @@
 
 use super::scheduler::Scheduler;
 use super::turns::Turns;
-use super::types::{Action, Call, CallId, KillReason, Verdict};
+use super::types::{Action, Call, CallId};
 use crate::ids::WorkerId;
 use crate::limits::OVERRUN_CHECK_NS;
 
@@ -49,7 +49,7 @@ impl<C: Call> Scheduler<C> {
             let limit_ns = self.slots.share_of(tenant).overrun_ns.unwrap_or(self.overrun_ns);
             if limit_ns != 0 && ran_ns >= limit_ns {
                 self.turns.iter_mut().for_each(|turns| turns.fine(tenant, ran_ns));
-                self.kill_overrun(now_ns, worker, id, actions);
+                self.kill_for(now_ns, worker, id, true, actions);
             }
         }
         self.turns.iter_mut().for_each(|turns| turns.set_long_calls(now_ns, long_calls));
@@ -62,18 +62,5 @@ impl<C: Call> Scheduler<C> {
             Some((clock_ns.saturating_sub(entry.started_clock_ns.max(granted_clock_ns)), id))
         };
         self.workers[worker].calls().filter_map(ran_ns).max()
-    }
-
-    fn kill_overrun(&mut self, now_ns: u64, worker: WorkerId, id: CallId, actions: &mut Vec<Action<C>>) {
-        let is_alone = self.workers[worker].calls().len() == 1;
-        let Some(entry) = self.calls.get_mut(id) else { return };
-        let blamed = is_alone && !entry.detached;
-        (entry.overran, entry.paid) = (is_alone, true);
-        let probe = blamed && std::mem::take(&mut entry.probe);
-        let (used, domain, call) = (entry.used(), entry.domain, entry.call.clone());
-        self.kill(now_ns, worker, KillReason::Overran(call), actions);
-        if blamed && let Some(refusal) = self.penalties.judge(now_ns, used, Verdict::Fault, probe) {
-            self.refuse(now_ns, domain, used, refusal, actions);
-        }
     }
 }

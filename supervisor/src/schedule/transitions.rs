@@ -45,7 +45,7 @@ impl<C: Call> Scheduler<C> {
             CallState::Running { worker, overdue: true, .. } => {
                 let could_act = |turns: &Turns| turns.could_act(now_ns, worker, DEADLINE_GRACE_NS);
                 match self.turns.as_ref().is_none_or(could_act) {
-                    true => self.kill_overdue(now_ns, worker, id, actions),
+                    true => self.kill_for(now_ns, worker, id, false, actions),
                     false => self.calls.postpone(id, DEADLINE_GRACE_NS),
                 }
             }
@@ -238,8 +238,14 @@ impl<C: Call> Scheduler<C> {
         actions.push(Action::Bring { worker });
     }
 
-    /// An idle worker is made ready for another domain: it gives way to a fresh process, or is scrubbed.
-    pub(super) fn hand_on(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+    /// An idle worker is made ready for another domain: it gives way to a fresh process, or is scrubbed. What it has counts for the
+    /// returned caller no more, whose calls may start by that: [`Scheduler::feed_limited`] must follow.
+    pub(super) fn hand_on(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        actions: &mut Vec<Action<C>>,
+    ) -> Option<TenantId> {
         let served = self.workers[worker].served();
         self.unbind(worker, WhyGone::SlotWanted);
         let scrubs = self.shape.scrubs && !self.workers[worker].tainted;
@@ -251,8 +257,7 @@ impl<C: Call> Scheduler<C> {
             self.residency.replaces(now_ns);
         }
         self.tell(worker, if scrubs { Command::Scrub } else { Command::Leave }, actions);
-        // What it has counts for its caller no more.
-        served.iter().for_each(|domain| self.feed_limited(now_ns, domain.caller, actions));
+        served.map(|domain| domain.caller)
     }
 
     /// A worker takes no more calls until a fresh process is in its slot.
@@ -271,24 +276,27 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
-    /// A worker is killed for a call. The call failed if it was alone: what it waited for may have been a
+    /// A worker is killed for a call that is overdue, or `overran`. The call failed if it was alone: what it waited for may have been a
     /// neighbour. How long a call would have taken that was given up is not known.
-    pub(super) fn kill_overdue(
+    pub(super) fn kill_for(
         &mut self,
         now_ns: u64,
         worker: WorkerId,
         id: CallId,
+        overran: bool,
         actions: &mut Vec<Action<C>>,
     ) {
         let is_alone = self.workers[worker].calls().len() == 1;
         // Its process is killed for it already, where it kept others waiting.
         let Some(entry) = self.calls.get_mut(id).filter(|entry| !entry.overran) else { return };
+        entry.overran = overran && is_alone;
         let blamed = is_alone && !entry.detached;
         entry.paid = true;
         let probe = blamed && std::mem::take(&mut entry.probe);
         let (used, domain, call) = (entry.used(), entry.domain, entry.call.clone());
         let is_shared = self.workers[worker].is_shared();
-        self.kill(now_ns, worker, KillReason::Overdue(call), actions);
+        let why = if overran { KillReason::Overran(call) } else { KillReason::Overdue(call) };
+        self.kill(now_ns, worker, why, actions);
         if is_shared && is_alone {
             // The process was everybody's, and this call alone took it from them.
             self.draw(now_ns, domain.caller, actions);
@@ -444,7 +452,8 @@ impl<C: Call> Scheduler<C> {
                 Some(empty) => self.bring(empty, actions),
                 None => {
                     let worker = self.worth_least(now_ns, |id, _| self.may_leave(id));
-                    worker.into_iter().for_each(|worker| self.hand_on(now_ns, worker, actions));
+                    let caller = worker.and_then(|worker| self.hand_on(now_ns, worker, actions));
+                    self.feed_callers(now_ns, caller, actions);
                 }
             }
         }

@@ -370,18 +370,18 @@ impl Gathered<'_> {
 
     /// Takes an output's target; an output that the request does not ask for is dropped.
     fn output(&mut self, output: Option<&v1::Output>, bytes: u64) -> Result<(), ValueError> {
-        let (arena, offset, room) = match output {
-            None => (DISCARD.get(), 0, bytes),
-            Some(v1::Output { region: None, .. }) => (STAGING_ARENA.get(), self.stage(bytes)?, bytes),
+        let (arena, offset) = match output {
+            None => (DISCARD.get(), 0),
+            Some(v1::Output { region: None, .. }) => (STAGING_ARENA.get(), self.stage(bytes)?),
             Some(v1::Output { region: Some(region), .. }) => {
                 self.arena(region)?;
                 if region.bytes < bytes {
                     return Err(ValueError::RegionTooSmall { bytes, region: region.bytes });
                 }
-                (region.arena, region.offset, bytes)
+                (region.arena, region.offset)
             }
         };
-        self.outputs.push(Target { arena: arena.into(), offset: offset.into(), bytes: room.into() });
+        self.outputs.push(Target { arena: arena.into(), offset: offset.into(), bytes: bytes.into() });
         Ok(())
     }
 
