@@ -77,6 +77,27 @@ fn who_wants_a_process_of_its_own_has_one() {
 }
 
 #[test]
+fn a_function_may_want_a_process_of_its_own() {
+    let supervisor = shared(&[("alice", ""), ("bob", "")]);
+    let (mut alice, mut bob) = (copying(&supervisor, "alice"), copying(&supervisor, "bob"));
+    let work = Function { steps: &[launch("work", &[])], ..Function::default() };
+    for (name, isolation) in [("apart", "process"), ("beside", "auto")] {
+        let config = work.json().replacen('{', &format!("{{\"isolation\": \"{isolation}\", "), 1);
+        let variant = kit::wasm(&mut alice, kit::probes());
+        let function = kit::parts(&mut alice, name, &config, kit::module_of("probes", vec![variant]));
+        alice.add_function(function.unwrap()).unwrap();
+    }
+    for nth in 1..=3 {
+        alice.invoke(&Invocation::new("apart")).unwrap();
+        kit::works(&mut bob);
+        assert_eq!(completed(&supervisor), (nth, nth));
+    }
+    alice.invoke(&Invocation::new("beside")).unwrap();
+    kit::works(&mut alice);
+    assert_eq!(completed(&supervisor), (5, 3));
+}
+
+#[test]
 fn a_call_that_takes_long_moves_to_a_process_of_its_own_and_ends_there() {
     let supervisor = shared(&[("alice", ""), ("bob", "")]);
     let (mut alice, mut bob) = (copying(&supervisor, "alice"), copying(&supervisor, "bob"));
