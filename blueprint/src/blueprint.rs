@@ -9,7 +9,7 @@ use crate::arrays::{Declared, Dimension};
 use crate::error::{Error, Path};
 use crate::limits;
 use crate::size::{SizeId, SizeTable};
-use crate::types::{BoxFill, DType, ParamKind, Swizzle, heap_bytes};
+use crate::types::{BoxFill, DType, Isolation, ParamKind, Swizzle, heap_bytes};
 
 /// An index into [`Blueprint::buffers`]. Inputs come first, in their order, then weights, then
 /// buffers in the order of the document.
@@ -122,6 +122,7 @@ pub struct Blueprint {
     pub(crate) modules: Vec<Module>,
     pub(crate) kernels: Vec<Kernel>,
     pub(crate) weight_files: Vec<WeightFile>,
+    pub(crate) isolation: Isolation,
     pub(crate) buffers: Vec<Buffer>,
     pub(crate) inputs: Vec<BufferId>,
     pub(crate) weights: Vec<BufferId>,
@@ -181,6 +182,11 @@ impl Blueprint {
     /// The files of weights, where the function names some.
     pub fn weight_files(&self) -> &[WeightFile] {
         &self.weight_files
+    }
+
+    /// Whether calls may run in a worker that tenants share.
+    pub fn isolation(&self) -> Isolation {
+        self.isolation
     }
 
     /// The distinct words that a plan depends on.

@@ -13,7 +13,7 @@ use crate::cursor::Kind;
 use crate::error::Path;
 use crate::limits::{BUFFERS, INPUTS, KERNELS, OUTPUTS, PARAMS};
 use crate::read::{Json, List, Map, Read, object, one_of};
-use crate::types::{BoxFill, DType, Swizzle};
+use crate::types::{BoxFill, DType, Isolation, Swizzle};
 
 object! {
     /// A function: modules, kernels and the blueprint that runs them. Has either `module_path` or
@@ -29,6 +29,8 @@ object! {
         part "kernels" kernels: List<NameOr<Kernel>, KERNELS>,
         /// Files of the weights, by name.
         may "weight_files" weight_files: Map<String>,
+        /// Whether calls may run in a worker that tenants share; `auto` by default.
+        may "isolation" isolation: Isolation,
         /// Buffers and control flow.
         part "blueprint" blueprint: Blueprint,
     }
@@ -418,6 +420,12 @@ impl Read for Swizzle {
         let all =
             [("none", Self::None), ("32B", Self::Bytes32), ("64B", Self::Bytes64), ("128B", Self::Bytes128)];
         json.choice(place, "swizzle", all.into_iter())
+    }
+}
+
+impl Read for Isolation {
+    fn read(json: &mut Json<'_>, place: &Path<'_>) -> Option<Self> {
+        json.choice(place, "isolation", [("auto", Self::Auto), ("process", Self::Process)].into_iter())
     }
 }
 

@@ -91,4 +91,4 @@ pub use plan::{
 };
 pub use planner::Sizes;
 pub use resolve::parse;
-pub use types::{BoxFill, DType, ParamKind, Swizzle};
+pub use types::{BoxFill, DType, Isolation, ParamKind, Swizzle};

@@ -112,6 +112,18 @@ impl Swizzle {
     }
 }
 
+/// What is said of workers that tenants share.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// Calls may run there, if device, owner and caller let them.
+    #[default]
+    Auto,
+    /// No call runs there.
+    Process,
+}
+
 /// What is read where a box lies beyond its array.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

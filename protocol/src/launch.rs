@@ -66,6 +66,8 @@ pub struct Arguments {
     pub uid: Option<u32>,
     /// True if the supervisor adopts a successor that the process leaves behind.
     pub adopted: bool,
+    /// True if calls end in the middle of a kernel when their time is over, where that takes machine code of its own.
+    pub interruptible: bool,
     /// Layers of the sandbox that are not tried.
     pub without: Layers,
 }
@@ -73,11 +75,12 @@ pub struct Arguments {
 impl Arguments {
     /// What to say where arguments do not read.
     pub const USAGE: &str = "usage: pappus-worker serve|compile|survey --device=KIND --lanes=N [--numa-node=N] \
-        [--uid=N] [--adopted] [--without=LAYER]... (started by pappus-supervisor)";
+        [--uid=N] [--adopted] [--interruptible] [--without=LAYER]... (started by pappus-supervisor)";
 
     /// A process of this role with one lane, no user of its own and nothing left off.
     pub fn new(role: Role, kind: Kind) -> Self {
-        Self { role, kind, lanes: 1, numa_node: None, uid: None, adopted: false, without: Layers::default() }
+        let (numa_node, uid, without) = (None, None, Layers::default());
+        Self { role, kind, lanes: 1, numa_node, uid, adopted: false, interruptible: false, without }
     }
 
     /// As given to the process.
@@ -90,6 +93,7 @@ impl Arguments {
         encoded.extend(self.numa_node.map(|node| format!("--numa-node={node}")));
         encoded.extend(self.uid.map(|uid| format!("--uid={uid}")));
         encoded.extend(self.adopted.then(|| "--adopted".to_owned()));
+        encoded.extend(self.interruptible.then(|| "--interruptible".to_owned()));
         encoded.extend(self.without.iter().map(|layer| format!("--without={}", layer.name())));
         encoded
     }
@@ -103,8 +107,13 @@ impl Arguments {
         let mut kind = None;
         let mut parsed = Self::new(role, Kind::Cpu);
         while let Some(argument) = arguments.next() {
-            if argument == "--adopted" {
-                parsed.adopted = true;
+            let switch = match argument {
+                "--adopted" => Some(&mut parsed.adopted),
+                "--interruptible" => Some(&mut parsed.interruptible),
+                _ => None,
+            };
+            if let Some(switch) = switch {
+                *switch = true;
                 continue;
             }
             // `--flag=value` and `--flag value` are the same.
@@ -146,6 +155,7 @@ mod tests {
                 numa_node: Some(1),
                 uid: Some(65_532),
                 adopted: true,
+                interruptible: true,
                 without: [Layer::PidNs].into_iter().collect(),
                 ..plain.clone()
             };

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use pappus_blueprint::Isolation;
 use pappus_protocol::Fault;
 use pappus_protocol::from_worker::Done;
 use pappus_protocol::now_ns;
@@ -122,11 +123,13 @@ pub struct Call {
 }
 
 impl Call {
-    /// True if neither the call's caller nor the owner of its function wants it in a process of its own. A checked call always is: it
-    /// says where it left its memory.
+    /// True if neither the call's function, nor its owner, nor the caller wants the call in a process of its own. A checked call always
+    /// is: it says where it left its memory.
     pub fn may_share(&self) -> bool {
         let apart = |account: &Account| account.share().own_processes;
-        !self.function.blueprint.is_checked()
+        let blueprint = &self.function.blueprint;
+        !blueprint.is_checked()
+            && blueprint.isolation() == Isolation::Auto
             && !apart(self.reply.account())
             && !apart(&self.function.account)
     }

@@ -158,6 +158,9 @@ pub const MAX_POLL_US: u64 = 1_000_000;
 pub const MAX_FAILURES: u32 = 1_000_000;
 /// How long after its deadline a call may still answer by itself before its worker is killed.
 pub const DEADLINE_GRACE_NS: u64 = 10_000_000;
+/// The same for a worker that tenants share: it ends calls by itself, and a host that has it wait for a processor is no reason to take
+/// it from all of them.
+pub const SHARED_GRACE_NS: u64 = 50_000_000;
 /// How long the outputs of a call whose process is gone may take to be cleared, also after its deadline.
 pub const CLEAR_NS: u64 = 2_000_000_000;
 /// How often a call may be started in all: its process may end under it.

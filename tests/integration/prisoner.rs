@@ -125,8 +125,7 @@ fn started(kind: Kind, off: Off) -> (Started, Layers) {
         static LAUNCHER: &'static Launcher =
             Box::leak(Box::new(Launcher::new(prisoner(), Confinement::decide(SandboxSettings::default())).unwrap()));
     }
-    let target =
-        DeviceTarget { kind, uuid: String::new(), lanes: off as u32, numa_node: None, memory_bytes: 0 };
+    let target = DeviceTarget { lanes: off as u32, ..DeviceTarget::any(kind) };
     let mut started = LAUNCHER.with(|launcher| launcher.start(Role::Compile, &target, None)).unwrap();
     let layers = heard(&mut started, |message| match message {
         FromWorker::Hello(hello) => hello.layers,

@@ -1,6 +1,8 @@
 //! Workers that all domains share (`isolation=auto`): strangers' calls run in one process, long ones move out of it, and nobody
 //! notices what another one does there.
 
+use std::time::Duration;
+
 use pappus_client::{Client, Code, Invocation};
 use rustix::process::Signal;
 use serde_json::json;
@@ -77,6 +79,27 @@ fn who_wants_a_process_of_its_own_has_one() {
 }
 
 #[test]
+fn a_function_may_want_a_process_of_its_own() {
+    let supervisor = shared(&[("alice", ""), ("bob", "")]);
+    let (mut alice, mut bob) = (copying(&supervisor, "alice"), copying(&supervisor, "bob"));
+    let work = Function { steps: &[launch("work", &[])], ..Function::default() };
+    for (name, isolation) in [("apart", "process"), ("beside", "auto")] {
+        let config = work.json().replacen('{', &format!("{{\"isolation\": \"{isolation}\", "), 1);
+        let variant = kit::wasm(&mut alice, kit::probes());
+        let function = kit::parts(&mut alice, name, &config, kit::module_of("probes", vec![variant]));
+        alice.add_function(function.unwrap()).unwrap();
+    }
+    for nth in 1..=3 {
+        alice.invoke(&Invocation::new("apart")).unwrap();
+        kit::works(&mut bob);
+        assert_eq!(completed(&supervisor), (nth, nth));
+    }
+    alice.invoke(&Invocation::new("beside")).unwrap();
+    kit::works(&mut alice);
+    assert_eq!(completed(&supervisor), (5, 3));
+}
+
+#[test]
 fn a_call_that_takes_long_moves_to_a_process_of_its_own_and_ends_there() {
     let supervisor = shared(&[("alice", ""), ("bob", "")]);
     let (mut alice, mut bob) = (copying(&supervisor, "alice"), copying(&supervisor, "bob"));
@@ -90,7 +113,7 @@ fn a_call_that_takes_long_moves_to_a_process_of_its_own_and_ends_there() {
     };
     long.add(&mut alice, "long");
     let before = all_pids(&supervisor);
-    let deadline = std::time::Duration::from_secs(3);
+    let deadline = Duration::from_secs(3);
     let spins: Vec<u64> =
         (0..2).map(|_| alice.send_invocation(&Invocation::new("long").deadline(deadline)).unwrap()).collect();
     let moved = |supervisor: &Supervisor| {
@@ -204,5 +227,103 @@ fn what_cannot_be_shared_is_said_where_it_is_set() {
             &["--device".to_owned(), device.to_owned()],
         ));
         assert!(ran.stderr.contains(words), "{device}: {}", ran.stderr);
+    }
+}
+
+/// A call of a function that was never called before: one block, which never ends.
+fn endless(client: &mut Client, name: &str, deadline: Duration) -> Invocation {
+    kit::add_kernel(client, name, "spin", &[]);
+    Invocation::new(name).deadline(deadline)
+}
+
+#[test]
+fn a_block_that_never_ends_costs_nobody_else_a_process_again_and_again() {
+    let supervisor = shared(&[("alice", ""), ("bob", "")]);
+    let (mut alice, mut bob) = (copying(&supervisor, "alice"), copying(&supervisor, "bob"));
+    let before = all_pids(&supervisor);
+    for round in 0..4 {
+        // Two last longer than a call may in a shared worker and end elsewhere; the others' deadlines come before.
+        let long = endless(&mut alice, &format!("long{round}"), Duration::from_millis(300));
+        let short = endless(&mut alice, &format!("short{round}"), Duration::from_millis(20));
+        let sent = [&long, &short, &long, &short].map(|call| alice.send_invocation(call).unwrap());
+        for _ in 0..20 {
+            kit::works(&mut bob);
+        }
+        for id in sent {
+            kit::fails(&mut alice, id, Code::DeadlineExceeded);
+        }
+    }
+    assert_eq!((completed(&supervisor), pids(&supervisor)), ((80, 0), before));
+    let lost = |worker: &pappus_client::v1::WorkerStatus| worker.shared && worker.restarts > 0;
+    assert!(!supervisor.device().workers.iter().any(lost), "nobody's call ran again");
+}
+
+#[test]
+fn a_call_that_never_ends_and_is_given_up_costs_no_process_either() {
+    let supervisor = shared(&[("alice", ""), ("bob", "")]);
+    let (mut alice, mut bob) = (copying(&supervisor, "alice"), copying(&supervisor, "bob"));
+    let before = all_pids(&supervisor);
+    for round in 0..8 {
+        let call = endless(&mut alice, &format!("endless{round}"), Duration::from_secs(60));
+        let id = alice.send_invocation(&call).unwrap();
+        until("it runs", || supervisor.device().workers.iter().any(|worker| worker.busy_lanes == 1));
+        alice.cancel(id).unwrap();
+        kit::fails(&mut alice, id, Code::Cancelled);
+        kit::works(&mut bob);
+    }
+    until("all are over", || supervisor.device().workers.iter().all(|worker| worker.busy_lanes == 0));
+    assert_eq!(pids(&supervisor), before);
+}
+
+/// The control: where nothing is shared, kernels run to their end, and what never ends takes its worker along.
+#[test]
+fn without_sharing_a_block_that_never_ends_costs_its_worker() {
+    let supervisor = Supervisor::configured(
+        &config(&[("alice", "")]),
+        &["--device", "cpu:workers=1,memory=16MiB,isolation=process"],
+    );
+    let mut alice = copying(&supervisor, "alice");
+    kit::works(&mut alice);
+    let before = supervisor.worker_pids();
+    let call = endless(&mut alice, "endless", Duration::from_millis(20));
+    kit::refused(alice.invoke(&call), Code::DeadlineExceeded, "");
+    kit::works(&mut alice);
+    assert_ne!(supervisor.worker_pids(), before);
+}
+
+#[test]
+fn a_checked_call_that_never_ends_is_over_at_its_deadline() {
+    let supervisor = shared(&[("alice", ""), ("bob", "")]);
+    let (mut alice, mut bob) = (copying(&supervisor, "alice"), copying(&supervisor, "bob"));
+    let before = all_pids(&supervisor);
+    let call = endless(&mut alice, "endless", Duration::from_millis(200));
+    let id = alice.send_invocation(&call.checked()).unwrap();
+    (0..20).for_each(|_| kit::works(&mut bob));
+    kit::fails(&mut alice, id, Code::DeadlineExceeded);
+    assert_eq!((completed(&supervisor), pids(&supervisor)), ((20, 0), before));
+}
+
+#[test]
+fn stored_code_that_cannot_be_interrupted_is_made_again_for_shared_workers_and_the_other_way_round() {
+    let tenants = config(&[("alice", "")]);
+    let written = |device: &str| format!("device = [\"{device}\"]\n{tenants}");
+    let mut supervisor = Supervisor::from_file(&written("cpu:workers=2,memory=16MiB"));
+    let mut alice = copying(&supervisor, "alice");
+    kit::add_spin(&mut alice);
+    kit::works(&mut alice);
+    for (device, is_shared) in [(DEVICE, true), ("cpu:workers=2,memory=16MiB", false), (DEVICE, true)] {
+        supervisor.kill9();
+        supervisor.write("pappus.toml", written(device));
+        supervisor.restart();
+        let mut alice = enter(&supervisor, "alice");
+        kit::works(&mut alice);
+        let spin = Invocation::new("spin").deadline(Duration::from_millis(20));
+        kit::refused(alice.invoke(&spin), Code::DeadlineExceeded, "");
+        kit::works(&mut alice);
+        let restarts = || supervisor.device().workers.iter().map(|worker| worker.restarts).sum::<u64>();
+        match is_shared {
+            true => assert_eq!(restarts(), 0),
+            false => until("the worker is replaced", || restarts() == 1),
+        }
     }
 }

@@ -60,7 +60,7 @@ fn serve<B: Backend>(arguments: &Arguments) -> Outcome {
     let staging = memfd::judge_arena(staging, u64::MAX)?;
     let turns = SharedWords::open(&memfd::judge_arena(turns, u64::MAX)?)?;
     let mut channels = Channels::new(commands, answers, control);
-    let device = B::device(arguments.lanes as usize)?;
+    let device = B::device(arguments.lanes as usize, arguments.interruptible)?;
     channels.layers = sandbox.close()?;
     Ok(serve::run(channels, Memory { staging: &staging, turns }, device)?)
 }
@@ -71,7 +71,7 @@ fn compile<B: Backend>(arguments: &Arguments) -> Outcome {
     rustix::process::nice(COMPILER_NICE)?;
     let ([commands, answers, control], sandbox) = launch::adopt(launch::confinement(arguments, B::POLICY))?;
     let mut channels = Channels::new(commands, answers, control);
-    let compiler = B::compiler();
+    let compiler = B::compiler(arguments.interruptible);
     channels.layers = sandbox.close()?;
     match compiler {
         Ok(compiler) => Ok(compile::run(channels, &compiler)?),

@@ -112,7 +112,7 @@ impl Hygiene for Counted {
 
 #[test]
 fn hot_calls_do_not_allocate() {
-    let mut worker = Worker::start(|| Counted(Cpu::new().unwrap()));
+    let mut worker = Worker::start(|| Counted(Cpu::new(false).unwrap()));
     let linalg = compile_cpu(include_bytes!("../../kernels/built/linalg.wasm"));
     worker.install(1, include_str!("../../kernels/configs/vec_add.json"), &linalg, &[]);
     let mlops = compile_cpu(include_bytes!("../../kernels/built/mlops.wasm"));

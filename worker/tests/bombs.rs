@@ -116,7 +116,7 @@ fn wide(blocks: usize) -> Bomb {
 }
 
 fn compile(bomb: &Bomb) -> Result<(), String> {
-    match CpuCompiler::new().unwrap().compile(&bomb.module()) {
+    match CpuCompiler::new(false).unwrap().compile(&bomb.module()) {
         Ok(_) => Ok(()),
         Err(fault) => {
             assert_eq!(fault.code, FaultCode::BadModule);

@@ -116,7 +116,7 @@ struct Both {
 
 impl Both {
     fn new(module: &[u8]) -> Self {
-        let worker = Worker::start(|| Cpu::new().unwrap());
+        let worker = Worker::start(|| Cpu::new(false).unwrap());
         Self { worker, plain: compile_cpu(module), checked: compile_cpu_checked(module) }
     }
 
@@ -289,7 +289,7 @@ fn wild_pointers_are_named_too() {
 #[test]
 fn code_with_checks_is_for_checked_calls_alone() {
     let module = module(&[access("visit_i32_load")], 0);
-    let mut worker = Worker::start(|| Cpu::new().unwrap());
+    let mut worker = Worker::start(|| Cpu::new(false).unwrap());
     for (checked, code) in [(false, compile_cpu_checked(&module)), (true, compile_cpu(&module))] {
         worker.checked = checked;
         worker.install(1, &config("i32.load"), &code, &[&[7; 64]]);
@@ -302,7 +302,7 @@ fn code_with_checks_is_for_checked_calls_alone() {
 
 #[test]
 fn what_compiles_compiles_with_checks_too() {
-    let compiler = CpuCompiler::new().unwrap();
+    let compiler = CpuCompiler::new(false).unwrap();
     let module: &[u8] = include_bytes!("../../kernels/built/module.wasm");
     for bit in 0..module.len() * 8 {
         let mut flipped = module.to_vec();

@@ -16,7 +16,9 @@ use suite::cpu::OnCpu;
 use suite::cuda::OnCuda;
 use suite::hip::{Gfx90a, Gfx942, Machine, OnHip};
 
-suite::conformance!(cpu, OnCpu, [],
+suite::conformance!(cpu, OnCpu<false>, [],
+    leaks: local_memory, the_stack_pointer, shared_memory, parameters, after_faults);
+suite::conformance!(interruptible_cpu, OnCpu<true>, [],
     leaks: local_memory, the_stack_pointer, shared_memory, parameters, after_faults);
 suite::gpu_conformance!(cuda, OnCuda, [#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]]);
 suite::gpu_conformance!(hip, OnHip<Machine>, [#[ignore = "needs an AMD GPU: scripts/gpu-check --device hip:0 conformance"]]);

@@ -168,7 +168,7 @@ proptest! {
 
     #[test]
     fn random_messages_never_panic(steps in vec(step(), 0..60)) {
-        let mut worker = Worker::start(|| Cpu::new().unwrap());
+        let mut worker = Worker::start(|| Cpu::new(false).unwrap());
         for (call, step) in (1..).zip(&steps) {
             if !apply(&mut worker, call, step) {
                 break;
@@ -180,7 +180,7 @@ proptest! {
 
     #[test]
     fn random_bytes_never_panic(bytes in vec(any::<u8>(), 0..200), tag in 0u16..70, length in 0u32..64) {
-        let worker = Worker::start(|| Cpu::new().unwrap());
+        let worker = Worker::start(|| Cpu::new(false).unwrap());
         let mut frame = Vec::new();
         frame.extend_from_slice(&length.to_le_bytes());
         frame.extend_from_slice(&tag.to_le_bytes());

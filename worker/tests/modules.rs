@@ -24,7 +24,7 @@ fn compile_text(text: &str) -> Result<Vec<String>, String> {
 }
 
 fn compile_bytes(module: &[u8]) -> Result<Vec<String>, String> {
-    match CpuCompiler::new().unwrap().compile(module) {
+    match CpuCompiler::new(false).unwrap().compile(module) {
         Ok((_, module)) => Ok(module.kernels.into_iter().map(|kernel| kernel.name).collect()),
         Err(fault) => {
             assert_eq!((fault.code, fault.kernel), (FaultCode::BadModule, None), "{fault}");
@@ -180,7 +180,7 @@ fn what_a_module_tells_of_its_kernels_is_judged_and_told() {
         params: laid_out(vec![("x", Class::Pointer, 8, 8); params]).unwrap(),
     };
     let bare = wat::parse_str(format!(r#"(module (import "env" "memory" (memory 1)) {KERNEL})"#)).unwrap();
-    let judge = |all: &[Signature]| CpuCompiler::new().unwrap().compile(&put(&bare, all).unwrap());
+    let judge = |all: &[Signature]| CpuCompiler::new(false).unwrap().compile(&put(&bare, all).unwrap());
     let told = |all: &[Signature]| judge(all).unwrap().1.kernels[0].params.as_ref().map(Vec::len);
     assert_eq!((told(&[of("kernel", 3)]), told(&[])), (Some(3), None));
     let why = |all: &[Signature]| judge(all).unwrap_err().message;

@@ -2,6 +2,7 @@
 //! worker's settings, and all blocks run in one call.
 
 use pappus_kernels::artefact;
+use pappus_worker::device::cpu::compiler::judge;
 use wasmtime::{Engine, Instance, Memory, MemoryType, Module, Store, TypedFunc};
 
 use super::cases::{Case, Slot};
@@ -28,10 +29,11 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Compiles the case's module and lays its data out behind the module's own.
-    pub fn load(engine: &Engine, case: &Case) -> Result<Self> {
+    /// Compiles the case's module, as code that can be interrupted or not, and lays its data out behind the module's own.
+    pub fn load(engine: &Engine, case: &Case, interruptible: bool) -> Result<Self> {
         let file = format!("{}.wasm", case.module);
-        let module = Module::new(engine, artefact(&file).ok_or("no such module")?)?;
+        let wasm = artefact(&file).ok_or("no such module")?;
+        let module = Module::new(engine, wasm)?;
         let import = module.imports().next().map(|import| import.ty());
         let low_pages = import
             .and_then(|import| import.memory().map(MemoryType::minimum))
@@ -50,9 +52,11 @@ impl Kernel {
             case.buffers.iter().map(|buffer| (place(buffer.len()), buffer.len())).collect();
 
         let mut store = Store::new(engine, ());
-        let pages = u32::try_from(end.div_ceil(WASM_PAGE))?;
-        let memory = Memory::new(&mut store, MemoryType::new(pages, None))?;
-        let instance = Instance::new(&mut store, &module, &[memory.into()])?;
+        // As a worker's, the module defines its memory, which is all that can be addressed.
+        let (rewritten, _) = judge(wasm, interruptible).map_err(|why| why.0)?;
+        let instance = Instance::new(&mut store, &Module::new(engine, rewritten)?, &[])?;
+        let memory = instance.exports(&mut store).find_map(wasmtime::Export::into_memory);
+        let memory = memory.ok_or("a module without memory")?;
         let record = [case.grid, case.block].concat().into_iter().chain([0, 0]);
         let record: Vec<u8> = record.flat_map(u32::to_le_bytes).collect();
         let slots = case.slots.iter().map(|slot| match *slot {

@@ -18,7 +18,7 @@ pub(super) fn measure(rounds: u32, report: &mut Report) -> Result<()> {
     register(&mut client, &["matmul_tiled"])?;
     let matmul = Matmul::tiled(&mut client)?;
     let case = cases::matmul_tiled();
-    let mut kernel = wasm::Kernel::load(&wasm::engine()?, &case)?;
+    let mut kernel = wasm::Kernel::load(&wasm::engine()?, &case, false)?;
 
     client.invoke(&matmul.call)?;
     kernel.run()?;

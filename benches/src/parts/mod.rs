@@ -3,6 +3,7 @@
 mod cold;
 mod decisions;
 mod fault;
+mod interruption;
 mod latency;
 mod matmul;
 mod memory;
@@ -27,6 +28,8 @@ pub enum Part {
     Matmul,
     /// Kernels as wasm against the same C compiled natively.
     Wasm,
+    /// Kernels that can be interrupted, as where tenants share workers, against those that run to their end.
+    Interruption,
     /// The supervisor's memory, idle and with 10 000 functions; registering and starting again.
     Memory,
     /// First calls of registered functions against hot ones.
@@ -46,10 +49,11 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Latency,
         Self::Matmul,
         Self::Wasm,
+        Self::Interruption,
         Self::Memory,
         Self::Cold,
         Self::Sandbox,
@@ -73,6 +77,7 @@ impl Part {
             Self::Latency => "latency",
             Self::Matmul => "matmul",
             Self::Wasm => "wasm",
+            Self::Interruption => "interruption",
             Self::Memory => "memory",
             Self::Cold => "cold",
             Self::Sandbox => "sandbox",
@@ -92,6 +97,7 @@ pub fn measure(part: Part, rounds: u32, report: &mut Report) -> Result<()> {
         Part::Latency => latency::measure(rounds, report),
         Part::Matmul => matmul::measure(rounds, report),
         Part::Wasm => wasm::measure(rounds, report),
+        Part::Interruption => interruption::measure(rounds, report),
         Part::Memory => memory::measure(report),
         Part::Cold => cold::measure(report),
         Part::Sandbox => sandbox::measure(report),

@@ -41,13 +41,7 @@ impl Lives {
     }
 
     fn one_more(&mut self, launcher: &Launcher, how: u32) -> Result<()> {
-        let target = DeviceTarget {
-            kind: Kind::Cpu,
-            uuid: String::new(),
-            lanes: how,
-            numa_node: None,
-            memory_bytes: 0,
-        };
+        let target = DeviceTarget { lanes: how, ..DeviceTarget::any(Kind::Cpu) };
         let mut started = None;
         self.greeted.round(1, || {
             let process = started.insert(launcher.start(Role::Survey, &target, None)?);

@@ -19,7 +19,7 @@ pub(super) fn measure(rounds: u32, report: &mut Report) -> Result<()> {
     };
     let engine = wasm::engine()?;
     for case in cases::all() {
-        let mut wasm = wasm::Kernel::load(&engine, &case)?;
+        let mut wasm = wasm::Kernel::load(&engine, &case, false)?;
         let mut native = library.kernel(&case)?;
         wasm.run()?;
         native.run();

@@ -24,6 +24,7 @@ use crate::hints::{listed, nearest};
 use crate::limits;
 use crate::read::{self, List, Map};
 use crate::size::{Node, SizeBuilder, SizeId};
+use crate::types::Isolation;
 
 /// Reads and checks the JSON of a function. An error is all that is wrong with it.
 pub fn parse(json: &[u8]) -> Result<Blueprint, Mistakes> {
@@ -54,6 +55,7 @@ struct Resolver<'a> {
     weights: Vec<BufferId>,
     outputs: Vec<BufferId>,
     weight_files: Vec<WeightFile>,
+    isolation: Isolation,
     sizes: SizeBuilder,
     words: Vec<WordRef>,
     word_places: Vec<Box<str>>,
@@ -98,6 +100,7 @@ impl<'a> Resolver<'a> {
             weights: Vec::new(),
             outputs: Vec::new(),
             weight_files: Vec::new(),
+            isolation: Isolation::default(),
             sizes: SizeBuilder::default(),
             words: Vec::new(),
             word_places: Vec::new(),
@@ -121,6 +124,7 @@ impl<'a> Resolver<'a> {
         let root = &Path::Root;
         let blueprint = &root.key("blueprint");
         self.modules(config, root);
+        self.isolation = config.isolation.unwrap_or_default();
         match &config.kernels {
             Some(kernels) => self.kernels(&kernels.0, &root.key("kernels")),
             None => self.unsure.kernels = true,
@@ -404,6 +408,7 @@ impl<'a> Resolver<'a> {
             modules: self.modules,
             kernels: self.kernels,
             weight_files: self.weight_files,
+            isolation: self.isolation,
             buffers: self.buffers,
             inputs: self.inputs,
             weights: self.weights,

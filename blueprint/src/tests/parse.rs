@@ -1,7 +1,7 @@
 //! What is refused when a function is read, and where.
 
 use super::{launch, launch_as, mistake, mistakes, with, with_steps};
-use crate::{Sizes, limits, parse};
+use crate::{Isolation, Sizes, limits, parse};
 
 /// Parsing fails at `path`, saying `words`.
 fn check(json: &str, path: &str, words: &str) {
@@ -657,4 +657,19 @@ fn parameters_are_limited_in_all() {
     );
     // Equal lists count once.
     accept(&with_steps(&vec![list(7); fits + 1].join(",")));
+}
+
+#[test]
+fn a_function_says_whether_its_calls_may_be_shared() {
+    let said = |isolation: &str| with_steps("").replacen('{', &format!("{{\"isolation\": {isolation}, "), 1);
+    let read = |json: &str| parse(json.as_bytes()).unwrap().isolation();
+    assert_eq!(read(&with_steps("")), Isolation::Auto);
+    assert_eq!(read(&said("\"auto\"")), Isolation::Auto);
+    assert_eq!(read(&said("\"process\"")), Isolation::Process);
+    assert_eq!(
+        parse(said("\"process\"").as_bytes()).unwrap().checked().unwrap().isolation(),
+        Isolation::Process
+    );
+    check(&said("\"shared\""), "isolation", "\"auto\", \"process\"");
+    check(&said("true"), "isolation", "");
 }

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use pappus_blueprint::{
-    Amount, Blueprint, BufferDescription, Description, Known, Mistakes, Role, describe, hints,
+    Amount, Blueprint, BufferDescription, Description, Isolation, Known, Mistakes, Role, describe, hints,
 };
 use pappus_client::functions::Package;
 use pappus_client::kernels as module_kernels;
@@ -141,6 +141,7 @@ fn examine(
         unknown: unknown.map(ToString::to_string).collect(),
         description,
         opened,
+        isolation: package.blueprint().isolation(),
         kernels: kernels(package.blueprint()),
         batch: batch(package.blueprint()),
         missing: Missing::of(&package),
@@ -154,6 +155,7 @@ struct Findings {
     unknown: Vec<String>,
     description: Description,
     opened: Vec<Opened>,
+    isolation: Isolation,
     kernels: Vec<(String, Vec<String>)>,
     /// Along which dimension calls may run side by side, and how many items at once.
     batch: Option<(String, u64)>,
@@ -318,7 +320,7 @@ impl Findings {
     }
 
     fn to_json(&self) -> Value {
-        let Self { unknown, description, opened, kernels, batch, missing, warnings } = self;
+        let Self { unknown, description, opened, isolation, kernels, batch, missing, warnings } = self;
         let kernels = kernels.iter().map(|(name, params)| json!({"name": name, "arguments": params}));
         let opened = opened.iter().map(|file| {
             json!({
@@ -341,6 +343,7 @@ impl Findings {
             "weight_bytes": description.weight_bytes,
             "launches": description.launches,
             "batch": batch.as_ref().map(|(dimension, most)| json!({"dimension": dimension, "most": most})),
+            "isolation": isolation,
             "kernels": kernels.collect::<Vec<_>>(),
             "modules": opened.collect::<Vec<_>>(),
             "missing_modules": modules.collect::<Vec<_>>(),
@@ -349,7 +352,7 @@ impl Findings {
     }
 
     fn print(&self, config: &Path, out: &mut dyn Write) -> Result<()> {
-        let Self { unknown, description, opened, kernels, batch, missing, .. } = self;
+        let Self { unknown, description, opened, isolation, kernels, batch, missing, .. } = self;
         writeln!(out, "{}: a valid function\n", config.display())?;
         let mut table = Table::new(&[
             ("BUFFER", Align::Left),
@@ -384,6 +387,9 @@ impl Findings {
                 Tells::Nothing => writeln!(out, "module: {}: not readable without a driver", path.display())?,
                 tells => writeln!(out, "module: {}: {} fit", path.display(), tells.name())?,
             }
+        }
+        if *isolation == Isolation::Process {
+            writeln!(out, "sharing: isolation is \"process\": no call runs in a shared worker")?;
         }
         for Opened { path, sharing, machine_code, .. } in opened {
             print_sharing(path, sharing, machine_code, out)?;

@@ -265,12 +265,17 @@ fn what_does_not_fit_is_told_of_the_file_that_is_named() {
 
 /// Writes `mlops` in these forms beside matmul's configuration, and checks that.
 fn check_forms(forms: &[(&str, &[u8])], json: bool) -> String {
+    check_config(pappus_kernels::config("matmul").unwrap(), forms, json)
+}
+
+/// The same with this configuration.
+fn check_config(text: &str, forms: &[(&str, &[u8])], json: bool) -> String {
     let dir = tempfile::tempdir().unwrap();
     let built = dir.path().join("built");
     std::fs::create_dir_all(dir.path().join("configs")).unwrap();
     std::fs::create_dir_all(&built).unwrap();
     let config = dir.path().join("configs/matmul.json");
-    std::fs::write(&config, pappus_kernels::config("matmul").unwrap()).unwrap();
+    std::fs::write(&config, text).unwrap();
     for (name, content) in forms {
         std::fs::write(built.join(name), content).unwrap();
     }
@@ -297,6 +302,21 @@ fn ptx_and_wasm_can_be_shared() {
     assert_eq!(said.matches(": can run in a shared worker\n").count(), 2, "{said}");
     let told: Value = serde_json::from_str(&check_forms(&forms, true)).unwrap();
     assert_eq!(told["modules"][0]["sharing"], json!({"shared": true, "in_the_way": [], "more": 0}));
+}
+
+#[test]
+fn a_configuration_that_wants_its_own_process_is_told_so() {
+    let wasm = [("mlops.wasm", pappus_kernels::artefact("mlops.wasm").unwrap())];
+    let said = "sharing: isolation is \"process\": no call runs in a shared worker\n";
+    for (isolation, is_said) in [("process", true), ("auto", false)] {
+        let config = pappus_kernels::config("matmul").unwrap();
+        let config = config.replacen('{', &format!("{{\"isolation\": \"{isolation}\", "), 1);
+        let lines = check_config(&config, &wasm, false);
+        assert_eq!(lines.contains(said), is_said, "{lines}");
+        let told: Value = serde_json::from_str(&check_config(&config, &wasm, true)).unwrap();
+        assert_eq!(told["isolation"], isolation);
+    }
+    assert!(!check_forms(&wasm, false).contains(said));
 }
 
 #[test]

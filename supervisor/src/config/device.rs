@@ -41,6 +41,9 @@ pub struct DeviceConfig {
     pub shared_workers: usize,
     /// How long a call may run in one of these.
     pub shared_limit: Duration,
+    /// True if kernels end in the middle when their call's time is over, where that takes machine code of its own: a device that
+    /// shares workers needs it, and all devices of a kind run the same machine code.
+    pub interruptible: bool,
     /// Device memory for everything, in bytes.
     pub memory_bytes: u64,
     /// All that the device has, in bytes; of the CPU, more than any machine has.
@@ -137,6 +140,7 @@ impl DeviceConfig {
                 Some(false) | None => 0,
             },
             shared_limit: request.shared_limit.unwrap_or(Duration::from_nanos(limits::SHARED_LIMIT_NS)),
+            interruptible: false,
             memory_bytes: request.memory_bytes.unwrap_or(512 << 20),
             there_bytes: limits::MAX_CPU_MEMORY_BYTES,
             weights_bytes: request.weights_bytes.unwrap_or(u64::MAX),
@@ -229,6 +233,7 @@ impl DeviceConfig {
             workers_per_domain: 1,
             shared_workers: 0,
             shared_limit: Duration::from_nanos(limits::SHARED_LIMIT_NS),
+            interruptible: false,
             memory_bytes,
             there_bytes: found.memory_bytes,
             weights_bytes: request.weights_bytes.unwrap_or(memory_bytes / 4),
@@ -331,6 +336,11 @@ pub fn resolve(requests: &[DeviceRequest], surveys: &Surveys) -> Result<Vec<Devi
             }
             devices.push(device);
         }
+    }
+    for kind in Kind::ALL {
+        let of_kind = |device: &&mut DeviceConfig| device.kind == kind;
+        let interruptible = devices.iter().any(|device| device.kind == kind && device.shared_workers > 0);
+        devices.iter_mut().filter(of_kind).for_each(|device| device.interruptible = interruptible);
     }
     Ok(devices)
 }

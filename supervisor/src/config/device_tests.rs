@@ -209,3 +209,13 @@ fn a_cpu_has_memory_for_all_its_workers_together() {
         assert!(why.contains(words), "{why}");
     }
 }
+
+#[test]
+fn a_device_that_shares_workers_makes_code_of_its_kind_interruptible() {
+    let of = |requests: &[&str]| -> Vec<bool> {
+        take(requests, &two()).unwrap().iter().map(|device| device.interruptible).collect()
+    };
+    assert_eq!(of(&["cpu", "cuda:0"]), [false, false]);
+    assert_eq!(of(&["cpu:isolation=process"]), [false]);
+    assert_eq!(of(&["cpu", "cuda:0", "cpu:1:isolation=auto"]), [true, false, true], "they run the same code");
+}

@@ -95,6 +95,7 @@ fn config(turns: bool) -> DeviceConfig {
         workers_per_domain: 1,
         shared_workers: 0,
         shared_limit: std::time::Duration::from_millis(10),
+        interruptible: false,
         memory_bytes: 110 * MIB,
         there_bytes: u64::MAX,
         weights_bytes: 10 * MIB,

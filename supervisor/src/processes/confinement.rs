@@ -103,6 +103,7 @@ impl Confinement {
             numa_node: target.numa_node,
             uid: rustix::process::geteuid().is_root().then_some(self.settings.worker_uid),
             adopted: true,
+            interruptible: target.interruptible,
             without: without_pidns.then_some(Layer::PidNs).into_iter().collect(),
             ..Arguments::new(role, target.kind)
         }
@@ -206,13 +207,7 @@ mod tests {
     #[test]
     fn who_compiles_gets_a_tenth_of_busy_processors_and_no_devices_memory() {
         let confinement = Confinement::new(SandboxSettings::default(), None);
-        let target = DeviceTarget {
-            kind: Kind::Cpu,
-            uuid: String::new(),
-            lanes: 1,
-            numa_node: None,
-            memory_bytes: 1 << 30,
-        };
+        let target = DeviceTarget { memory_bytes: 1 << 30, ..DeviceTarget::any(Kind::Cpu) };
         let [serves, compiles] = [Role::Serve, Role::Compile].map(|role| confinement.limits(role, &target));
         assert_eq!((serves.cpu_weight, compiles.cpu_weight), (100, 10));
         assert_eq!(serves.memory_bytes - compiles.memory_bytes, 1 << 30);

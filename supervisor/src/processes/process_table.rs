@@ -351,6 +351,7 @@ mod tests {
             workers_per_domain: 1,
             shared_workers: 0,
             shared_limit: std::time::Duration::from_millis(10),
+            interruptible: false,
             memory_bytes: 100 * GIB,
             there_bytes: u64::MAX,
             weights_bytes: 20 * GIB,

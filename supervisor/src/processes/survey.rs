@@ -83,7 +83,7 @@ pub fn try_sandbox(launcher: &Launcher, kinds: &[Kind]) -> Result<(), SurveyErro
 /// Asks a fresh process which devices of a kind it sees: all of them, or the slice with the UUID `only`.
 pub fn look(launcher: &Launcher, kind: Kind, only: &str) -> Result<Survey, SurveyError> {
     let what = kind.traits().devices;
-    let target = DeviceTarget { kind, uuid: only.to_owned(), lanes: 1, numa_node: None, memory_bytes: 0 };
+    let target = DeviceTarget { uuid: only.to_owned(), ..DeviceTarget::any(kind) };
     let started = launcher.start(Role::Survey, &target, None);
     let mut worker = started.map_err(|source| SurveyError::Start { what, source })?;
     match answer(&mut worker.inbox) {

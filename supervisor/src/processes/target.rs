@@ -20,9 +20,16 @@ pub struct DeviceTarget {
     pub numa_node: Option<u32>,
     /// Host memory that is the device's.
     pub memory_bytes: u64,
+    /// True if its processes make and run machine code that ends in the middle of a kernel when its call's time is over.
+    pub interruptible: bool,
 }
 
 impl DeviceTarget {
+    /// Any device of a kind, with one lane: for what runs no call.
+    pub fn any(kind: Kind) -> Self {
+        Self { kind, uuid: String::new(), lanes: 1, numa_node: None, memory_bytes: 0, interruptible: false }
+    }
+
     /// The device of a configuration.
     pub fn of(config: &DeviceConfig) -> Self {
         Self::with(config, config.lanes, config.memory_bytes)
@@ -37,6 +44,7 @@ impl DeviceTarget {
             numa_node: config.numa_node,
             // A call may have the memory of all workers.
             memory_bytes: if config.kind.traits().has_own_memory { 0 } else { memory_bytes },
+            interruptible: config.interruptible,
         }
     }
 

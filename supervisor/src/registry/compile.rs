@@ -170,14 +170,7 @@ impl Compiler {
 
     /// For modules of devices that are not here: what it starts only reads them.
     pub fn of_no_device(launcher: Arc<Launcher>) -> Self {
-        let target = DeviceTarget {
-            kind: Kind::BUILT_IN,
-            uuid: String::new(),
-            lanes: 1,
-            numa_node: None,
-            memory_bytes: 0,
-        };
-        Self::new(launcher, target)
+        Self::new(launcher, DeviceTarget::any(Kind::BUILT_IN))
     }
 
     /// What a module declares that no device here runs: its kernels and their parameters, without machine code.

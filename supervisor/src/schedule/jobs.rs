@@ -92,14 +92,18 @@ impl<C: Call> Scheduler<C> {
     /// wants another call of the same job.
     pub(super) fn leave_soon(&mut self, now_ns: u64, id: CallId) {
         let Some(entry) = self.calls.get(id) else { return };
-        let until_ns = now_ns.saturating_add(self.penalties.cancel_grace_ns()).min(entry.deadline_ns);
+        let mut until_ns = now_ns.saturating_add(self.penalties.cancel_grace_ns());
         let is_wanted = |id| self.calls.get(id).is_some_and(|entry| !entry.detached);
-        if let CallState::Running { worker, lane, .. } = entry.state
-            && self.workers[worker].job_in(lane).any(is_wanted)
-        {
-            return;
+        if let CallState::Running { worker, lane, .. } = entry.state {
+            if self.workers[worker].job_in(lane).any(is_wanted) {
+                return;
+            }
+            if self.workers[worker].is_shared() {
+                // The worker ends it by then, and is not taken from others before.
+                until_ns = until_ns.max(entry.started_ns.saturating_add(self.shape.shared_limit_ns));
+            }
         }
-        self.calls.move_to(id, until_ns);
+        self.calls.move_to(id, until_ns.min(entry.deadline_ns));
     }
 
     /// A job failed, or could not be handed over: this call of it runs again by itself. False if the call has to be answered: it

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ids::FunctionId;
-use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS, SHARED_LIMIT_NS};
+use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS, SHARED_GRACE_NS, SHARED_LIMIT_NS};
 use crate::schedule::events::*;
 use crate::schedule::{Address, Ended, Loss, WhyGone};
 

@@ -23,6 +23,11 @@ impl Bench {
     fn outlast(&mut self, worker: WorkerId, id: CallId) -> bool {
         self.scheduler.handle(self.now, Outlasted { worker, id }, &mut self.actions)
     }
+
+    fn pass(&mut self, ns: u64) {
+        self.now += ns;
+        self.scheduler.handle(self.now, Tick {}, &mut self.actions);
+    }
 }
 
 #[test]
@@ -164,11 +169,25 @@ fn who_alone_has_a_shared_process_ended_pays_for_it() {
     let policy = Policy { quarantine_after: 0, fault_budget: 9, ..Policy::default() };
     let mut b = Bench::under(Shape { shared_workers: 1, ..Shape::new(2, 1) }, policy);
     b.share(1, ALICE);
-    for _ in 0..2 {
-        b.now += 1000 * MS + DEADLINE_GRACE_NS;
-        b.scheduler.handle(b.now, Tick {}, &mut b.actions);
-    }
-    b.expect("1 on 0.0, kill 0");
+    b.pass(1000 * MS);
+    b.pass(SHARED_GRACE_NS - 1);
+    b.expect("1 on 0.0");
+    b.pass(1);
+    b.expect("kill 0");
     let budgets = b.scheduler.penalties.budgets(b.now);
     assert_eq!(budgets.iter().map(|budget| budget.caller).collect::<Vec<_>>(), [ALICE.caller]);
+}
+
+#[test]
+fn a_call_that_is_given_up_takes_no_shared_process_that_ends_it() {
+    let policy = Policy { cancel_grace_ns: MS, ..Policy::default() };
+    let mut b = Bench::under(Shape { shared_workers: 1, ..Shape::new(2, 1) }, policy);
+    let id = b.share(1, ALICE);
+    b.scheduler.handle(b.now, Cancel { id }, &mut b.actions);
+    b.pass(LIMIT + SHARED_GRACE_NS - 1);
+    b.expect("1 on 0.0");
+    assert!(!b.outlast(W0, id), "it does not begin again");
+    b.finish(W0, id);
+    b.share(2, BOB);
+    b.expect("2 on 0.0");
 }

@@ -16,7 +16,7 @@ use super::view::View;
 use super::workers::{State, Workers};
 use crate::defences::Defence;
 use crate::ids::{TenantId, WorkerId};
-use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS};
+use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS, SHARED_GRACE_NS};
 
 /// True if a caller has a call in a worker.
 fn runs<C: Call>(workers: &Workers, calls: &Calls<C>, caller: TenantId) -> bool {
@@ -40,7 +40,8 @@ impl<C: Call> Scheduler<C> {
             CallState::Running { worker, lane, overdue: false } => {
                 entry.state = CallState::Running { worker, lane, overdue: true };
                 let patience_ns = entry.patience_ns(now_ns, self.shape.resident_price);
-                self.calls.postpone(id, patience_ns);
+                let grace_ns = if self.workers[worker].is_shared() { SHARED_GRACE_NS } else { 0 };
+                self.calls.postpone(id, patience_ns.max(grace_ns));
             }
             CallState::Running { worker, overdue: true, .. } => {
                 let could_act = |turns: &Turns| turns.could_act(now_ns, worker, DEADLINE_GRACE_NS);

@@ -295,11 +295,12 @@ pub trait Backend: Device + Sized {
     /// What its processes may do.
     const POLICY: &'static Policy;
 
-    /// The first device that the process sees, whose lanes have no memory yet.
-    fn device(lanes: usize) -> Result<Self, Fault>;
+    /// The first device that the process sees, whose lanes have no memory yet. An `interruptible` one ends calls in the middle
+    /// of a kernel, where that takes machine code of its own: [`Backend::compiler`] is told the same.
+    fn device(lanes: usize, interruptible: bool) -> Result<Self, Fault>;
 
     /// A compiler for that device.
-    fn compiler() -> Result<Self::Compiler, Fault>;
+    fn compiler(interruptible: bool) -> Result<Self::Compiler, Fault>;
 
     /// Which devices there are; an error says what is missing. None of them is kept busy.
     fn survey() -> Result<Survey, Fault>;

@@ -513,11 +513,11 @@ fn turn_page() -> (Arc<SharedWords>, ValidatedMemfd) {
 /// Compiles a module for the CPU.
 pub fn compile_cpu(module: &[u8]) -> Vec<u8> {
     use pappus_worker::device::Compiler;
-    CpuCompiler::new().unwrap().compile(module).unwrap().0
+    CpuCompiler::new(false).unwrap().compile(module).unwrap().0
 }
 
 /// The same with checks.
 pub fn compile_cpu_checked(module: &[u8]) -> Vec<u8> {
     use pappus_worker::device::Compiler;
-    CpuCompiler::new().unwrap().compile_checked(module).unwrap().0
+    CpuCompiler::new(false).unwrap().compile_checked(module).unwrap().0
 }

@@ -17,6 +17,8 @@ use rustix::fs::MemfdFlags;
 pub struct Options {
     pub device: &'static str,
     pub lanes: u32,
+    /// Calls end in the middle of a kernel when their time is over.
+    pub interruptible: bool,
     /// Clears nothing: the control of every test for leaks. Programs built with `test-hooks` listen to it.
     pub uncleared: bool,
     /// Where the driver's library is, if not where the machine has it.
@@ -24,9 +26,10 @@ pub struct Options {
 }
 
 impl Options {
-    pub const CPU: Self = Self { device: "cpu", lanes: 1, uncleared: false, library: None };
-    pub const CUDA: Self = Self { device: "cuda", lanes: 1, uncleared: false, library: None };
-    pub const HIP: Self = Self { device: "hip", lanes: 1, uncleared: false, library: None };
+    pub const CPU: Self =
+        Self { device: "cpu", lanes: 1, interruptible: false, uncleared: false, library: None };
+    pub const CUDA: Self = Self { device: "cuda", ..Self::CPU };
+    pub const HIP: Self = Self { device: "hip", ..Self::CPU };
 }
 
 /// A process and the test's ends of its channels.
@@ -56,7 +59,7 @@ pub fn path() -> PathBuf {
 
 /// Starts a role; a shell puts the channels where the worker expects them.
 pub fn start(role: &str, options: &Options, staging: &ValidatedMemfd, turns: &ValidatedMemfd) -> Started {
-    const SCRIPT: &str = r#"exec "$0" "$1" --device "$2" --lanes "$3" 3<&0 4>&1 5<&2 6<>"$4" 7<>"$5" </dev/null >>"$6" 2>>"$7""#;
+    const SCRIPT: &str = r#"exec "$0" "$1" --device "$2" --lanes "$3" 3<&0 4>&1 5<&2 6<>"$4" 7<>"$5" </dev/null >>"$6" 2>>"$7" $8"#;
     let (commands, to) = pipe::pipe().unwrap();
     let (from, answers) = pipe::pipe().unwrap();
     let (ours, theirs) = control::pair().unwrap();
@@ -70,6 +73,7 @@ pub fn start(role: &str, options: &Options, staging: &ValidatedMemfd, turns: &Va
         .args([role, options.device, &options.lanes.to_string()])
         .args(shared.each_ref().map(|fd| own(fd.as_raw_fd())))
         .args([own(stdout.as_raw_fd()), own(stderr.as_raw_fd())])
+        .args(options.interruptible.then_some("--interruptible"))
         .env_clear()
         .envs(environment(options))
         .stdin(commands)

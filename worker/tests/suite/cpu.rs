@@ -1,20 +1,28 @@
-//! The built-in device under test, on a thread of the test.
+//! The built-in device under test, on a thread of the test: with code that runs to its end, and with code that can be interrupted.
 
 use std::sync::OnceLock;
 
+use pappus_worker::device::Compiler;
 use pappus_worker::device::cpu::Cpu;
+use pappus_worker::device::cpu::compiler::CpuCompiler;
 
 use super::blueprints::{i64, launch, ptr};
 use super::{Uncleared, UnderTest};
 use crate::harness::{self, Worker};
 
-pub struct OnCpu;
+pub struct OnCpu<const INTERRUPTIBLE: bool>;
 
-fn device() -> Cpu {
-    Cpu::new().unwrap()
+impl<const INTERRUPTIBLE: bool> OnCpu<INTERRUPTIBLE> {
+    fn device() -> Cpu {
+        Cpu::new(INTERRUPTIBLE).unwrap()
+    }
+
+    fn compile(module: &[u8]) -> Vec<u8> {
+        CpuCompiler::new(INTERRUPTIBLE).unwrap().compile(module).unwrap().0
+    }
 }
 
-impl UnderTest for OnCpu {
+impl<const INTERRUPTIBLE: bool> UnderTest for OnCpu<INTERRUPTIBLE> {
     const LANE_BYTES: u64 = harness::LANE_BYTES;
     const SMALL_LANE_BYTES: u64 = 4096;
     const STRAY: &'static str = "out of bounds";
@@ -22,20 +30,21 @@ impl UnderTest for OnCpu {
     const GRIDS: &'static [[u64; 3]] = &[[1, 1, 1], [7, 3, 2], [100_000, 5, 1], [i32::MAX as u64, 2, 3]];
 
     fn worker() -> Worker {
-        Worker::start(device)
+        Worker::start(Self::device)
     }
 
     fn uncleared_worker() -> Worker {
-        Worker::start(|| Uncleared(device()))
+        Worker::start(|| Uncleared(Self::device()))
     }
 
     fn probes() -> &'static [u8] {
-        static CODE: OnceLock<Vec<u8>> = OnceLock::new();
-        CODE.get_or_init(|| harness::compile_cpu(&wat::parse_str(include_str!("../probes.wat")).unwrap()))
+        static CODE: [OnceLock<Vec<u8>>; 2] = [const { OnceLock::new() }; 2];
+        let probes = || wat::parse_str(include_str!("../probes.wat")).unwrap();
+        CODE[usize::from(INTERRUPTIBLE)].get_or_init(|| Self::compile(&probes()))
     }
 
     fn library(name: &str) -> Vec<u8> {
-        harness::compile_cpu(match name {
+        Self::compile(match name {
             "linalg" => include_bytes!("../../../kernels/built/linalg.wasm"),
             other => panic!("no module {other}"),
         })

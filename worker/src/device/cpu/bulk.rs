@@ -3,6 +3,8 @@
 
 use wasm_encoder::{BlockType, Function, InstructionSink, MemArg, ValType};
 
+use super::polls::poll;
+
 /// Their type as it lies in a type section: three i32, no result.
 pub(super) const TYPE: [u8; 6] = [0x60, 3, 0x7f, 0x7f, 0x7f, 0];
 /// How many there are, and their positions.
@@ -19,15 +21,15 @@ const VECTOR: u32 = 3;
 const AT: MemArg = MemArg { offset: 0, align: 0, memory_index: 0 };
 
 /// `fill(to, byte, bytes)`.
-pub(super) fn fill() -> Function {
+pub(super) fn fill(interruptible: bool) -> Function {
     let mut function = Function::new([(1, ValType::V128)]);
     let mut code = function.instructions();
     code.local_get(FROM).i8x16_splat().local_set(VECTOR);
-    while_left(&mut code, 16, |code| {
+    while_left(&mut code, 16, interruptible, |code| {
         code.local_get(TO).local_get(VECTOR).v128_store(AT);
         step(code, TO, 16);
     });
-    while_left(&mut code, 1, |code| {
+    while_left(&mut code, 1, interruptible, |code| {
         code.local_get(TO).local_get(FROM).i32_store8(AT);
         step(code, TO, 1);
     });
@@ -36,30 +38,30 @@ pub(super) fn fill() -> Function {
 }
 
 /// `copy(to, from, bytes)`; the ranges may overlap.
-pub(super) fn copy() -> Function {
+pub(super) fn copy(interruptible: bool) -> Function {
     let mut function = Function::new([]);
     let mut code = function.instructions();
     // Forwards, unless the destination starts within the source: to - from, wrapped, is below the length.
     code.local_get(TO).local_get(FROM).i32_sub().local_get(LEFT).i32_lt_u();
     code.if_(BlockType::Empty);
     // Backwards: LEFT is also how far into the ranges the next bytes end.
-    while_left(&mut code, 16, |code| {
+    while_left(&mut code, 16, interruptible, |code| {
         end_of(code, TO, 16);
         end_of(code, FROM, 16);
         code.v128_load(AT).v128_store(AT);
     });
-    while_left(&mut code, 1, |code| {
+    while_left(&mut code, 1, interruptible, |code| {
         end_of(code, TO, 1);
         end_of(code, FROM, 1);
         code.i32_load8_u(AT).i32_store8(AT);
     });
     code.else_();
-    while_left(&mut code, 16, |code| {
+    while_left(&mut code, 16, interruptible, |code| {
         code.local_get(TO).local_get(FROM).v128_load(AT).v128_store(AT);
         step(code, TO, 16);
         step(code, FROM, 16);
     });
-    while_left(&mut code, 1, |code| {
+    while_left(&mut code, 1, interruptible, |code| {
         code.local_get(TO).local_get(FROM).i32_load8_u(AT).i32_store8(AT);
         step(code, TO, 1);
         step(code, FROM, 1);
@@ -69,8 +71,14 @@ pub(super) fn copy() -> Function {
 }
 
 /// Repeats `body` while at least `bytes` are left, and takes them off behind it.
-fn while_left(code: &mut InstructionSink<'_>, bytes: i32, body: impl FnOnce(&mut InstructionSink<'_>)) {
+fn while_left(
+    code: &mut InstructionSink<'_>,
+    bytes: i32,
+    interruptible: bool,
+    body: impl FnOnce(&mut InstructionSink<'_>),
+) {
     code.block(BlockType::Empty).loop_(BlockType::Empty);
+    poll(code, interruptible);
     code.local_get(LEFT).i32_const(bytes).i32_lt_u().br_if(1);
     body(code);
     step(code, LEFT, -bytes);

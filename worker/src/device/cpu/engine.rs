@@ -12,7 +12,7 @@ use super::layout::{GUARD_BYTES, MEMORY_BYTES};
 use super::memory::Handover;
 
 /// Raised whenever the ABI, the rewriting of modules or what is told of them changes: machine code made before is stale.
-const ABI_VERSION: u32 = 2;
+const ABI_VERSION: u32 = 3;
 
 /// Native stack of a kernel; deeper recursion traps.
 const STACK_BYTES: usize = 512 << 10;
@@ -31,12 +31,12 @@ pub(super) fn serving(memories: Arc<Handover>) -> Result<Engine, Fault> {
     Engine::new(&config).map_err(internal)
 }
 
-/// The greeting of both roles.
-pub(super) fn hello(compiling: &Engine) -> Hello {
+/// The greeting of both roles, where code is `interruptible` or not.
+pub(super) fn hello(compiling: &Engine, interruptible: bool) -> Hello {
     // Hashed with fixed keys: the same build on the same processor says the same.
     let mut hasher = DefaultHasher::new();
     compiling.precompile_compatibility_hash().hash(&mut hasher);
-    ABI_VERSION.hash(&mut hasher);
+    (ABI_VERSION, interruptible).hash(&mut hasher);
     Hello::new("cpu", format!("wasmtime-48-{:016x}", hasher.finish()))
 }
 

@@ -8,9 +8,9 @@ use wasmtime::{Engine, Store, Val};
 
 use super::bounds::Buffers;
 use super::layout::{POOL_AT, WEIGHTS_END};
-use super::memory::{Handover, Pool, weights_at};
+use super::memory::{Handover, PollPage, Pool, weights_at};
 use super::module::{KernelFn, LoadedModule, mapping};
-use super::rewrite::Checks;
+use super::rewrite::{Additions, Checks};
 use crate::device::{self, FunctionImage, LoadedWeights};
 
 /// A function ready to run on the CPU.
@@ -26,6 +26,10 @@ pub struct Function {
     pub(super) weights_at: u64,
     /// What the last load of weights came to, until that is asked for.
     pub(super) loaded: Option<Result<LoadedWeights, Fault>>,
+    /// What its code writes to, where it can be interrupted.
+    pub(super) poll_pages: Arc<[PollPage]>,
+    /// True if these were taken away.
+    pub(super) interrupted: bool,
     /// The pool its memories are mapped on; none before its first call.
     pool: Option<Arc<Pool>>,
 }
@@ -51,6 +55,7 @@ impl Function {
         engine: &Engine,
         handover: &Handover,
         image: FunctionImage<'_>,
+        interruptible: bool,
     ) -> Result<Self, Fault> {
         let load = |message| Fault::new(FaultCode::Load, message);
         let blueprint = image.blueprint;
@@ -71,17 +76,23 @@ impl Function {
             weights: None,
             weights_at: weights_at(image.weight_bytes),
             loaded: None,
+            poll_pages: Arc::new([]),
+            interrupted: false,
             pool: None,
         };
         let checks = if blueprint.is_checked() { Checks::All } else { Checks::None };
+        let additions = Additions { checks, interruptible };
         for (file, module) in image.modules.into_iter().zip(blueprint.modules()) {
             let store = &mut function.store;
-            let loaded = LoadedModule::load(engine, store, handover, file, checks);
+            let loaded = LoadedModule::load(engine, store, handover, file, additions);
             let loaded = loaded.map_err(|fault| Fault {
                 message: format!("module `{}`: {}", module.name, fault.message),
                 ..fault
             })?;
             function.modules.push(loaded);
+        }
+        if interruptible {
+            function.poll_pages = function.modules.iter().map(|module| module.memory.poll_page()).collect();
         }
         for kernel in blueprint.kernels() {
             let module = function.modules.get(kernel.module);
@@ -143,6 +154,9 @@ impl Function {
 
     /// Restores memory and globals of every module in which something ran.
     pub(super) fn restore(&mut self) -> Result<(), Fault> {
+        if std::mem::take(&mut self.interrupted) {
+            self.poll_pages.iter().try_for_each(PollPage::bring_back).map_err(mapping)?;
+        }
         for module in self.modules.iter_mut().filter(|module| module.used) {
             module.memory.restore().map_err(mapping)?;
             if let Some((global, initial)) = &module.stack_pointer {

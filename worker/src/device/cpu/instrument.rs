@@ -14,6 +14,7 @@ use wasmparser::{BinaryReader, BinaryReaderError, FunctionBody, Operator};
 use super::bounds::{ENTRIES_AT, ENTRY_BYTES, FOR_LOADS, FOR_STORES, STRAY_AT};
 use super::bulk;
 use super::layout::CHECKS_AT;
+use super::polls::poll;
 
 /// The types of the functions that are added, as they lie in a type section: five i32 to one, and four i32 to none.
 pub(super) const TYPES: [u8; 16] =
@@ -106,7 +107,7 @@ pub(super) fn place(operator: &Operator<'_>, at: usize, code_at: usize) -> Optio
     (is_bulk || access(operator).is_some()).then(|| (at - code_at) as u32)
 }
 
-/// A function's body with checks. `params` is how many parameters the function has, `functions` how many the module
+/// A function's body with checks, and with polls if it is `interruptible`. `params` is how many parameters the function has, `functions` how many the module
 /// defines, `code_at` where in the module the content of its code section begins.
 pub(super) fn body(
     module: &[u8],
@@ -114,6 +115,7 @@ pub(super) fn body(
     params: u32,
     functions: u32,
     code_at: usize,
+    interruptible: bool,
 ) -> Result<Vec<u8>, BinaryReaderError> {
     let range = body.range();
     let mut operators = body.get_operators_reader()?;
@@ -131,9 +133,15 @@ pub(super) fn body(
     for group in body.get_locals_reader()? {
         keepers_at += group?.0;
     }
+    poll(&mut InstructionSink::new(&mut out), interruptible);
     let mut copied = operators.original_position();
     while !operators.eof() {
         let (operator, at) = operators.read_with_offset()?;
+        if matches!(operator, Operator::Loop { .. }) {
+            out.extend_from_slice(&module[copied..operators.original_position()]);
+            poll(&mut InstructionSink::new(&mut out), interruptible);
+            copied = operators.original_position();
+        }
         let Some(place) = place(&operator, at, code_at) else { continue };
         out.extend_from_slice(&module[copied..at]);
         copied = at;

@@ -1,10 +1,12 @@
-//! Executing a plan's steps: launches in ranges of blocks between which the deadline is checked,
-//! copies and fills within the pool.
+//! Executing a plan's steps: launches in ranges of blocks, copies and fills within the pool in parts, between which the
+//! deadline is checked.
 
 use pappus_blueprint::limits::PARAM_BYTES;
 use pappus_blueprint::{Placement, Plan, Space, Step};
 use pappus_protocol::{Fault, FaultCode, now_ns};
+use pappus_shmem::mapping::OutOfRange;
 
+use super::alarm::Ringing;
 use super::bounds::{Bounds, Stray};
 use super::function::Function;
 use super::layout::{ARGS_AT, LAUNCH_AT, LaunchRecord, POOL_AT, SCRATCH_AT};
@@ -15,6 +17,9 @@ use crate::device::broken;
 
 /// How long one range of blocks should take: short beside a deadline, long beside a call (20 ns).
 const RANGE_NS: u64 = 750_000;
+
+/// How much is copied or filled between two looks at the deadline: a millisecond or two, where every page is touched first.
+const PART_BYTES: u64 = 4 << 20;
 
 /// What was printed before a fault, in its message: a message has [`pappus_protocol::limits::MAX_FAULT_BYTES`].
 const FAULT_PRINTS_BYTES: usize = 1024;
@@ -28,6 +33,8 @@ pub(super) struct Execution<'a> {
     pub(super) pool: &'a Pool,
     pub(super) plan: &'a Plan,
     pub(super) deadline_ns: u64,
+    /// What ends a kernel in the middle of a block, if anything does.
+    pub(super) alarm: Option<&'a Ringing<'a>>,
 }
 
 impl Execution<'_> {
@@ -80,17 +87,32 @@ impl Execution<'_> {
                         Space::Pool => &self.pool.mapping,
                         Space::Weights => &self.function.weights.as_ref().ok_or_else(broken)?.mapping,
                     };
-                    let copied = self.pool.mapping.copy_from(to, source, from.offset, bytes);
-                    copied.map_err(|_| broken())?;
-                    self.check_deadline(None)?;
+                    let pool = &self.pool.mapping;
+                    self.in_parts(bytes, |at, bytes| {
+                        pool.copy_from(to + at, source, from.offset + at, bytes)
+                    })?;
                 }
                 Step::Fill { offset, bytes, byte } => {
-                    self.pool.mapping.fill(offset, bytes, byte).map_err(|_| broken())?;
-                    self.check_deadline(None)?;
+                    self.in_parts(bytes, |at, bytes| self.pool.mapping.fill(offset + at, bytes, byte))?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Does something to so many bytes, a part after the other: where it begins, and how long it is.
+    fn in_parts(&self, bytes: u64, part: impl Fn(u64, u64) -> Result<(), OutOfRange>) -> Result<(), Fault> {
+        let mut at = 0;
+        // Also of none: a step takes time, and may be repeated for ever.
+        loop {
+            let next = PART_BYTES.min(bytes - at);
+            part(at, next).map_err(|_| broken())?;
+            self.check_deadline(None)?;
+            at += next;
+            if at == bytes {
+                return Ok(());
+            }
+        }
     }
 
     fn launch(&mut self, step: &Step) -> Result<(), Fault> {
@@ -126,7 +148,10 @@ impl Execution<'_> {
             let entry = &function.kernels[kernel as usize];
             let ran = entry.code.call(&mut function.store, (ARGS_AT, LAUNCH_AT, first, count));
             if let Err(error) = ran {
-                return Err(self.trap(kernel, shared_bytes, &error));
+                return Err(match self.alarm.is_some_and(Ringing::rang) {
+                    true => too_late(Some(kernel)),
+                    false => self.trap(kernel, shared_bytes, &error),
+                });
             }
             first += count;
             let now = self.check_deadline(Some(kernel))?;
@@ -201,15 +226,13 @@ impl Execution<'_> {
     /// The current time, or the fault that the deadline has passed.
     fn check_deadline(&self, kernel: Option<u32>) -> Result<u64, Fault> {
         let now = now_ns();
-        if now <= self.deadline_ns {
-            return Ok(now);
-        }
-        Err(Fault {
-            code: FaultCode::Deadline,
-            kernel,
-            message: "the deadline passed while it ran".to_owned(),
-        })
+        if now <= self.deadline_ns { Ok(now) } else { Err(too_late(kernel)) }
     }
+}
+
+#[cold]
+fn too_late(kernel: Option<u32>) -> Fault {
+    Fault { code: FaultCode::Deadline, kernel, message: "the deadline passed while it ran".to_owned() }
 }
 
 /// The next number of blocks after `count` took `took_ns`.

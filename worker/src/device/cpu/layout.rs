@@ -5,7 +5,8 @@
 //! | stack, data |           | call | scratch | pool …              weights, read-only |    |
 //!   private, per module       private          the worker's, shared   the function's
 //! ```
-//! Everything between is unreachable, and so is the last page: a stray access traps. Where calls are checked, behind
+//! Everything between is unreachable, and so is the last page: a stray access traps. Where calls can be interrupted, a page
+//! lies behind `call` which [their code writes to](super::polls). Where calls are checked, behind
 //! `scratch` lies what kernels may reach ([`bounds`](super::bounds)); they themselves do not reach that.
 //!
 //! A kernel is an export of type `(args: i32, launch: i32, first: i64, count: i64) -> ()`. It runs the
@@ -29,6 +30,8 @@ pub const LAUNCH_AT: u32 = 32 << 20;
 pub const ARGS_AT: u32 = LAUNCH_AT + 64;
 /// Launch record and parameters.
 pub const CALL_BYTES: u64 = 2 * HOST_PAGE;
+/// What interruptible code writes to, which is a page of its own.
+pub const POLL_AT: u32 = LAUNCH_AT + CALL_BYTES as u32;
 /// Dynamic shared memory: reachable as far as launches of the module asked for some.
 pub const SCRATCH_AT: u32 = LAUNCH_AT + (64 << 10);
 /// The most shared memory of a launch.
@@ -100,7 +103,7 @@ const _: () = {
     assert!(LAUNCH_BYTES <= (ARGS_AT - LAUNCH_AT) as usize);
     assert!(limits::PARAM_BYTES <= CALL_BYTES - (ARGS_AT - LAUNCH_AT) as u64);
     assert!(limits::SHARED_BYTES <= MAX_SCRATCH_BYTES);
-    assert!(CALL_BYTES <= (SCRATCH_AT - LAUNCH_AT) as u64);
+    assert!(CALL_BYTES + HOST_PAGE <= (SCRATCH_AT - LAUNCH_AT) as u64);
     assert!(SCRATCH_AT as u64 + MAX_SCRATCH_BYTES <= CHECKS_AT as u64);
     assert!(MAX_LOW_BYTES <= LAUNCH_AT as u64);
 };

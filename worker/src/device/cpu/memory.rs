@@ -103,6 +103,8 @@ unsafe impl wasmtime::LinearMemory for Handed {
 pub(super) struct LinearMemory {
     range: Arc<Reservation>,
     low_bytes: usize,
+    /// Bytes of the launch, its parameters and, if there is one, the page of polls.
+    call_bytes: usize,
     /// What the low part holds when a call starts: `data` at `data_at`, zeros around it.
     data: Box<[u8]>,
     data_at: usize,
@@ -118,17 +120,19 @@ pub(super) struct LinearMemory {
 }
 
 impl LinearMemory {
-    /// A memory with its low part and the call's page.
-    pub(super) fn new(low: &LowPart) -> std::io::Result<Self> {
+    /// A memory with its low part and the call's pages, one more of them for code that is `interruptible`.
+    pub(super) fn new(low: &LowPart, interruptible: bool) -> std::io::Result<Self> {
         let range = Reservation::new((MEMORY_BYTES + GUARD_BYTES) as usize)?;
         let low_bytes = low.bytes.min(MAX_LOW_BYTES) as usize;
         if low_bytes > 0 {
             range.map_private(0, low_bytes)?;
         }
-        range.map_private(LAUNCH_AT as usize, CALL_BYTES as usize)?;
+        let call_bytes = CALL_BYTES as usize + if interruptible { HOST_PAGE as usize } else { 0 };
+        range.map_private(LAUNCH_AT as usize, call_bytes)?;
         Ok(Self {
             range: Arc::new(range),
             low_bytes,
+            call_bytes,
             data: Box::default(),
             data_at: 0,
             scratch_bytes: 0,
@@ -151,6 +155,11 @@ impl LinearMemory {
             self.weights_mapped = bytes;
         }
         Ok(())
+    }
+
+    /// The page that interruptible code writes to.
+    pub(super) fn poll_page(&self) -> PollPage {
+        PollPage(self.range.clone())
     }
 
     /// Makes it the memory of the next instance.
@@ -302,9 +311,25 @@ impl LinearMemory {
             ptr::copy_nonoverlapping(self.data.as_ptr(), data, self.data.len());
         }
         // SAFETY: the call's pages are mapped there.
-        unsafe { ptr::write_bytes(self.range.base().add(LAUNCH_AT as usize), 0, CALL_BYTES as usize) };
+        unsafe { ptr::write_bytes(self.range.base().add(LAUNCH_AT as usize), 0, self.call_bytes) };
         self.zero_scratch(self.scratch_bytes);
         Ok(())
+    }
+}
+
+/// The page of a memory that interruptible code writes to.
+#[derive(Debug)]
+pub(super) struct PollPage(Arc<Reservation>);
+
+impl PollPage {
+    /// The next write to it traps.
+    pub(super) fn take_away(&self) -> std::io::Result<()> {
+        self.0.protect(POLL_AT as usize, HOST_PAGE as usize, None)
+    }
+
+    /// Writes to it are of no effect again.
+    pub(super) fn bring_back(&self) -> std::io::Result<()> {
+        self.0.protect(POLL_AT as usize, HOST_PAGE as usize, Some(Protection::ReadWrite))
     }
 }
 

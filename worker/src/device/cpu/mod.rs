@@ -2,13 +2,15 @@
 //!
 //! In reading order:
 //! - [`layout`]: the ABI of wasm modules.
-//! - `check`, `rewrite`, `bulk`, `instrument`, `lines`, [`compiler`]: from a module to machine code (the compiling role).
+//! - `check`, `rewrite`, `bulk`, `polls`, `instrument`, `lines`, [`compiler`]: from a module to machine code (the compiling role).
 //! - `engine`: the settings that both roles share.
 //! - `memory`, `module`, `function`: from machine code to something that runs (the serving role).
 //! - `bounds`, `prints`: what the kernels of a checked call may reach, and what they print.
 //! - `launch`: running it.
+//! - `alarm`: the thread that ends kernels in the middle of a block, where the device is interruptible.
 //! - `policy`: what its processes may do.
 
+mod alarm;
 mod bounds;
 mod bulk;
 mod check;
@@ -22,6 +24,7 @@ mod lines;
 mod memory;
 mod module;
 mod policy;
+mod polls;
 mod prints;
 mod rewrite;
 
@@ -33,6 +36,7 @@ use pappus_protocol::{ArenaId, Fault, FaultCode, LaneId, now_ns};
 use pappus_shmem::{Mapping, memfd};
 use wasmtime::Engine;
 
+use self::alarm::{Alarm, Ringing};
 use self::compiler::CpuCompiler;
 use self::memory::{Handover, Pool};
 use super::{
@@ -49,6 +53,8 @@ const BOUNCE_BYTES: usize = 64 << 10;
 /// The CPU: one lane, synchronous.
 pub struct Cpu {
     engine: Engine,
+    /// Ends calls in the middle of a block; none where machine code takes no notice of it.
+    alarm: Option<Alarm>,
     handover: Arc<Handover>,
     hello: Hello,
     pool: Arc<Pool>,
@@ -60,14 +66,16 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// The device, whose lane has no memory yet.
-    pub fn new() -> Result<Self, Fault> {
+    /// The device, whose lane has no memory yet. An `interruptible` one runs code that was compiled as such, and no other; the
+    /// thread that this takes has started when this returns.
+    pub fn new(interruptible: bool) -> Result<Self, Fault> {
         let handover = Arc::new(Handover::default());
         Ok(Self {
             engine: engine::serving(handover.clone())?,
+            alarm: interruptible.then(Alarm::start).transpose()?,
             handover,
             // Only a compiling engine has the fingerprint of its code, so one is made and dropped.
-            hello: engine::hello(&engine::compiling()?),
+            hello: engine::hello(&engine::compiling()?, interruptible),
             pool: Arc::new(Pool::new(0).map_err(module::mapping)?),
             bounce: vec![0; BOUNCE_BYTES].into(),
             finished: None,
@@ -88,9 +96,14 @@ impl Cpu {
             self.copy_in(input, call)?;
         }
         let copied_in = Instant::now();
+        let deadline_ns = call.deadline_ns;
+        let alarm = self.alarm.as_ref().map(|alarm| alarm.set(function.poll_pages.clone(), deadline_ns));
+        let (plan, pool, set) = (call.plan, &*self.pool, alarm.as_ref());
         let mut execution =
-            launch::Execution { function, pool: &self.pool, plan: call.plan, deadline_ns: call.deadline_ns };
-        execution.run_and_print()?;
+            launch::Execution { function: &mut *function, pool, plan, deadline_ns, alarm: set };
+        let ran = execution.run_and_print();
+        function.interrupted = alarm.is_some_and(Ringing::end);
+        ran?;
         let executed = Instant::now();
         for output in call.outputs {
             let arena = call.arenas.range(output.arena, output.offset, output.bytes)?;
@@ -146,7 +159,7 @@ impl Functions for Cpu {
     type Function = Function;
 
     fn load(&mut self, image: FunctionImage<'_>) -> Result<Function, Fault> {
-        Function::load(&self.engine, &self.handover, image)
+        Function::load(&self.engine, &self.handover, image, self.alarm.is_some())
     }
 
     /// Weights are mapped where they lie in the host's memory, which takes no time.
@@ -243,12 +256,12 @@ impl Backend for Cpu {
 
     const POLICY: &'static Policy = &policy::POLICY;
 
-    fn device(_: usize) -> Result<Self, Fault> {
-        Self::new()
+    fn device(_: usize, interruptible: bool) -> Result<Self, Fault> {
+        Self::new(interruptible)
     }
 
-    fn compiler() -> Result<CpuCompiler, Fault> {
-        CpuCompiler::new()
+    fn compiler(interruptible: bool) -> Result<CpuCompiler, Fault> {
+        CpuCompiler::new(interruptible)
     }
 
     /// There is nothing to look for.

@@ -9,7 +9,7 @@ use wasmtime::{Engine, ExternType, Global, Instance, Module, Store, TypedFunc};
 use super::layout::LowPart;
 use super::lines::Lines;
 use super::memory::{Handover, LinearMemory, Pool};
-use super::rewrite::{Checks, low_part_of};
+use super::rewrite::{Additions, Checks, low_part_of};
 
 /// A kernel's parameters: `args`, `launch`, `first`, `count`.
 pub(super) type KernelFn = TypedFunc<(u32, u32, u64, u64), ()>;
@@ -28,15 +28,15 @@ pub(super) struct LoadedModule {
 }
 
 impl LoadedModule {
-    /// Maps machine code, which must have these checks, and instantiates it over a memory of its own.
+    /// Maps machine code, which must have these additions, and instantiates it over a memory of its own.
     pub(super) fn load(
         engine: &Engine,
         store: &mut Store<()>,
         handover: &Handover,
         file: File,
-        checks: Checks,
+        additions: Additions,
     ) -> Result<Self, Fault> {
-        let lines = match checks {
+        let lines = match additions.checks {
             Checks::None => Lines::default(),
             Checks::All => Lines::read(&file).unwrap_or_default(),
         };
@@ -52,10 +52,14 @@ impl LoadedModule {
                 _ => None,
             })
             .ok_or_else(|| Fault::new(FaultCode::Load, "machine code: it says nothing about its memory"))?;
-        if has != checks {
+        if has.checks != additions.checks {
             return Err(Fault::new(FaultCode::Load, "machine code with checks is for checked calls"));
         }
-        let mut memory = LinearMemory::new(&low).map_err(mapping)?;
+        if has.interruptible != additions.interruptible {
+            let message = "machine code that can be interrupted is for devices that share workers";
+            return Err(Fault::new(FaultCode::Load, message));
+        }
+        let mut memory = LinearMemory::new(&low, additions.interruptible).map_err(mapping)?;
         memory.offer(handover);
         let instance = Instance::new(&mut *store, &module, &[]).map_err(|e| refused(&e))?;
         memory.remember(&low);

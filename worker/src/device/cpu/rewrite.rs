@@ -4,15 +4,16 @@
 //!
 //! `memory.copy` and `memory.fill` become calls of functions added to the module ([`bulk`]): wasmtime
 //! runs them in host code, where a fault would take the worker down instead of naming the kernel. For checked calls,
-//! every access to memory is checked before ([`instrument`]).
+//! every access to memory is checked before ([`instrument`]). Code that can be interrupted looks whether its time is over ([`polls`]).
 
-use wasm_encoder::{CodeSection, Encode, ExportKind, MemorySection, MemoryType, RawSection};
+use wasm_encoder::{CodeSection, Encode, ExportKind, InstructionSink, MemorySection, MemoryType, RawSection};
 use wasmparser::{BinaryReader, BinaryReaderError, FunctionBody, Operator, Parser, Payload};
 
 use super::bulk;
 use super::check::ValidatedMemfd;
 use super::instrument;
 use super::layout::{LowPart, MAX_LOW_BYTES, MEMORY_BYTES, WASM_PAGE};
+use super::polls::poll;
 
 /// The memory's export is named by this and the numbers of its low part: the name survives compilation
 /// and can be read before there is an instance. (The module itself exports no memory: `check`.)
@@ -20,13 +21,14 @@ const MEMORY_NAME: &str = "pappus-low";
 /// The same for a module with checks.
 const CHECKED_NAME: &str = "pappus-checked";
 
-fn memory_name(low: &LowPart, checks: Checks) -> String {
-    let name = if checks == Checks::All { CHECKED_NAME } else { MEMORY_NAME };
-    format!("{name}:{}:{}:{}", low.bytes, low.data.start, low.data.end)
+fn memory_name(low: &LowPart, additions: Additions) -> String {
+    let name = if additions.checks == Checks::All { CHECKED_NAME } else { MEMORY_NAME };
+    let interruptible = u64::from(additions.interruptible);
+    format!("{name}:{}:{}:{}:{interruptible}", low.bytes, low.data.start, low.data.end)
 }
 
-/// What a rewritten module's export says about its memory, and about its accesses to it.
-pub(super) fn low_part_of(export: &str) -> Option<(LowPart, Checks)> {
+/// What a rewritten module's export says about its memory, and about its code.
+pub(super) fn low_part_of(export: &str) -> Option<(LowPart, Additions)> {
     let (name, numbers) = export.split_once(':')?;
     let checks = match name {
         MEMORY_NAME => Checks::None,
@@ -36,8 +38,17 @@ pub(super) fn low_part_of(export: &str) -> Option<(LowPart, Checks)> {
     let mut numbers = numbers.split(':');
     let mut next = || numbers.next()?.parse().ok();
     let low = LowPart { bytes: next()?, data: next()?..next()? };
+    let additions = Additions { checks, interruptible: next()? == 1 };
     let ordered = low.data.start <= low.data.end && low.data.end <= low.bytes;
-    (ordered && low.bytes <= MAX_LOW_BYTES).then_some((low, checks))
+    (ordered && low.bytes <= MAX_LOW_BYTES).then_some((low, additions))
+}
+
+/// What a module's code does besides what its author wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Additions {
+    pub(super) checks: Checks,
+    /// True if it looks whether the time of its call is over.
+    pub(super) interruptible: bool,
 }
 
 /// Which accesses to memory are checked.
@@ -53,8 +64,9 @@ pub(super) enum Checks {
 pub(super) fn rewrite(
     module: &[u8],
     judged: &ValidatedMemfd,
-    checks: Checks,
+    additions: Additions,
 ) -> Result<Vec<u8>, BinaryReaderError> {
+    let Additions { checks, interruptible } = additions;
     let mut out = wasm_encoder::Module::new();
     let mut code = CodeSection::new();
     let mut helper_type = 0;
@@ -95,7 +107,7 @@ pub(super) fn rewrite(
             Payload::ExportSection(_) => {
                 memory.take().map(|memory| out.section(&memory));
                 let mut entry = Vec::new();
-                memory_name(&judged.low, checks).as_str().encode(&mut entry);
+                memory_name(&judged.low, additions).as_str().encode(&mut entry);
                 ExportKind::Memory.encode(&mut entry);
                 0u32.encode(&mut entry);
                 let data = appended(raw, 1, &entry)?;
@@ -105,16 +117,16 @@ pub(super) fn rewrite(
             Payload::CodeSectionEntry(body) => {
                 let functions = judged.functions;
                 code.raw(&match checks {
-                    Checks::None => without_bulk_operators(module, &body, functions)?,
+                    Checks::None => without_bulk_operators(module, &body, functions, interruptible)?,
                     Checks::All => {
                         let ty = function_types.get(code.len() as usize).map_or(0, |ty| *ty as usize);
                         let params = params.get(ty).copied().unwrap_or(0);
-                        instrument::body(module, &body, params, functions, code_at)?
+                        instrument::body(module, &body, params, functions, code_at, interruptible)?
                     }
                 });
                 // Data follows the code, so the code section is complete with its last body.
                 if code.len() == functions {
-                    code.function(&bulk::fill()).function(&bulk::copy());
+                    code.function(&bulk::fill(interruptible)).function(&bulk::copy(interruptible));
                     if checks == Checks::All {
                         instrument::functions(functions).iter().for_each(|added| {
                             code.function(added);
@@ -162,25 +174,34 @@ fn appended(section: &[u8], more: u32, entries: &[u8]) -> Result<Vec<u8>, Binary
     Ok(out)
 }
 
-/// A function's body with calls of the helpers, which follow the module's own `functions`. Branches are
+/// A function's body with calls of the helpers, which follow the module's own `functions`, and with polls. Branches are
 /// structured, so nothing else changes when instructions change their length.
 fn without_bulk_operators(
     module: &[u8],
     body: &FunctionBody<'_>,
     functions: u32,
+    interruptible: bool,
 ) -> Result<Vec<u8>, BinaryReaderError> {
     let mut out = Vec::with_capacity(body.as_bytes().len());
-    let mut copied = body.range().start;
     let mut operators = body.get_operators_reader()?;
+    let mut copied = operators.original_position();
+    out.extend_from_slice(&module[body.range().start..copied]);
+    poll(&mut InstructionSink::new(&mut out), interruptible);
     while !operators.eof() {
         let (operator, at) = operators.read_with_offset()?;
         let helper = match operator {
             Operator::MemoryFill { .. } => functions + bulk::FILL,
             Operator::MemoryCopy { .. } => functions + bulk::COPY,
+            Operator::Loop { .. } => {
+                out.extend_from_slice(&module[copied..operators.original_position()]);
+                poll(&mut InstructionSink::new(&mut out), interruptible);
+                copied = operators.original_position();
+                continue;
+            }
             _ => continue,
         };
         out.extend_from_slice(&module[copied..at]);
-        wasm_encoder::Instruction::Call(helper).encode(&mut out);
+        InstructionSink::new(&mut out).call(helper);
         copied = operators.original_position();
     }
     out.extend_from_slice(&module[copied..body.range().end]);
@@ -195,14 +216,18 @@ mod tests {
     fn the_low_part_travels_in_a_name() {
         let low = LowPart { bytes: 131_072, data: 65_536..70_000 };
         for checks in [Checks::None, Checks::All] {
-            assert_eq!(low_part_of(&memory_name(&low, checks)), Some((low.clone(), checks)));
+            for interruptible in [false, true] {
+                let additions = Additions { checks, interruptible };
+                assert_eq!(low_part_of(&memory_name(&low, additions)), Some((low.clone(), additions)));
+            }
         }
         for lie in [
             "memory",
             "pappus-low:1",
-            "pappus-low:10:8:4",
-            "pappus-low:10:0:11",
-            "pappus-low:99999999999:0:0",
+            "pappus-low:10:0:8",
+            "pappus-low:10:8:4:0",
+            "pappus-low:10:0:11:0",
+            "pappus-low:99999999999:0:0:0",
         ] {
             assert_eq!(low_part_of(lie), None, "{lie}");
         }

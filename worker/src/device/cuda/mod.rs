@@ -39,11 +39,11 @@ impl Backend for Cuda {
 
     const POLICY: &'static Policy = &policy::POLICY;
 
-    fn device(lanes: usize) -> Result<Self, Fault> {
+    fn device(lanes: usize, _: bool) -> Result<Self, Fault> {
         Self::new(Engine::start()?, lanes)
     }
 
-    fn compiler() -> Result<CudaCompiler, Fault> {
+    fn compiler(_: bool) -> Result<CudaCompiler, Fault> {
         Ok(CudaCompiler { engine: Engine::start()? })
     }
 

@@ -38,11 +38,11 @@ impl Backend for Hip {
 
     const POLICY: &'static Policy = &policy::POLICY;
 
-    fn device(lanes: usize) -> Result<Self, Fault> {
+    fn device(lanes: usize, _: bool) -> Result<Self, Fault> {
         Self::new(Engine::start()?, lanes)
     }
 
-    fn compiler() -> Result<HipCompiler, Fault> {
+    fn compiler(_: bool) -> Result<HipCompiler, Fault> {
         Ok(HipCompiler { engine: Engine::start()? })
     }
 
