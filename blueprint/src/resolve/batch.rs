@@ -34,7 +34,9 @@ impl Resolver<'_> {
             self.notes.note(place, message);
         }
         let size = self.sizes.leaf(Node::Free(free));
-        let along: Vec<BufferId> = self.inputs.iter().chain(&self.outputs).copied().collect();
+        let all = self.inputs.iter().chain(&self.outputs).copied();
+        // Shapes with mistakes are left out.
+        let along: Vec<BufferId> = if self.notes.concern("blueprint") { Vec::new() } else { all.collect() };
         for id in along {
             self.check_along(id, size, &batch.dimension, place);
         }
@@ -44,12 +46,8 @@ impl Resolver<'_> {
     /// Notes it if a buffer's outermost dimension, and no other one, is not the batch.
     fn check_along(&mut self, id: BufferId, size: SizeId, dimension: &str, place: &Path<'_>) {
         let buffer = &self.buffers[id.index()];
-        let is_along = |shape: &Box<[SizeId]>| shape.first() == Some(&size) && !shape[1..].contains(&size);
-        // What could not be read has been told.
-        if buffer.dtype.is_some() && buffer.shape.is_none() && self.notes.concern(&buffer.name) {
-            return;
-        }
-        if !buffer.shape.as_ref().is_some_and(is_along) {
+        let dims = buffer.shape.as_deref().unwrap_or_default();
+        if dims.first() != Some(&size) || dims[1..].contains(&size) {
             let message = format_args!(
                 "the shape of {:?} does not begin with {dimension:?}, expected it as the first dimension of every input and \
                  output, and as no other one",

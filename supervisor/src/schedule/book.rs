@@ -124,8 +124,9 @@ pub(super) struct Book<M> {
     lane_bytes: u64,
     /// Taken by processes for themselves.
     contexts_bytes: u64,
-    /// The weights that are there. Where the device has no memory of its own, what they take is none of what there is.
+    /// The weights that are there.
     pub(super) weights: Weights<M>,
+    /// False if the device has no memory of its own: weights take nothing of what there is.
     weights_take_memory: bool,
     /// Of all workers, and of processes that are not reaped.
     lent_bytes: u64,

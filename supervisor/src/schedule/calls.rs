@@ -33,7 +33,7 @@ pub(super) struct Entry<C> {
     pub(super) memory_bytes: u64,
     pub(super) stack_bytes: u64,
     pub(super) weight_bytes: u64,
-    /// What it brings into a job with others, unless it has to run by itself.
+    /// What the call brings into a job with others; none if the call has to run by itself.
     pub(super) batch: Option<Batch>,
     /// It needs the device for itself.
     pub(super) is_whole: bool,

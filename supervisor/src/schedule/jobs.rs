@@ -12,9 +12,9 @@ use crate::limits::{MAX_JOB_CALLS, MAX_JOB_REGIONS, STAGING_BYTES};
 /// What a lane runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Job {
-    /// The call that was first in its queue: it names the job.
+    /// The call that was first in its queue; the job's name in the answer is the call's.
     pub(super) first: CallId,
-    /// Calls behind it in its queue that run with it.
+    /// Calls behind that one in the same queue.
     pub(super) others: Vec<CallId>,
 }
 
