@@ -100,7 +100,8 @@ fn a_working_set_of_four_times_what_there_is_room_for_works() {
         assert_eq!((weights.calls, device.failed), (6 * 4 * functions as u64 * 2 + 2, 0));
         assert_eq!(device.completed, weights.calls);
         assert!(weights.evictions > 0 && weights.loads > weights.evictions, "{weights:?}");
-        assert!(weights.hits > 0 && weights.hits < weights.calls, "{weights:?}");
+        // Where there is room for one tenant's weights only, tenants may have it in turns, call by call.
+        assert!((weights.hits > 0 || functions == 2) && weights.hits < weights.calls, "{weights:?}");
         // A function's code stays where its weights are gone.
         assert!(device.workers.iter().all(|worker| worker.restarts == 0), "{device:?}");
     }
