@@ -12,6 +12,7 @@ use crate::format::{
 use crate::read::List;
 
 /// The bytes of an input that takes no memory of its own.
+#[derive(Clone)]
 pub(super) enum Bytes {
     Number(u64),
     /// All of a buffer.

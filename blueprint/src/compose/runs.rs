@@ -152,13 +152,11 @@ impl<'a> Writer<'a> {
         };
         for ((name, from), bound) in function.inputs.list.iter().zip(&step.inputs).zip(bound) {
             match bound {
-                Bound::Direct(place) => drop(renaming.buffers.insert(name, place.clone())),
-                Bound::Sizes(Bytes::Number(value)) => {
-                    drop(renaming.bytes.insert(name, Bytes::Number(*value)))
+                Bound::Direct(place) => {
+                    renaming.buffers.insert(name, place.clone());
                 }
-                Bound::Sizes(Bytes::Of(of)) => drop(renaming.bytes.insert(name, Bytes::Of(of.clone()))),
-                Bound::Sizes(Bytes::Part(of, parts)) => {
-                    drop(renaming.bytes.insert(name, Bytes::Part(of.clone(), *parts)));
+                Bound::Sizes(bytes) => {
+                    renaming.bytes.insert(name, bytes.clone());
                 }
                 Bound::Own => {}
             }
@@ -167,7 +165,9 @@ impl<'a> Writer<'a> {
                 Some(From::Constant(constant)) => self.wiring.constants[*constant].as_ref().map(Words::Known),
                 _ => None,
             };
-            words.into_iter().for_each(|words| drop(renaming.words.insert(name, words)));
+            if let Some(words) = words {
+                renaming.words.insert(name, words);
+            }
         }
         let free = function.blueprint.free.iter().zip(&self.fit.steps[at]);
         renaming.free = free.map(|(name, dim)| (&**name, dim.text)).collect();
