@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use crate::blueprint::{Blueprint, BufferId, Role, Step};
+use crate::blueprint::{Blueprint, BufferId, Role, Step, WordRef};
 use crate::error::Error;
 use crate::expression::{Amount, Atoms, Sum};
 use crate::layout;
@@ -103,69 +103,32 @@ struct Describer<'a> {
 
 impl Describer<'_> {
     fn evaluate(&mut self) {
-        let blueprint = self.blueprint;
-        // What to call a size that is too long to write.
-        let mut names = HashMap::new();
-        for buffer in &blueprint.buffers {
-            names.entry(buffer.size.index()).or_insert(&buffer.name);
-        }
-        self.values.reserve(blueprint.sizes.nodes().len());
-        for (at, node) in blueprint.sizes.nodes().iter().enumerate() {
-            let value = match *node {
-                Node::Const(value) => Sum::constant(value),
-                Node::Input(i) => self.sizeof(blueprint.inputs[i as usize], &self.known.inputs),
-                Node::Weight(i) => self.sizeof(blueprint.weights[i as usize], &self.known.weights),
-                Node::Word(i) => self.word(i as usize),
-                Node::Free(i) => self.free(i as usize),
-                Node::Binary(op, a, b) => match self.binary(op, a, b) {
-                    Some(value) => value,
-                    None => match names.get(&at) {
-                        Some(name) => self.atoms.named(format!("sizeof({name})")),
-                        None => self.atoms.unreadable(),
-                    },
-                },
-            };
-            self.values.push(value);
-        }
-    }
-
-    fn binary(&mut self, op: Op, a: SizeId, b: SizeId) -> Option<Sum> {
-        let (a, b) = (&self.values[a.index()], &self.values[b.index()]);
-        match op {
-            Op::Add => self.atoms.add([a.clone(), b.clone()]),
-            Op::Sub => self.atoms.sub(a, b),
-            Op::Mul => self.atoms.mul(a, b),
-            Op::CeilDiv => self.atoms.ceil_div(a, b),
-            Op::FloorDiv => self.atoms.floor_div(a, b),
-            Op::Mod => self.atoms.modulo(a, b),
-            Op::Min => self.atoms.min(a, b),
-            Op::Max => self.atoms.max(a, b),
-        }
-    }
-
-    fn sizeof(&mut self, id: BufferId, known: &HashMap<String, u64>) -> Sum {
-        let name = &self.blueprint.buffers[id.index()].name;
-        match known.get(name) {
-            Some(&bytes) => Sum::constant(bytes),
-            None => self.atoms.named(format!("sizeof({name})")),
-        }
-    }
-
-    fn word(&mut self, at: usize) -> Sum {
-        let word = self.blueprint.words[at];
-        let name = &self.blueprint.buffers[word.input as usize].name;
-        match self.known.words.get(&(name.clone(), word.index)) {
+        let (blueprint, known) = (self.blueprint, self.known);
+        let name = |id: BufferId| &blueprint.buffers[id.index()].name;
+        let value = |atoms: &mut Atoms, known: Option<&u64>, text: String| match known {
             Some(&value) => Sum::constant(value),
-            None => self.atoms.named(format!("{name}[{}]", word.index)),
-        }
-    }
-
-    fn free(&mut self, at: usize) -> Sum {
-        let name = &*self.blueprint.free[at];
-        match self.known.free.get(name) {
-            Some(&value) => Sum::constant(value),
-            None => self.atoms.named(name.to_owned()),
-        }
+            None => atoms.named(text),
+        };
+        self.values = evaluate(blueprint, &mut self.atoms, |atoms, leaf| match leaf {
+            Leaf::Input(at) => {
+                let name = name(blueprint.inputs[at]);
+                value(atoms, known.inputs.get(name), format!("sizeof({name})"))
+            }
+            Leaf::Weight(at) => {
+                let name = name(blueprint.weights[at]);
+                value(atoms, known.weights.get(name), format!("sizeof({name})"))
+            }
+            Leaf::Word(word) => {
+                let name = name(blueprint.inputs[word.input as usize]);
+                value(atoms, known.words.get(&(name.clone(), word.index)), format!("{name}[{}]", word.index))
+            }
+            Leaf::Free(at) => {
+                let name = &*blueprint.free[at];
+                value(atoms, known.free.get(name), name.to_owned())
+            }
+            Leaf::TooLong(Some(buffer)) => atoms.named(format!("sizeof({})", name(BufferId(buffer as u32)))),
+            Leaf::TooLong(None) => atoms.unreadable(),
+        });
     }
 
     /// The bytes of a block that holds all buffers of some roles.
@@ -210,6 +173,58 @@ impl Describer<'_> {
         repeated.push(Sum::constant(once));
         let sum = self.atoms.add(repeated);
         sum.unwrap_or_else(|| self.atoms.unreadable())
+    }
+}
+
+/// What a size depends on besides other sizes: places among the blueprint's inputs, weights and free dimensions, and a word.
+/// A size that is too long to write stands for itself, a buffer's by the place of that buffer.
+pub(crate) enum Leaf {
+    Input(usize),
+    Weight(usize),
+    Word(WordRef),
+    Free(usize),
+    TooLong(Option<usize>),
+}
+
+/// What every size of a blueprint is, by [`SizeId`], if its leaves are what `leaf` says.
+pub(crate) fn evaluate(
+    blueprint: &Blueprint,
+    atoms: &mut Atoms,
+    mut leaf: impl FnMut(&mut Atoms, Leaf) -> Sum,
+) -> Vec<Sum> {
+    // What to call a size that is too long to write.
+    let mut names = HashMap::new();
+    for (at, buffer) in blueprint.buffers.iter().enumerate() {
+        names.entry(buffer.size.index()).or_insert(at);
+    }
+    let mut values: Vec<Sum> = Vec::with_capacity(blueprint.sizes.nodes().len());
+    for (at, node) in blueprint.sizes.nodes().iter().enumerate() {
+        let value = match *node {
+            Node::Const(value) => Sum::constant(value),
+            Node::Input(input) => leaf(atoms, Leaf::Input(input as usize)),
+            Node::Weight(weight) => leaf(atoms, Leaf::Weight(weight as usize)),
+            Node::Word(word) => leaf(atoms, Leaf::Word(blueprint.words[word as usize])),
+            Node::Free(free) => leaf(atoms, Leaf::Free(free as usize)),
+            Node::Binary(op, a, b) => match binary(atoms, op, &values[a.index()], &values[b.index()]) {
+                Some(value) => value,
+                None => leaf(atoms, Leaf::TooLong(names.get(&at).copied())),
+            },
+        };
+        values.push(value);
+    }
+    values
+}
+
+fn binary(atoms: &mut Atoms, op: Op, a: &Sum, b: &Sum) -> Option<Sum> {
+    match op {
+        Op::Add => atoms.add([a.clone(), b.clone()]),
+        Op::Sub => atoms.sub(a, b),
+        Op::Mul => atoms.mul(a, b),
+        Op::CeilDiv => atoms.ceil_div(a, b),
+        Op::FloorDiv => atoms.floor_div(a, b),
+        Op::Mod => atoms.modulo(a, b),
+        Op::Min => atoms.min(a, b),
+        Op::Max => atoms.max(a, b),
     }
 }
 

@@ -50,7 +50,7 @@ impl Serialize for Amount {
 }
 
 /// An unknown amount, by its position in [`Atoms`].
-type Atom = u32;
+pub(crate) type Atom = u32;
 
 /// A sum of products: `constant` plus each coefficient times its atoms. Terms are sorted, their
 /// atoms too, no coefficient is zero: equal sums are equal values.
@@ -71,6 +71,14 @@ impl Sum {
 
     pub(crate) fn value(&self) -> Option<u64> {
         self.terms.is_empty().then_some(self.constant)
+    }
+
+    /// The atom that the sum is, if it is one and nothing else.
+    pub(crate) fn only_atom(&self) -> Option<Atom> {
+        match (self.constant, self.terms.as_slice()) {
+            (0, [(atoms, 1)]) if atoms.len() == 1 => Some(atoms[0]),
+            _ => None,
+        }
     }
 
     /// Adds up any number of sums; `None` where a coefficient would not fit.

@@ -14,6 +14,7 @@ use crate::error::Path;
 use crate::limits::{BUFFERS, INPUTS, KERNELS, OUTPUTS, PARAMS};
 use crate::read::{Json, List, Map, Read, object, one_of};
 use crate::types::{BoxFill, DType, Isolation, Swizzle};
+use crate::write::{self, Write};
 
 object! {
     /// A function: modules, kernels and the blueprint that runs them. Has either `module_path` or
@@ -69,6 +70,8 @@ object! {
         part "buffers" buffers: Map<Sizing>,
         /// Buffers (or inputs) whose contents are the result.
         part "outputs" outputs: List<String, OUTPUTS>,
+        /// Sizes that others name: each is computed once.
+        may "sizes" sizes: Map<Sizing>,
         /// What to execute, in order.
         part "control_flow" control_flow: List<Action>,
         /// Element type and shape of inputs, weights and buffers, by name.
@@ -105,6 +108,8 @@ one_of! {
     Sizing, "a size", r#"a size such as 12, {"Sizeof": "A"}, {"Free": "n"} or {"CeilDiv": [size, 256]}"# {
         /// The bytes of a buffer.
         Sizeof(SmolStr),
+        /// One of `sizes`.
+        Size(SmolStr),
         /// A free dimension, by its name: what the call's arrays have where an input's shape names it.
         Free(SmolStr),
         /// A constant, as a number alone is.
@@ -193,6 +198,15 @@ impl Read for Exec {
     }
 }
 
+impl Write for Exec {
+    fn write(&self, out: &mut String) {
+        let Self { kernel: Some(kernel), arguments: Some(arguments), launch: Some(launch) } = self else {
+            return out.push_str("null");
+        };
+        write::entries(&[kernel, arguments, launch], out);
+    }
+}
+
 /// Actions, and how many times.
 pub(crate) struct Repeat {
     pub(crate) count: Option<Sizing>,
@@ -207,6 +221,13 @@ impl Read for Repeat {
             _ => repeat.body = Read::read(json, place),
         })?;
         Some(repeat)
+    }
+}
+
+impl Write for Repeat {
+    fn write(&self, out: &mut String) {
+        let Self { count: Some(count), body: Some(body) } = self else { return out.push_str("null") };
+        write::entries(&[count, body], out);
     }
 }
 
@@ -389,6 +410,15 @@ impl Read for Integer {
     }
 }
 
+impl Write for Integer {
+    fn write(&self, out: &mut String) {
+        match self {
+            Self::Literal(value) => value.write(out),
+            Self::Size(size) => size.write(out),
+        }
+    }
+}
+
 /// A name, or an object that says more.
 #[cfg_attr(test, derive(JsonSchema))]
 #[cfg_attr(test, schemars(untagged, rename = "{T}OrName"))]
@@ -409,29 +439,74 @@ impl<T: Read> Read for NameOr<T> {
     }
 }
 
+impl<T: Write> Write for NameOr<T> {
+    fn write(&self, out: &mut String) {
+        match self {
+            Self::Name(name) => name.write(out),
+            Self::Object(object) => object.write(out),
+        }
+    }
+}
+
 impl Read for DType {
     fn read(json: &mut Json<'_>, place: &Path<'_>) -> Option<Self> {
         json.choice(place, "type of an element", Self::ALL.into_iter().map(|dtype| (dtype.name(), dtype)))
     }
 }
 
-impl Read for Swizzle {
-    fn read(json: &mut Json<'_>, place: &Path<'_>) -> Option<Self> {
-        let all =
-            [("none", Self::None), ("32B", Self::Bytes32), ("64B", Self::Bytes64), ("128B", Self::Bytes128)];
-        json.choice(place, "swizzle", all.into_iter())
+impl Write for DType {
+    fn write(&self, out: &mut String) {
+        write::quoted(self.name(), out);
     }
 }
+
+/// Every isolation, by its name.
+const ISOLATIONS: [(&str, Isolation); 2] = [("auto", Isolation::Auto), ("process", Isolation::Process)];
 
 impl Read for Isolation {
     fn read(json: &mut Json<'_>, place: &Path<'_>) -> Option<Self> {
-        json.choice(place, "isolation", [("auto", Self::Auto), ("process", Self::Process)].into_iter())
+        json.choice(place, "isolation", ISOLATIONS.into_iter())
     }
 }
 
+impl Write for Isolation {
+    fn write(&self, out: &mut String) {
+        write::word(self, &ISOLATIONS, out);
+    }
+}
+
+/// Every swizzle, by its name.
+const SWIZZLES: [(&str, Swizzle); 4] = [
+    ("none", Swizzle::None),
+    ("32B", Swizzle::Bytes32),
+    ("64B", Swizzle::Bytes64),
+    ("128B", Swizzle::Bytes128),
+];
+
+impl Read for Swizzle {
+    fn read(json: &mut Json<'_>, place: &Path<'_>) -> Option<Self> {
+        json.choice(place, "swizzle", SWIZZLES.into_iter())
+    }
+}
+
+impl Write for Swizzle {
+    fn write(&self, out: &mut String) {
+        write::word(self, &SWIZZLES, out);
+    }
+}
+
+/// What is read beyond an array, by its name.
+const FILLS: [(&str, BoxFill); 2] = [("zero", BoxFill::Zero), ("nan", BoxFill::Nan)];
+
 impl Read for BoxFill {
     fn read(json: &mut Json<'_>, place: &Path<'_>) -> Option<Self> {
-        json.choice(place, "fill", [("zero", Self::Zero), ("nan", Self::Nan)].into_iter())
+        json.choice(place, "fill", FILLS.into_iter())
+    }
+}
+
+impl Write for BoxFill {
+    fn write(&self, out: &mut String) {
+        write::word(self, &FILLS, out);
     }
 }
 

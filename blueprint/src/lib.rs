@@ -12,6 +12,7 @@
 //! - `error`: what is wrong, and at which place of the JSON
 //! - `types`: types that the format, the planner and plans share
 //! - `read`: how objects, lists and numbers of the format are read, every mistake noted
+//! - `write`: the same types as JSON again
 //! - `format`: the JSON as written: what is read, and what the schema says
 //! - `half`: the nearest float of 16 bits, for arguments
 //! - `arrays`: arrays of a call, and what is declared of inputs: whether one fits the other
@@ -35,6 +36,7 @@
 //! - [`hsaco`]: the same for machine code of AMD's, which is judged to the end
 //! - [`signatures`]: the same for wasm, in a section of its own
 //! - [`code`]: the formats of modules: names, which devices run them, what a file tells
+//! - [`compose`]: the linker: a composition and its functions become one function
 //! - `describe`: `pappus function check`: buffers, memory, launches, as far as they are known
 
 #![forbid(unsafe_code)]
@@ -45,6 +47,7 @@ mod blueprint;
 mod cache;
 mod checked;
 pub mod code;
+pub mod compose;
 mod cursor;
 mod describe;
 mod error;
@@ -71,6 +74,7 @@ mod terms;
 mod types;
 mod warnings;
 mod weights;
+mod write;
 
 #[cfg(test)]
 mod tests;

@@ -85,3 +85,21 @@ pub const RANK: usize = 32;
 pub const BUFFER_ALIGN: u64 = 256;
 /// Bytes of an error's path and of its message; longer ones are cut.
 pub const ERROR_BYTES: usize = 1024;
+/// Bytes of the JSON of a composition.
+pub const COMPOSITION_BYTES: usize = 1 << 20;
+/// Steps of a composition.
+pub const STEPS: usize = 1024;
+/// Bytes of the name of a step.
+pub const STEP_NAME_BYTES: usize = 64;
+/// Items that a step is run for.
+pub const ITEMS: u64 = 1024;
+/// Runs of steps in a linked function: one for each step, or one for each of its items.
+pub const RUNS: u64 = 4096;
+/// Bytes of the constants of a composition.
+pub const CONSTANT_BYTES: u64 = 1 << 20;
+/// Sizes of the functions of all steps, which the linker computes.
+pub const LINKED_SIZES: usize = 4 * COMPUTED_SIZES;
+/// Inputs, weights and buffers of all runs; the linked function has at most [`BUFFERS`] of them.
+pub const LINKED_BUFFERS: u64 = 262_144;
+/// How often the linker compares all shapes, until it learns nothing new of free dimensions.
+pub const LINKING_PASSES: usize = 8;

@@ -249,6 +249,13 @@ impl<'j> Json<'j> {
         }
     }
 
+    /// Reads a number as it is written.
+    pub(crate) fn number(&mut self, place: &Path<'_>) -> Option<&'j str> {
+        self.expect(Kind::Number, place, "a number")?;
+        let read = self.cursor.number();
+        self.well(read)
+    }
+
     /// The kind of the next value, for those that may be written in several ways.
     pub(crate) fn peek(&mut self) -> Option<Kind> {
         self.kind()
@@ -311,16 +318,14 @@ integers!(u8, u32, u64, i64);
 
 impl Read for f64 {
     fn read(json: &mut Json<'_>, place: &Path<'_>) -> Option<Self> {
-        json.expect(Kind::Number, place, "a number")?;
-        let mut ahead = json.cursor;
-        let read = ahead.number();
-        let text = json.well(read)?;
+        let before = json.cursor;
+        let text = json.number(place)?;
         match text.parse().ok().filter(|value: &f64| value.is_finite()) {
-            Some(value) => {
-                json.cursor = ahead;
-                Some(value)
+            Some(value) => Some(value),
+            None => {
+                json.cursor = before;
+                json.wrong(place, format_args!("{text} is too large, expected at most {:e}", Self::MAX))
             }
-            None => json.wrong(place, format_args!("{text} is too large, expected at most {:e}", Self::MAX)),
         }
     }
 }
@@ -441,6 +446,14 @@ macro_rules! object {
             }
         }
 
+        impl $crate::write::Write for $name {
+            fn write(&self, out: &mut String) {
+                out.push('{');
+                $(object!(@write $presence &self.$field, $key, out);)*
+                out.push('}');
+            }
+        }
+
         #[cfg(test)]
         impl schemars::JsonSchema for $name {
             fn schema_name() -> std::borrow::Cow<'static, str> {
@@ -466,6 +479,12 @@ macro_rules! object {
             $json.missing($begin, $key, $what, $place);
         }
     };
+    (@write need $value:expr, $key:literal, $out:ident) => { $crate::write::field($key, $value, $out) };
+    (@write $presence:ident $value:expr, $key:literal, $out:ident) => {
+        if let Some(value) = $value {
+            $crate::write::field($key, value, $out);
+        }
+    };
     (@take need $field:ident) => { $field.flatten()? };
     (@take $presence:ident $field:ident) => { $field.flatten() };
 }
@@ -479,6 +498,16 @@ macro_rules! one_of {
         $(#[$attribute])*
         pub(crate) enum $name {
             $($(#[$about])* $variant($type),)*
+        }
+
+        impl $crate::write::Write for $name {
+            fn write(&self, out: &mut String) {
+                out.push('{');
+                match self {
+                    $(Self::$variant(value) => $crate::write::field(stringify!($variant), value, out),)*
+                }
+                out.push('}');
+            }
         }
 
         impl $name {

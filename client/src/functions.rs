@@ -2,8 +2,10 @@
 //! function; all of it may also lie in one folder or one `.pappus` file. Reading a [`Package`] needs no supervisor and reports
 //! what is missing without failing; adding it does.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use pappus_blueprint::compose::Linked;
 use pappus_blueprint::limits::JSON_BYTES;
 use pappus_blueprint::{Blueprint, Known, Mistakes, describe, parse};
 use pappus_proto::Code;
@@ -33,10 +35,14 @@ pub struct Package {
     blueprint: Blueprint,
     modules: Vec<PackagedModule>,
     weights: Vec<PackagedWeight>,
+    /// The constants of a composition, as weights: what they are called, and their bytes.
+    constants: Option<(String, u64)>,
+    /// True if the configuration was linked: it has no text of its own, in which there are places.
+    is_linked: bool,
 }
 
 /// A module that the configuration names.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PackagedModule {
     /// As the configuration calls it.
     pub name: String,
@@ -47,7 +53,7 @@ pub struct PackagedModule {
 }
 
 /// A weights buffer of the blueprint.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PackagedWeight {
     /// The buffer.
     pub name: String,
@@ -84,7 +90,43 @@ impl Package {
             path: config.to_owned(),
             config: text,
             blueprint,
+            constants: None,
+            is_linked: false,
         })
+    }
+
+    /// A composition at this path that was linked with these packages, by the names of their functions.
+    pub(crate) fn linked(path: &Path, linked: Linked, packages: &HashMap<String, Self>) -> Self {
+        let package = |function: usize| linked.functions.get(function).and_then(|name| packages.get(name));
+        let modules = linked.modules.iter().filter_map(|module| {
+            let found = package(module.function)?.modules.get(module.module)?;
+            Some(PackagedModule { name: module.name.clone(), ..found.clone() })
+        });
+        let weights = linked.weights.iter().filter_map(|weight| {
+            let (function, at) = weight.of?;
+            let found = package(function)?.weights.get(at)?;
+            Some(PackagedWeight { name: weight.name.clone(), ..found.clone() })
+        });
+        let constants = linked.weights.iter().find(|weight| weight.of.is_none());
+        Self {
+            path: path.to_owned(),
+            modules: modules.collect(),
+            weights: weights.collect(),
+            constants: constants.map(|weight| (weight.name.clone(), linked.constants.len() as u64)),
+            config: linked.config,
+            blueprint: linked.blueprint,
+            is_linked: true,
+        }
+    }
+
+    /// The configuration's JSON.
+    pub(crate) fn config(&self) -> &[u8] {
+        &self.config
+    }
+
+    /// The constants of a composition, which are weights of the linked function: what they are called, and their bytes.
+    pub fn constants(&self) -> Option<(&str, u64)> {
+        self.constants.as_ref().map(|(name, bytes)| (&**name, *bytes))
     }
 
     /// The checked configuration.
@@ -95,14 +137,19 @@ impl Package {
     /// Errors of the configuration that show only beside other files or sizes: with the configuration's name, and their places
     /// in it. Nothing where there are none.
     pub fn refuse(&self, errors: impl IntoIterator<Item = pappus_blueprint::Error>) -> Result<()> {
-        match Mistakes::found_in(errors, &self.config) {
+        let text: &[u8] = if self.is_linked { b"" } else { &self.config };
+        match Mistakes::found_in(errors, text) {
             Some(source) => Err(Error::Config { path: self.path.clone(), source }),
             None => Ok(()),
         }
     }
 
-    /// What the configuration declares and nothing uses, in the order of its text.
+    /// What the configuration declares and nothing uses, in the order of its text; nothing of a composition, whose functions
+    /// have been told of by themselves.
     pub fn warnings(&self) -> Option<Mistakes> {
+        if self.is_linked {
+            return None;
+        }
         Mistakes::found_in(self.blueprint.warnings(), &self.config)
     }
 

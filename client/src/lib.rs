@@ -21,6 +21,7 @@
 //! - [`arena`]: shared memory for inputs and outputs.
 //! - [`invocation`]: one call, built step by step.
 //! - [`functions`]: a configuration on disk, its module files and its weights → a registered function.
+//! - [`compositions`]: functions that are linked into one.
 //! - `files`: where the files of a configuration are: beside it, or in its package.
 //! - [`archive`]: all of that in one file.
 //! - `upload`: its files on their way, with word of how far they are.
@@ -39,6 +40,7 @@ pub mod arena;
 pub mod array;
 mod blobs;
 pub mod client;
+pub mod compositions;
 pub mod error;
 mod files;
 pub mod functions;

@@ -110,6 +110,8 @@ pub const MAX_TENANTS_SHOWN: usize = 1_000;
 pub const MAX_PEERS_SHOWN: usize = 16;
 /// Modules registered by name of one tenant.
 pub const MAX_MODULES: usize = 10_000;
+/// Compositions that are linked again when a function that they run is replaced.
+pub const MAX_LINKED_AGAIN: usize = 64;
 /// Bytes of a module.
 pub const MAX_MODULE_BYTES: u64 = pappus_protocol::limits::MAX_MODULE_BYTES as u64;
 /// Bytes of all weights of a function: what a cpu worker can map beside its lease.

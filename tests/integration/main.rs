@@ -33,7 +33,7 @@
 //! - [`syscalls`]: every system call failing once.
 //! - [`prisoner`]: what can be done from inside the sandbox.
 //! - [`gateways`], [`grants`], [`quotas`]: tenants by configuration: tokens, shared functions, limits.
-//! - [`replacing`]: a function takes the place of another.
+//! - [`replacing`]: a function takes the place of another. [`compositions`]: functions that are linked into one.
 //! - [`service_manager`]: what systemd hands over and is told; restarts that refuse nobody.
 //! - [`surveys`]: which devices a supervisor takes.
 //! - [`amd`]: the HIP device on a library that looks like HIP's.
@@ -71,6 +71,7 @@ mod checked;
 mod cli;
 mod code_objects;
 mod command_line;
+mod compositions;
 mod damage;
 mod deadlines;
 mod descriptors;

@@ -10,7 +10,7 @@ mod sizes;
 mod steps;
 mod tensor_maps;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 
@@ -28,6 +28,11 @@ use crate::types::Isolation;
 
 /// Reads and checks the JSON of a function. An error is all that is wrong with it.
 pub fn parse(json: &[u8]) -> Result<Blueprint, Mistakes> {
+    read_and_resolve(json).map(|(_, blueprint)| blueprint)
+}
+
+/// The same with the function as written.
+pub(crate) fn read_and_resolve(json: &[u8]) -> Result<(format::Config, Blueprint), Mistakes> {
     if json.len() > limits::JSON_BYTES {
         let (bytes, most) = (json.len(), limits::JSON_BYTES);
         return Err(Path::Root.error(format_args!("{bytes} bytes of JSON, expected at most {most}")).into());
@@ -38,7 +43,11 @@ pub fn parse(json: &[u8]) -> Result<Blueprint, Mistakes> {
     if let (Some(config), true) = (&config, is_json) {
         resolver.config(config);
     }
-    resolver.finish()
+    let blueprint = resolver.finish()?;
+    match config {
+        Some(config) => Ok((config, blueprint)),
+        None => Err(Path::Root.error("no configuration").into()),
+    }
 }
 
 /// A blueprint in the making. `'a` is the JSON as read.
@@ -57,6 +66,9 @@ struct Resolver<'a> {
     weight_files: Vec<WeightFile>,
     isolation: Isolation,
     sizes: SizeBuilder,
+    /// Places of the sizes that have names of their own, and what each is.
+    size_ids: BTreeMap<&'a str, usize>,
+    named_sizes: Vec<Option<SizeId>>,
     words: Vec<WordRef>,
     word_places: Vec<Box<str>>,
     word_ids: HashMap<WordRef, u32>,
@@ -102,6 +114,8 @@ impl<'a> Resolver<'a> {
             weight_files: Vec::new(),
             isolation: Isolation::default(),
             sizes: SizeBuilder::default(),
+            size_ids: BTreeMap::new(),
+            named_sizes: Vec::new(),
             words: Vec::new(),
             word_places: Vec::new(),
             word_ids: HashMap::new(),
@@ -133,9 +147,7 @@ impl<'a> Resolver<'a> {
         let types = flow.types.as_ref().map_or(&[][..], |types| &types.0);
         self.declare(flow, blueprint);
         self.free_dimensions(types, &blueprint.key("types"));
-        if let Some(buffers) = &flow.buffers {
-            self.buffer_sizes(buffers, &blueprint.key("buffers"));
-        }
+        self.declared_sizes(flow, blueprint);
         if let Some(outputs) = &flow.outputs {
             self.outputs(outputs, &blueprint.key("outputs"));
         }

@@ -4,19 +4,52 @@
 use super::Resolver;
 use crate::blueprint::{BufferId, Role, WordRef};
 use crate::error::Path;
-use crate::format::{Sizing, Word};
+use crate::format::{Blueprint, Sizing, Word};
 use crate::hints::{listed, nearest};
 use crate::limits;
-use crate::read::Map;
 use crate::size::{Node, Op, SizeId};
 
+/// What has a size: the buffers, and behind them the sizes that have names of their own.
+struct Declared<'a> {
+    entries: Vec<&'a (String, Option<Sizing>)>,
+    /// The id of the first buffer.
+    first: usize,
+    /// How many of the entries are buffers.
+    buffers: usize,
+}
+
+impl Declared<'_> {
+    /// Where an entry is written, of the places of buffers and of sizes.
+    fn map_of<'p>(&self, at: usize, maps: (&'p Path<'p>, &'p Path<'p>)) -> &'p Path<'p> {
+        if at < self.buffers { maps.0 } else { maps.1 }
+    }
+}
+
 impl<'a> Resolver<'a> {
-    pub(super) fn buffer_sizes(&mut self, buffers: &'a Map<Sizing>, map: &Path<'_>) {
-        let first = self.buffers.len() - buffers.0.len();
-        for at in self.size_order(buffers, first, map) {
-            let (name, sizing) = &buffers.0[at];
-            let place = &map.key(name);
+    /// Resolves the sizes of all buffers, and those that have names of their own.
+    pub(super) fn declared_sizes(&mut self, flow: &'a Blueprint, root: &Path<'_>) {
+        let buffers = flow.buffers.as_ref().map_or(&[][..], |buffers| &buffers.0);
+        let named = flow.sizes.as_ref().map_or(&[][..], |sizes| &sizes.0);
+        let first = self.buffers.len() - buffers.len();
+        let maps = (&root.key("buffers"), &root.key("sizes"));
+        for (at, (name, _)) in named.iter().enumerate() {
+            let place = &maps.1.key(name);
+            self.check_name(name, place);
+            if self.size_ids.insert(name, at).is_some() {
+                self.twice(name, place);
+            }
+        }
+        self.named_sizes = vec![None; named.len()];
+        let declared =
+            Declared { entries: buffers.iter().chain(named).collect(), first, buffers: buffers.len() };
+        for at in self.size_order(&declared, maps) {
+            let (name, sizing) = declared.entries[at];
+            let place = &declared.map_of(at, maps).key(name);
             let size = sizing.as_ref().and_then(|sizing| self.size(sizing, place));
+            if at >= declared.buffers {
+                self.named_sizes[at - declared.buffers] = size;
+                continue;
+            }
             if let Some(bytes) = size.and_then(|size| self.sizes.table().constant(size))
                 && bytes > limits::MEMORY_BYTES
             {
@@ -32,27 +65,27 @@ impl<'a> Resolver<'a> {
         self.sizes.leaf(Node::Word(u32::MAX))
     }
 
-    /// Positions in `buffers`, sorted so that a buffer follows the buffers whose `Sizeof` it uses. Does not
-    /// recurse from buffer to buffer: a chain of them may be as long as there are buffers.
-    fn size_order(&mut self, buffers: &Map<Sizing>, first: usize, map: &Path<'_>) -> Vec<usize> {
+    /// Positions among the entries, sorted so that an entry follows what its size uses. Does not recurse from one to the
+    /// other: a chain of them may be as long as there are entries.
+    fn size_order(&mut self, declared: &Declared<'a>, maps: (&Path<'_>, &Path<'_>)) -> Vec<usize> {
         #[derive(Clone, Copy, PartialEq)]
         enum State {
             New,
             Open,
             Done,
         }
-        let mut states = vec![State::New; buffers.0.len()];
-        let mut order = Vec::with_capacity(buffers.0.len());
-        // The buffers being visited, each with the buffers that it still has to visit.
+        let mut states = vec![State::New; declared.entries.len()];
+        let mut order = Vec::with_capacity(declared.entries.len());
+        // The entries being visited, each with the entries that it still has to visit.
         let mut open: Vec<(usize, Vec<usize>)> = Vec::new();
-        for root in 0..buffers.0.len() {
+        for root in 0..declared.entries.len() {
             let mut enter = (states[root] == State::New).then_some(root);
             loop {
                 if let Some(at) = enter.take() {
                     states[at] = State::Open;
                     let mut uses = Vec::new();
-                    if let Some(sizing) = &buffers.0[at].1 {
-                        self.sizeof_uses(sizing, first, &mut uses);
+                    if let Some(sizing) = &declared.entries[at].1 {
+                        self.uses(sizing, declared, &mut uses);
                     }
                     open.push((at, uses));
                 }
@@ -67,17 +100,21 @@ impl<'a> Resolver<'a> {
                     Some(used) if states[used] == State::Done => {}
                     Some(used) => {
                         let cycle = open.iter().map(|(at, _)| *at).skip_while(|&at| at != used);
-                        let names = cycle.chain([used]).map(|at| buffers.0[at].0.as_str());
+                        let names = cycle.chain([used]).map(|at| declared.entries[at].0.as_str());
                         let names: Vec<&str> = names.collect();
                         self.notes.note(
-                            &map.key(names[0]),
+                            &declared.map_of(used, maps).key(names[0]),
                             format_args!(
                                 "its size depends on itself ({}), expected no cycle of `Sizeof`",
                                 names.join(" → ")
                             ),
                         );
                         // Of its size nothing is known while the others' are resolved.
-                        self.buffers[first + used].size = self.no_size();
+                        let unknown = self.no_size();
+                        match used.checked_sub(declared.buffers) {
+                            Some(named) => self.named_sizes[named] = Some(unknown),
+                            None => self.buffers[declared.first + used].size = unknown,
+                        }
                     }
                 }
             }
@@ -85,24 +122,27 @@ impl<'a> Resolver<'a> {
         order
     }
 
-    /// The declared buffers whose `Sizeof` an expression uses.
-    fn sizeof_uses(&self, sizing: &Sizing, first: usize, uses: &mut Vec<usize>) {
+    /// The declared entries that an expression uses.
+    fn uses(&self, sizing: &Sizing, declared: &Declared<'_>, uses: &mut Vec<usize>) {
         match sizing {
             Sizing::Sizeof(name) => {
                 let used = self.buffer_ids.get(name.as_str());
-                uses.extend(used.and_then(|id| id.index().checked_sub(first)));
+                uses.extend(used.and_then(|id| id.index().checked_sub(declared.first)));
+            }
+            Sizing::Size(name) => {
+                uses.extend(self.size_ids.get(name.as_str()).map(|at| declared.buffers + at));
             }
             Sizing::Absolute(_) | Sizing::FromInput(_) | Sizing::Free(_) => {}
             Sizing::Sub(pair) | Sizing::CeilDiv(pair) | Sizing::FloorDiv(pair) | Sizing::Mod(pair) => {
-                self.sizeof_uses(&pair.0, first, uses);
-                self.sizeof_uses(&pair.1, first, uses);
+                self.uses(&pair.0, declared, uses);
+                self.uses(&pair.1, declared, uses);
             }
             Sizing::Sum(operands)
             | Sizing::Product(operands)
             | Sizing::Min(operands)
             | Sizing::Max(operands) => {
                 for operand in operands {
-                    self.sizeof_uses(operand, first, uses);
+                    self.uses(operand, declared, uses);
                 }
             }
         }
@@ -136,6 +176,7 @@ impl<'a> Resolver<'a> {
                 let id = self.buffer(name, &place.key("Sizeof"))?;
                 Some(self.sizeof(id))
             }
+            Sizing::Size(name) => self.named_size(name, &place.key("Size")),
             Sizing::Free(name) => {
                 let size = self.free(name, place)?;
                 self.free_used[self.free_ids[name.as_str()] as usize] = true;
@@ -167,6 +208,19 @@ impl<'a> Resolver<'a> {
             self.notes.note(&place.key("Free"), message);
         }
         Some(self.sizes.leaf(Node::Free(found?)))
+    }
+
+    /// A size that has a name of its own.
+    fn named_size(&mut self, name: &str, place: &Path<'_>) -> Option<SizeId> {
+        let Some(&at) = self.size_ids.get(name) else {
+            let known = self.size_ids.keys().copied();
+            let (near, known) = (nearest(name, known.clone()), listed(known));
+            let message =
+                format_args!("unknown size {name:?}{near}; expected one of `blueprint.sizes`: {known}");
+            self.notes.note(place, message);
+            return None;
+        };
+        self.named_sizes[at]
     }
 
     fn pair(&mut self, op: Op, (a, b): &(Sizing, Sizing), place: &Path<'_>, depth: usize) -> Option<SizeId> {

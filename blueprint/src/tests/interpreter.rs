@@ -34,7 +34,7 @@ impl Event {
 }
 
 /// A call of a blueprint, as it is executed step by step.
-pub(super) struct Interpreter<'a> {
+pub(crate) struct Interpreter<'a> {
     blueprint: &'a Blueprint,
     sizes: Sizes<'a>,
     events: Vec<Event>,
@@ -42,7 +42,7 @@ pub(super) struct Interpreter<'a> {
 
 impl<'a> Interpreter<'a> {
     /// For sizes of which there is a plan.
-    pub(super) fn new(blueprint: &'a Blueprint, sizes: Sizes<'a>) -> Self {
+    pub(crate) fn new(blueprint: &'a Blueprint, sizes: Sizes<'a>) -> Self {
         let mut unfolder =
             Unfolder { blueprint, values: blueprint.sizes.evaluate(&sizes.leaves()), events: Vec::new() };
         unfolder.steps(0, blueprint.steps.len());
@@ -50,7 +50,7 @@ impl<'a> Interpreter<'a> {
     }
 
     /// Buffers that are in use at one time and share a byte, up to their alignment; none in a good plan.
-    pub(super) fn overlap(&self, plan: &Plan) -> Option<(BufferId, BufferId)> {
+    pub(crate) fn overlap(&self, plan: &Plan) -> Option<(BufferId, BufferId)> {
         let mut used: Vec<Option<(usize, usize)>> = vec![None; plan.buffers.len()];
         let mut touch = |id: BufferId, at: usize| {
             let (first, last) = used[id.index()].unwrap_or((at, at));
@@ -77,7 +77,7 @@ impl<'a> Interpreter<'a> {
     }
 
     /// Executes the plan; says where a buffer does not hold what it should.
-    pub(super) fn run(&self, plan: &Plan) -> Result<(), String> {
+    pub(crate) fn run(&self, plan: &Plan) -> Result<(), String> {
         let mut own: Vec<Vec<u8>> = plan.buffers.iter().map(|at| vec![0; at.bytes as usize]).collect();
         let mut pool = Memory { plan, pool: vec![0; plan.pool_bytes as usize], weights: Vec::new() };
         let weights = self.blueprint.weight_layout(self.sizes.weights).unwrap();

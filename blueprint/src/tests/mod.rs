@@ -4,8 +4,9 @@ mod checked;
 mod describe;
 mod docs;
 mod free;
-mod interpreter;
+pub(crate) mod interpreter;
 mod launches;
+mod named_sizes;
 mod parse;
 mod plan;
 mod properties;
@@ -67,7 +68,7 @@ fn mistake(json: &str) -> Error {
 }
 
 /// Processor time of this thread: other work of the machine does not count.
-fn processor_time() -> std::time::Duration {
+pub(crate) fn processor_time() -> std::time::Duration {
     let taken = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     taken.try_into().unwrap()
 }

@@ -303,6 +303,9 @@ pub(crate) struct CheckArguments {
     /// The file of a weights buffer, if not the one that the configuration names
     #[arg(long = "weight", value_name = "W=FILE", value_parser = assignment::<PathBuf>("NAME=FILE", "--weight W="))]
     pub(crate) weights: Vec<Assignment<PathBuf>>,
+    /// Where the functions of a composition are, each a NAME.json or NAME.pappus; beside it by default
+    #[arg(long, value_name = "DIR")]
+    pub(crate) functions: Option<PathBuf>,
     /// Refuse a configuration with parts that nothing uses
     #[arg(long)]
     pub(crate) strict: bool,

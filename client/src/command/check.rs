@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use pappus_blueprint::{
     Amount, Blueprint, BufferDescription, Description, Isolation, Known, Mistakes, Role, describe, hints,
 };
+use pappus_client::compositions::Composition;
 use pappus_client::functions::Package;
 use pappus_client::kernels as module_kernels;
 use pappus_client::sharing::{self, Sharing};
@@ -30,7 +31,8 @@ pub(crate) fn run(arguments: CheckArguments, out: &mut dyn Write) -> Result<()> 
         return check_folder(&arguments, out);
     }
     let weights = arguments.weights.into_iter().map(|weight| (weight.name, weight.value));
-    let examined = examine(&arguments.config, &weights.collect::<Vec<_>>(), &arguments.inputs);
+    let weights: Vec<_> = weights.collect();
+    let examined = examine(&arguments.config, &weights, &arguments.inputs, arguments.functions.as_deref());
     if arguments.json.json {
         writeln!(out, "{}", as_json(&examined, arguments.strict))?;
     } else if let Ok(found) = &examined {
@@ -90,7 +92,7 @@ fn check_folder(arguments: &CheckArguments, out: &mut dyn Write) -> Result<()> {
     let mut wrong = 0;
     let mut all = Vec::new();
     for config in &configs {
-        let examined = examine(config, &[], &[]);
+        let examined = examine(config, &[], &[], arguments.functions.as_deref());
         let strictly = |found: &Findings| !arguments.strict || found.warned() == 0;
         wrong += usize::from(!examined.as_ref().is_ok_and(strictly));
         if arguments.json.json {
@@ -120,13 +122,23 @@ fn check_folder(arguments: &CheckArguments, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-/// Checks a configuration as far as its inputs are known, and the module files beside it.
+/// Checks a configuration as far as its inputs are known, and the module files beside it. A composition is linked with the
+/// functions in a folder, beside it by default.
 fn examine(
     config: &Path,
     weights: &[(String, PathBuf)],
     inputs: &[Assignment<SizeOrSpec>],
+    functions: Option<&Path>,
 ) -> Result<Findings> {
-    let package = Package::read(config, weights)?;
+    let package = match Composition::read(config)? {
+        Some(_) if !weights.is_empty() => {
+            return Err(Failure::Usage(
+                "--weight belongs to a function: a composition has those of its functions".into(),
+            ));
+        }
+        Some(composition) => composition.link(functions)?,
+        None => Package::read(config, weights)?,
+    };
     let opened = open_modules(&package)?;
     let known = known(&package, inputs)?;
     let description = describe(package.blueprint(), &known)?;
@@ -251,6 +263,7 @@ fn known(package: &Package, inputs: &[Assignment<SizeOrSpec>]) -> Result<Known> 
             known.weights.insert(weight.name.clone(), data.bytes);
         }
     }
+    known.weights.extend(package.constants().map(|(name, bytes)| (name.to_owned(), bytes)));
     let mut opened = Vec::new();
     let blueprint = package.blueprint();
     let names = blueprint.inputs().iter().map(|id| &*blueprint.buffers()[id.index()].name);

@@ -19,6 +19,7 @@ fn check_of(function: &str, inputs: &[&str], json: bool) -> Result<String> {
         config,
         inputs: inputs.map(|input| input.parse().unwrap()).collect(),
         weights: Vec::new(),
+        functions: None,
         strict: false,
         json: crate::arguments::Json { json },
     };
@@ -44,6 +45,7 @@ fn module_files_that_are_there_are_opened() {
             config: config.clone(),
             inputs: Vec::new(),
             weights: Vec::new(),
+            functions: None,
             strict: false,
             json: crate::arguments::Json { json: false },
         };
@@ -74,6 +76,7 @@ fn a_folder_is_checked_file_by_file() {
             config: dir.path().to_owned(),
             inputs: Vec::new(),
             weights: Vec::new(),
+            functions: None,
             strict: false,
             json: crate::arguments::Json { json },
         };
@@ -151,8 +154,14 @@ fn memory_is_told_with_and_without_sharing() {
     let print = |json| {
         let json = crate::arguments::Json { json };
         let config = config.clone();
-        let arguments =
-            CheckArguments { config, inputs: Vec::new(), weights: Vec::new(), strict: false, json };
+        let arguments = CheckArguments {
+            config,
+            inputs: Vec::new(),
+            weights: Vec::new(),
+            functions: None,
+            strict: false,
+            json,
+        };
         let mut out = anstream::StripStream::new(Vec::new());
         run(arguments, &mut out).unwrap();
         String::from_utf8(out.into_inner()).unwrap()
@@ -199,7 +208,10 @@ fn what_nothing_uses_is_told_and_with_strict_refused() {
         let json = crate::arguments::Json { json };
         let (config, inputs) = (path.to_owned(), Vec::new());
         let mut out = anstream::StripStream::new(Vec::new());
-        let outcome = run(CheckArguments { config, inputs, weights: Vec::new(), strict, json }, &mut out);
+        let outcome = run(
+            CheckArguments { config, inputs, weights: Vec::new(), functions: None, strict, json },
+            &mut out,
+        );
         (String::from_utf8(out.into_inner()).unwrap(), outcome.map_err(|why| why.to_string()))
     };
     let (text, outcome) = check(&config, false, false);
@@ -258,7 +270,7 @@ fn what_does_not_fit_is_told_of_the_file_that_is_named() {
     for named in ["linalg.gfx942.hsaco", "linalg.wasm"] {
         let path = dir.path().join("config.json");
         std::fs::write(&path, config.replace("../built/linalg.wasm", named)).unwrap();
-        let why = examine(&path, &[], &[]).err().unwrap().to_string();
+        let why = examine(&path, &[], &[], None).err().unwrap().to_string();
         assert!(why.contains(&format!("{named}: ")), "{why}");
     }
 }
@@ -280,7 +292,14 @@ fn check_config(text: &str, forms: &[(&str, &[u8])], json: bool) -> String {
         std::fs::write(built.join(name), content).unwrap();
     }
     let json = crate::arguments::Json { json };
-    let arguments = CheckArguments { config, inputs: Vec::new(), weights: Vec::new(), strict: false, json };
+    let arguments = CheckArguments {
+        config,
+        inputs: Vec::new(),
+        weights: Vec::new(),
+        functions: None,
+        strict: false,
+        json,
+    };
     let mut out = anstream::StripStream::new(Vec::new());
     run(arguments, &mut out).unwrap();
     String::from_utf8(out.into_inner()).unwrap()

@@ -3,13 +3,14 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use pappus_client::compositions::Composition;
 use pappus_client::functions::Package;
 use pappus_client::{Client, v1};
 use serde_json::{Value, json};
 
 use super::module::{layouts, variant};
 use crate::arguments::{Assignment, FunctionCommand};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::json;
 use crate::progress::Progress;
 use crate::table::{Align, Table};
@@ -105,8 +106,16 @@ fn add(
     replace: bool,
 ) -> Result<v1::FunctionInfo> {
     let weights: Vec<_> = weights.into_iter().map(|weight| (weight.name, weight.value)).collect();
-    let package = Package::read(config, &weights)?;
+    let composition = Composition::read(config)?;
     let mut progress = Progress::spinner("reading");
+    if let Some(composition) = composition {
+        if !weights.is_empty() {
+            let message = "--weight belongs to a function: a composition has those of its functions";
+            return Err(Failure::Usage(message.into()));
+        }
+        return Ok(composition.add(client, name, replace, &mut |step| progress.step(step))?);
+    }
+    let package = Package::read(config, &weights)?;
     Ok(package.add(client, name, replace, &mut |step| progress.step(step))?)
 }
 

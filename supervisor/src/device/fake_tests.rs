@@ -154,6 +154,7 @@ impl Gpu {
             inputs: Box::default(),
             outputs: Box::default(),
             input_types: Box::default(),
+            composition: None,
         };
         let account = self.tenants.account(TenantId::new(1));
         let taken = account.charge(Limit::WeightBytes, weight_bytes);

@@ -334,6 +334,7 @@ mod tests {
             inputs: Box::default(),
             outputs: Box::default(),
             input_types: Box::default(),
+            composition: None,
         };
         let parsed = Parsed {
             blueprint: pappus_blueprint::parse(config.as_bytes()).unwrap(),

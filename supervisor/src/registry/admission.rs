@@ -152,6 +152,9 @@ pub enum AdmissionError {
         /// The registered module.
         registered: String,
     },
+    /// A module or weights for a composition.
+    #[error("`{0}` was handed over for a composition: modules and weights are those of its functions")]
+    PartOfComposition(String),
     /// Weights that the blueprint does not have.
     #[error("the blueprint has no weights `{0}`")]
     ExtraWeights(String),
@@ -205,6 +208,7 @@ impl Refusable for AdmissionError {
             | Self::Twice { .. }
             | Self::ModuleSize { .. }
             | Self::NoModule { .. }
+            | Self::PartOfComposition(_)
             | Self::ExtraWeights(_)
             | Self::NoWeights(_) => Reason::InvalidArgument,
         }
@@ -306,6 +310,15 @@ pub(super) fn check_modules(
         Ok(FunctionModule { name: name.into(), variants: variants.into() })
     });
     checked.collect()
+}
+
+/// Checks that a composition comes without modules and weights: its functions have them.
+pub(super) fn check_no_parts(new: &NewFunction) -> Result<(), AdmissionError> {
+    match (new.modules.first(), new.weights.first()) {
+        (Some(module), _) => Err(AdmissionError::PartOfComposition(module.name.clone())),
+        (None, Some(weight)) => Err(AdmissionError::PartOfComposition(weight.name.clone())),
+        (None, None) => Ok(()),
+    }
 }
 
 /// Those of the classes whose devices have what the blueprint's launches take, at least one.

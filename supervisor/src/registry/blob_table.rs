@@ -179,7 +179,7 @@ impl BlobTable {
 
     /// A function needs its blobs.
     pub(super) fn need_function(&mut self, record: &FunctionRecord) {
-        self.need(record.config);
+        record.texts().for_each(|hash| self.need(hash));
         record.variants().for_each(|variant| self.need_module(variant));
         record.weights.iter().for_each(|weight| self.need(weight.sha256));
     }
@@ -189,7 +189,7 @@ impl BlobTable {
     pub(super) fn release_function(&mut self, record: &FunctionRecord) -> Vec<Unneeded> {
         let mut unneeded: Vec<_> =
             record.variants().filter_map(|variant| self.release_module(variant.sha256)).collect();
-        let others = std::iter::once(record.config).chain(record.weights.iter().map(|w| w.sha256));
+        let others = record.texts().chain(record.weights.iter().map(|w| w.sha256));
         unneeded.extend(others.filter_map(|hash| self.release(hash)));
         unneeded
     }
@@ -228,6 +228,7 @@ mod tests {
             inputs: Box::default(),
             outputs: Box::default(),
             input_types: Box::default(),
+            composition: None,
         }
     }
 

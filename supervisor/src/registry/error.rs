@@ -8,7 +8,7 @@ use pappus_proto::limits::is_valid_name;
 use super::admission::AdmissionError;
 use super::codes::CodeError;
 use crate::blocking::BrokenOff;
-use crate::limits::{MAX_DECLINED, MAX_GRANTS, MAX_GRANTS_TO_ONE, MAX_MODULES};
+use crate::limits::{MAX_DECLINED, MAX_GRANTS, MAX_GRANTS_TO_ONE, MAX_LINKED_AGAIN, MAX_MODULES};
 use crate::refusal::{Failure, Reason, Refusable, failed};
 use crate::store::StateError;
 use crate::tenants::{Limit, QuotaError};
@@ -82,6 +82,41 @@ pub enum RegistryError {
     /// Bytes that were there at first are gone.
     #[error("bytes that it needs were removed meanwhile: add it again")]
     Vanished,
+    /// What a composition was linked from changed while it was linked.
+    #[error("a function that a composition runs was changed meanwhile: add it again")]
+    Changed,
+    /// A composition that would run itself.
+    #[error("`{0}` would run itself: a composition runs functions that do not run the composition")]
+    StepOfItself(String),
+    /// A function that compositions run is not to be removed.
+    #[error("`{function}` is a step of {}: remove that first", users.join(", "))]
+    IsStep {
+        /// The function.
+        function: String,
+        /// The compositions.
+        users: Vec<String>,
+    },
+    /// Compositions do not fit what is to take a function's place.
+    #[error(
+        "compositions run `{function}` and no longer fit, so that it stays as it is; remove or correct them first:\n{}",
+        misfits.join("\n")
+    )]
+    NoLongerFit {
+        /// The function.
+        function: String,
+        /// Each composition, and why.
+        misfits: Vec<String>,
+    },
+    /// More compositions run a function than are linked again for one request.
+    #[error(
+        "{count} compositions run `{function}`, at most {MAX_LINKED_AGAIN} are linked again at once: remove some"
+    )]
+    TooManyCompositions {
+        /// The function.
+        function: String,
+        /// How many.
+        count: usize,
+    },
     /// The configuration is no blueprint.
     #[error("{}", told(.0))]
     Blueprint(#[from] pappus_blueprint::Mistakes),
@@ -211,14 +246,20 @@ impl Refusable for RegistryError {
         match self {
             Self::BadName { .. }
             | Self::Blueprint(_)
+            | Self::StepOfItself(_)
+            | Self::IsStep { .. }
+            | Self::NoLongerFit { .. }
             | Self::BadTenant(_)
             | Self::GrantToOwner
             | Self::DeclinedOwn => Reason::InvalidArgument,
-            Self::Unknown { .. } | Self::Vanished | Self::NotGranted { .. } | Self::NotDeclined(_) => {
-                Reason::NotFound
-            }
+            Self::Unknown { .. }
+            | Self::Vanished
+            | Self::Changed
+            | Self::NotGranted { .. }
+            | Self::NotDeclined(_) => Reason::NotFound,
             Self::Exists { .. } => Reason::AlreadyExists,
             Self::TooManyModules
+            | Self::TooManyCompositions { .. }
             | Self::TooManyGrants(_)
             | Self::TooManyGrantsTo(_)
             | Self::TooManyDeclined => Reason::ResourceExhausted,

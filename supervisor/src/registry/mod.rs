@@ -11,7 +11,8 @@
 //! - [`layout`]: kernels and parameters against what a blueprint does with them.
 //! - [`codes`]: the machine code that one request needs; [`code`]: which variant each device runs, and its code; [`admission`]: what is registered, and what it must fulfil.
 //! - Lookups: `lookups`: what is shown; `loading`: functions ready to invoke, until they go; `checked`: checked versions of them.
-//! - Changes: `blobs`, `registration` (`signature`: what is kept of inputs and outputs), `grants`.
+//! - Changes: `blobs`, `registration` (`making`: what is to be registered; `linking`: compositions; `signature`: what is kept of
+//!   inputs and outputs), `grants`.
 //! - `compile_retry`: requests that may need machine code, tried again until it is there.
 
 pub mod admission;
@@ -30,8 +31,10 @@ pub mod error;
 mod failures;
 mod grants;
 pub mod layout;
+mod linking;
 mod loading;
 mod lookups;
+mod making;
 mod registration;
 mod signature;
 mod snapshot;

@@ -3,6 +3,7 @@
 //! An acknowledged record is on disk with every blob it needs.
 //!
 //! ```text
+//! composition ──linked with its functions──► configuration
 //! configuration ──read, resolved: all mistakes at once──► blueprint ──weights that no call could use──► refused
 //!    for each kind and architecture of the devices here: variant ──compiled by a process of its own──► machine code
 //!    blueprint against machine code (kernels, parameters, blocks, stacks) ──► blobs and record on disk
@@ -12,17 +13,19 @@
 
 use std::sync::Arc;
 
-use pappus_blueprint::Mistakes;
+use pappus_blueprint::compose::is_composition;
 
 use super::admission::{
-    NewFunction, NewModule, able, check_blob, check_module_bytes, check_modules, check_variants,
-    check_weights,
+    NewFunction, NewModule, check_blob, check_module_bytes, check_no_parts, check_variants,
 };
+use super::blobs::Handed;
 use super::codes::{Codes, Wish};
 use super::error::{RegistryError, Thing};
-use super::signature::{Signature, signature};
+use super::linking::users_of;
+use super::making::Made;
 use super::snapshot::{FunctionEntry, ModuleEntry};
 use super::state::Registry;
+use super::tenant::Change;
 use super::views::{ModuleView, Registered, Registration};
 use crate::function::LoadedCache;
 use crate::function::loaded::Parsed;
@@ -97,52 +100,96 @@ impl Registry {
         new: &NewFunction,
         codes: &mut Codes,
     ) -> Result<Registered, RegistryError> {
-        let tenant = account.tenant;
         Thing::Function.check_name(&new.name)?;
+        // What linking makes is needed by records, or goes.
+        let handed = Handed::default();
+        let outcome = self.add_with(account, new, &handed, codes);
+        let handed = handed.end();
+        if !handed.is_empty() {
+            self.release_handed(account, &handed);
+        }
+        outcome
+    }
+
+    fn add_with(
+        &self,
+        account: &Arc<Account>,
+        new: &NewFunction,
+        handed: &Handed,
+        codes: &mut Codes,
+    ) -> Result<Registered, RegistryError> {
+        let tenant = account.tenant;
         let mine = self.registry_of(tenant);
-        let config_hash =
-            check_blob(&mine.change(account.clone()).blobs, "config_sha256", &new.config_sha256)?.0;
-        let (config, blueprint) = self.parse_config(account, config_hash)?;
-        let (modules, weights) = {
-            let change = mine.change(account.clone());
-            let modules = check_modules(&change, &blueprint, &new.modules)?;
-            (modules, check_weights(&change.blobs, &blueprint, &new.weights)?)
+        let hash = check_blob(&mine.change(account.clone()).blobs, "config_sha256", &new.config_sha256)?.0;
+        let parts = match is_composition(&self.read_config(tenant, hash)?) {
+            true => {
+                check_no_parts(new)?;
+                self.link(account, handed, &new.name, hash, &[])?
+            }
+            false => self.parts(account, new)?,
         };
-        let weight_bytes: Vec<u64> = weights.iter().map(|weight| weight.bytes).collect();
-        blueprint
-            .check_weights(&weight_bytes)
-            .map_err(|why| why.found_in(&config))
-            .map_err(Mistakes::from)?;
-        let classes = self.with_room(&weights, able(&blueprint, self.runnable(&modules)?)?)?;
-        self.check_code(tenant, &blueprint, &modules, &classes, codes)?;
-        self.check_declared(tenant, &blueprint, &modules, codes)?;
-        let Signature { inputs, outputs, input_types } = signature(&blueprint);
-        let record = Arc::new(FunctionRecord {
-            name: new.name.clone(),
-            config: config_hash,
-            modules,
-            weights,
-            inputs,
-            outputs,
-            input_types,
-        });
+        let mut made = vec![self.make_function(account, parts, codes)?];
+        let snapshot = mine.published();
+        let is_new = |entry: &FunctionEntry| !made[0].record.is_made_as(&entry.record);
+        let users = match snapshot.functions.get(&new.name).filter(|entry| is_new(entry)) {
+            Some(_) if new.replace => users_of(&snapshot, &new.name),
+            _ => Vec::new(),
+        };
+        self.link_again(account, handed, &users, &mut made, codes)?;
+        let again = made.split_off(1);
+        let Some(Made { record, config, blueprint, classes, linked_from }) = made.pop() else {
+            return Err(RegistryError::Vanished);
+        };
         let mut change = mine.change(account.clone());
         change.sweep();
         let functions = change.published().functions;
         let before = functions.get(&record.name);
         match before {
             Some(existing) if existing.record == record => {
-                return Ok(Registered { record, registration: Registration::Unchanged, replaced: None });
+                return Ok(Registered {
+                    record,
+                    registration: Registration::Unchanged,
+                    replaced: Vec::new(),
+                });
             }
             Some(existing) if !new.replace && !existing.record.is_made_as(&record) => {
                 return Err(RegistryError::Exists { thing: Thing::Function, name: record.name.clone() });
             }
-            _ if !record.blobs().all(|hash| change.blobs.has(hash)) => return Err(RegistryError::Vanished),
+            _ => {}
+        }
+        // Other requests of the tenant may have changed what this one linked.
+        let is_replaced = before.is_some_and(|entry| !entry.record.is_made_as(&record));
+        let users_now = if is_replaced { users_of(&change.published(), &record.name) } else { Vec::new() };
+        let is_here = |known: &Arc<FunctionRecord>| {
+            functions.get(&known.name).is_some_and(|entry| Arc::ptr_eq(&entry.record, known))
+        };
+        let is_made = |known: &Arc<FunctionRecord>| {
+            again.iter().map(|one| &one.record).chain([&record]).any(|made| Arc::ptr_eq(made, known))
+        };
+        let mut linked_from = again.iter().flat_map(|one| &one.linked_from).chain(&linked_from);
+        if users_now.len() != users.len()
+            || !users.iter().all(is_here)
+            || !linked_from.all(|known| is_here(known) || is_made(known))
+        {
+            return Err(RegistryError::Changed);
+        }
+        for record in again.iter().map(|one| &one.record).chain([&record]) {
+            if !record.blobs().all(|hash| change.blobs.has(hash)) {
+                return Err(RegistryError::Vanished);
+            }
+        }
+        let more = again.iter().map(|one| &one.record).filter_map(|record| {
+            let existing = functions.get(&record.name)?;
+            let of = |record: &FunctionRecord| FunctionEntry::memory_bytes(record, &existing.callers);
+            Some(of(record).saturating_sub(of(&existing.record)))
+        });
+        let more = more.sum::<u64>();
+        match before {
             Some(existing) => {
-                let (kept, more) = change.blobs.replaced_module_bytes(&existing.record, &record);
-                account.check(Limit::ModuleBytes, kept, more)?;
+                let (kept, added) = change.blobs.replaced_module_bytes(&existing.record, &record);
+                account.check(Limit::ModuleBytes, kept, added)?;
                 let of = |record: &FunctionRecord| FunctionEntry::memory_bytes(record, &existing.callers);
-                change.check_memory(of(&record).saturating_sub(of(&existing.record)))?;
+                change.check_memory(more + of(&record).saturating_sub(of(&existing.record)))?;
             }
             None => {
                 change.check_memory(FunctionEntry::memory_bytes(&record, &[]))?;
@@ -156,24 +203,21 @@ impl Registry {
             let why = "its function was damaged, and another one was registered by that name";
             self.state.set_aside(tenant, Kind::Grant, &record.name, why);
         }
-        // By rename: after a crash the record is the old one or the new one.
-        let stored = self.state.put_function(tenant, &record);
-        let disk_bytes = stored.map_err(|e| failed("cannot store the function", &e))?;
+        // Compositions first: if the rest is not done, the same request does all of it again.
+        let mut replaced = Vec::new();
+        for Made { record, .. } in again {
+            if let Some(before) = functions.get(&record.name).filter(|before| before.record != record) {
+                replaced.extend(self.store_function(&mut change, &record, Some(&**before))?);
+            }
+        }
+        replaced.extend(self.store_function(&mut change, &record, before.map(|entry| &**entry))?);
         tracing::debug!(tenant = &*account.name, function = record.name, "registered");
-        // Before the old one is released: what both need stays.
-        change.blobs.need_function(&record);
-        let (callers, grant_disk_bytes) =
-            before.map_or_else(Default::default, |entry| (entry.callers.clone(), entry.grant_disk_bytes));
-        let entry = FunctionEntry { record: record.clone(), callers, disk_bytes, grant_disk_bytes };
-        change.function_written(before.map(|entry| &**entry), Some(&entry));
-        change.publish(|next| next.put_function(entry));
         let registration = match before {
             None => Registration::Added,
             // Made of the same, of which more is known by now.
             Some(before) if before.record.is_made_as(&record) => Registration::Unchanged,
             Some(_) => Registration::Replaced,
         };
-        let replaced = before.and_then(|before| self.retire(&mut change, &before.record));
         drop(change);
         // Who registers a function mostly calls it next. Large weights are read when they are wanted. Machine code may have gone with a
         // client that handed the module over, while another module was compiled.
@@ -190,6 +234,27 @@ impl Registry {
         Ok(Registered { record, registration, replaced })
     }
 
+    /// Writes a function's record, in the place of the one `before`, and publishes it. Returns the name towards workers of
+    /// the function before, if that was in memory.
+    fn store_function(
+        &self,
+        change: &mut Change<'_>,
+        record: &Arc<FunctionRecord>,
+        before: Option<&FunctionEntry>,
+    ) -> Result<Option<FunctionId>, RegistryError> {
+        // By rename: after a crash the record is the old one or the new one.
+        let stored = self.state.put_function(change.account.tenant, record);
+        let disk_bytes = stored.map_err(|e| failed("cannot store the function", &e))?;
+        // Before the old one is released: what both need stays.
+        change.blobs.need_function(record);
+        let (callers, grant_disk_bytes) =
+            before.map_or_else(Default::default, |entry| (entry.callers.clone(), entry.grant_disk_bytes));
+        let entry = FunctionEntry { record: record.clone(), callers, disk_bytes, grant_disk_bytes };
+        change.function_written(before, Some(&entry));
+        change.publish(|next| next.put_function(entry));
+        Ok(before.and_then(|before| self.retire(change, &before.record)))
+    }
+
     /// Removes a function; calls that were accepted finish. Returns its name towards workers if it was in
     /// memory.
     pub fn remove_function(
@@ -202,6 +267,11 @@ impl Registry {
         let mine = self.registry_of(tenant);
         let mut change = mine.change(account.clone());
         change.sweep();
+        let users = users_of(&change.published(), name);
+        if !users.is_empty() {
+            let users = users.iter().filter(|user| user.runs(name)).map(|user| user.name.clone()).collect();
+            return Err(RegistryError::IsStep { function: name.to_owned(), users });
+        }
         // First: if the rest fails, a later function of this name is granted to no tenant.
         self.forget_grants(&mut change, name)?;
         let functions = change.published().functions;

@@ -190,6 +190,7 @@ mod tests {
             inputs: Box::default(),
             outputs: Box::default(),
             input_types: Box::default(),
+            composition: None,
         };
         FunctionEntry {
             record: record.into(),

@@ -71,6 +71,7 @@ pub struct Registered {
     pub record: Arc<FunctionRecord>,
     /// What that did.
     pub registration: Registration,
-    /// The name towards workers of the function that it replaced, if that was in memory.
-    pub replaced: Option<FunctionId>,
+    /// The names towards workers of the functions that were replaced and were in memory: its own, and those of compositions
+    /// that run it.
+    pub replaced: Vec<FunctionId>,
 }

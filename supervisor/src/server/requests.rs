@@ -115,7 +115,7 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
         Request::AddFunction(function) => {
             let function = from_proto::function(function);
             let added = registry.add_function(ctx.whose(), account, function).await?;
-            ctx.server.uninstall(added.replaced);
+            added.replaced.iter().for_each(|function| ctx.server.uninstall(Some(*function)));
             Ok(Response::Function(to_proto::added_function(&added)))
         }
         Request::RemoveFunction(v1::Name { name }) => {

@@ -268,6 +268,7 @@ mod tests {
                 inputs: Box::default(),
                 outputs: Box::default(),
                 input_types: Box::default(),
+                composition: None,
             };
             listed_function(&ListedFunction::Own(std::sync::Arc::new(record))).modules
         };

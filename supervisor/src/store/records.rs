@@ -100,6 +100,19 @@ pub struct FunctionRecord {
     /// older builds.
     #[serde(default, skip_serializing_if = "<[Declared]>::is_empty")]
     pub input_types: Box<[Declared]>,
+    /// The composition from which the function was linked; none for a function without steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub composition: Option<Box<Composition>>,
+}
+
+/// What a function was linked from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Composition {
+    /// The JSON of the composition.
+    pub text: Hash,
+    /// Names of the functions that its steps run, each once.
+    pub functions: Box<[Box<str>]>,
 }
 
 /// What a function declares of an input.
@@ -180,7 +193,11 @@ impl FunctionRecord {
             .map(|o| size_of::<Output>() + o.name.len() + o.dtype.len() + shape_bytes(&o.shape));
         let types =
             self.input_types.iter().map(|t| size_of::<Declared>() + t.dtype.len() + shape_bytes(&t.shape));
-        let parts = modules.chain(weights).chain(inputs).chain(outputs).chain(types);
+        let functions = self.composition.iter().flat_map(|composition| {
+            let names = composition.functions.iter().map(|name| size_of_val(name) + name.len());
+            std::iter::once(size_of::<Composition>()).chain(names)
+        });
+        let parts = modules.chain(weights).chain(inputs).chain(outputs).chain(types).chain(functions);
         size_of::<Self>() + self.name.len() + parts.sum::<usize>()
     }
 
@@ -191,6 +208,7 @@ impl FunctionRecord {
             && self.config == other.config
             && self.weights == other.weights
             && self.modules == other.modules
+            && self.composition == other.composition
     }
 
     /// Every variant of its modules.
@@ -201,7 +219,19 @@ impl FunctionRecord {
     /// Every blob it needs.
     pub fn blobs(&self) -> impl Iterator<Item = Hash> + '_ {
         let modules = self.variants().map(|v| v.sha256);
-        std::iter::once(self.config).chain(modules).chain(self.weights.iter().map(|w| w.sha256))
+        self.texts().chain(modules).chain(self.weights.iter().map(|w| w.sha256))
+    }
+
+    /// The blobs that are JSON: its configuration, and the composition that it was linked from.
+    pub fn texts(&self) -> impl Iterator<Item = Hash> + '_ {
+        std::iter::once(self.config).chain(self.composition.iter().map(|composition| composition.text))
+    }
+
+    /// True if it is a composition with a step that runs this function.
+    pub fn runs(&self, function: &str) -> bool {
+        self.composition
+            .iter()
+            .any(|composition| composition.functions.iter().any(|name| **name == *function))
     }
 }
 
@@ -279,6 +309,7 @@ mod tests {
                 Output { name: "D".into(), dtype: "".into(), shape: None },
             ]),
             input_types: Box::default(),
+            composition: None,
         };
         let on_disk =
             format!(r#"{{"name":"f","config":"{threes}","modules":[{{"name":"m","variants":[{wasm}]}}],"#)
@@ -297,7 +328,15 @@ mod tests {
         let types = r#"],"input_types":[{"dtype":"f32","shape":[{"free":"n"}]},{}]}"#;
         let on_disk = on_disk.replace(r#"{"name":"D"}"#, shape).strip_suffix("]}").unwrap().to_owned();
         assert!(typed.is_made_as(&function) && typed != function);
-        reads_and_writes(typed, &(on_disk + types));
+        reads_and_writes(typed.clone(), &(on_disk.clone() + types));
+        let mut linked = typed;
+        linked.composition = Some(Box::new(Composition {
+            text: Hash([0x22; 32]),
+            functions: Box::new(["a".into(), "b".into()]),
+        }));
+        assert!(!linked.is_made_as(&function) && linked.runs("b") && !function.runs("b"));
+        let composition = format!(r#","composition":{{"text":"{twos}","functions":["a","b"]}}}}"#);
+        reads_and_writes(linked, &((on_disk + types).strip_suffix('}').unwrap().to_owned() + &composition));
         let grants = GrantRecord { name: "f".into(), callers: vec!["1000".into(), "acme".into()] };
         reads_and_writes(grants, r#"{"name":"f","callers":["1000","acme"]}"#);
         reads_and_writes(DeclinedRecord { name: "acme".into() }, r#"{"name":"acme"}"#);

@@ -25,15 +25,43 @@ from typing import TYPE_CHECKING, Any
 
 from pappus._extras import install
 
+from .compose import Composition
 from .errors import PackageError, Unsupported
 from .files import Package
 
 if TYPE_CHECKING:
     from .jit import Array, Weight
 
-__all__ = ["Builder", "Package", "PackageError", "Unsupported", "array", "jax", "torch", "triton", "weight"]
+__all__ = [
+    "Builder",
+    "Composition",
+    "Package",
+    "PackageError",
+    "Unsupported",
+    "array",
+    "compose",
+    "jax",
+    "torch",
+    "triton",
+    "weight",
+]
 
 _NEEDS = f"packaging needs PyTorch and Triton: {install('torch')}"
+
+
+def compose() -> Composition:
+    """Functions that run as one: steps of functions that are registered, linked when the composition is.
+
+    >>> from pappus import package
+    >>> twice = package.compose()
+    >>> first = twice.step("first", "scale", {"x": twice.input("samples")})
+    >>> twice.output("result", twice.step("second", "scale", {"x": first}))
+    >>> [step["name"] for step in twice.document["steps"]]
+    ['first', 'second']
+
+    ``twice.save("twice.json")`` writes it, and ``pappus function add twice twice.json`` registers it.
+    """
+    return Composition()
 
 
 def torch(

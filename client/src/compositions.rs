@@ -1,0 +1,115 @@
+//! Compositions on disk: registered by name with functions that are registered already, and linked here, for a look at what
+//! comes of it, with the packages of their functions that lie in a folder.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use pappus_blueprint::compose::{self, Part};
+use pappus_blueprint::limits::JSON_BYTES;
+use pappus_proto::limits::is_valid_name;
+use pappus_proto::v1;
+
+use crate::blobs::Blob;
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::files::Files;
+use crate::functions::{Package, Step};
+
+/// A composition as found on disk.
+#[derive(Debug)]
+pub struct Composition {
+    path: PathBuf,
+    text: Vec<u8>,
+}
+
+impl Composition {
+    /// Reads a file that may be a composition; none if it is another configuration.
+    pub fn read(path: &Path) -> Result<Option<Self>> {
+        let files = Files::of(path)?;
+        let text = files.config().read(JSON_BYTES as u64, "a configuration")?;
+        let path = files.config_path().to_owned();
+        Ok(compose::is_composition(&text).then_some(Self { path, text }))
+    }
+
+    /// Registers it as `name`; with `replace`, in the place of another function of that name. The supervisor has its functions.
+    pub fn add(
+        &self,
+        client: &mut Client,
+        name: &str,
+        replace: bool,
+        progress: &mut dyn FnMut(Step<'_>),
+    ) -> Result<v1::FunctionInfo> {
+        let config_sha256 = client.put_blob(Blob::Bytes(&self.text))?.sha256;
+        progress(Step::Register);
+        let function =
+            v1::AddFunction { name: name.into(), replace, config_sha256, ..v1::AddFunction::default() };
+        client.add_function(function).map_err(|why| self.placed(why))
+    }
+
+    /// Links it with the functions in `folder`, each a `NAME.json` or `NAME.pappus`; beside the composition by default.
+    pub fn link(&self, folder: Option<&Path>) -> Result<Package> {
+        let folder = folder.unwrap_or_else(|| self.path.parent().unwrap_or(Path::new("")));
+        let mut packages: HashMap<String, Package> = HashMap::new();
+        let mut failed = None;
+        let linked = compose::link(&self.text, |function| {
+            let paths =
+                [format!("{function}.json"), format!("{function}.pappus")].map(|name| folder.join(name));
+            let path = paths.into_iter().find(|path| is_valid_name(function) && path.exists())?;
+            let package = match Package::read(&path, &[]) {
+                Ok(package) => package,
+                Err(why) => {
+                    failed.get_or_insert(why);
+                    return None;
+                }
+            };
+            let part = part(function, &package);
+            packages.insert(function.to_owned(), package);
+            Some(part)
+        });
+        if let Some(why) = failed {
+            return Err(why);
+        }
+        let linked = linked.map_err(|source| Error::Config { path: self.path.clone(), source })?;
+        Ok(Package::linked(&self.path, linked, &packages))
+    }
+
+    /// A refusal of the supervisor's: mistakes of the composition with its name in front.
+    fn placed(&self, why: Error) -> Error {
+        let Error::Refused(mut refusal) = why else { return why };
+        let mut lines = refusal.message.lines();
+        let is_placed = |line: &str| {
+            let (line, column) = line.split_once(": ").and_then(|(at, _)| at.split_once(':'))?;
+            Some(line.parse::<u32>().is_ok() && column.parse::<u32>().is_ok())
+        };
+        if lines.clone().next().and_then(is_placed) != Some(true) {
+            return Error::Refused(refusal);
+        }
+        let mut place = match &*std::mem::take(&mut refusal.place) {
+            "" => String::new(),
+            place => format!("at {place}: "),
+        };
+        let path = self.path.display();
+        let told = lines.by_ref().map(|line| match (is_placed(line), line.split_once(": ")) {
+            (Some(true), Some((at, words))) => format!("{path}:{at}: {}{words}", std::mem::take(&mut place)),
+            _ => line.to_owned(),
+        });
+        refusal.message = told.collect::<Vec<_>>().join("\n");
+        Error::Refused(refusal)
+    }
+}
+
+/// What the linker is told of a package: its modules and weights are told from others by their files.
+fn part(function: &str, package: &Package) -> Part {
+    let file = |path: Option<&PathBuf>, name: &str| match path {
+        Some(path) => path.display().to_string(),
+        None => format!("{function} {name}"),
+    };
+    let weights = package.weights().iter();
+    Part {
+        config: package.config().to_vec(),
+        modules: package.modules().iter().map(|module| file(Some(&module.path), &module.name)).collect(),
+        weights: weights
+            .map(|weight| (file(weight.path.as_ref(), &weight.name), weight.data.map(|data| data.bytes)))
+            .collect(),
+    }
+}
