@@ -183,8 +183,7 @@ fn what_was_linked_can_be_a_step() {
 #[test]
 fn one_function_that_keeps_out_of_shared_workers_keeps_the_whole_out() {
     let mut library = library(&[("open", elementwise("open")), ("apart", elementwise("apart"))]);
-    let step =
-        |name: &str, from: Value| json!({"name": name, "function": name, "inputs": {"x": from}});
+    let step = |name: &str, from: Value| json!({"name": name, "function": name, "inputs": {"x": from}});
     let composition = json!({
         "inputs": ["x"],
         "steps": [step("open", json!("x")), step("apart", json!({"step": "open"}))],
