@@ -371,7 +371,10 @@ impl Gathered<'_> {
     fn output(&mut self, output: Option<&v1::Output>, bytes: u64) -> Result<(), ValueError> {
         let (arena, offset, room) = match output {
             None => (DISCARD.get(), 0, bytes),
-            Some(v1::Output { region: None, .. }) => (STAGING_ARENA.get(), self.stage(bytes)?, bytes),
+            Some(v1::Output { region: None, .. }) => {
+                let offset = self.stage(bytes).map_err(|_| ValueError::InlineOutput { bytes })?;
+                (STAGING_ARENA.get(), offset, bytes)
+            }
             Some(v1::Output { region: Some(region), .. }) => {
                 self.arena(region)?;
                 if region.bytes < bytes {
