@@ -177,6 +177,19 @@ mod tests {
     }
 
     #[test]
+    fn the_page_for_users_has_the_same_table() {
+        let page = include_str!("../../docs/gateway.md");
+        let (_, errors) = page.split_once("## Errors").unwrap();
+        let (errors, _) = errors.split_once("\n## ").unwrap();
+        let rows = errors.lines().filter_map(|line| line.strip_prefix("| `"));
+        // The name of gRPC's status, behind its number, is for people.
+        let told: Vec<_> =
+            rows.map(|row| row.rsplit_once(' ').unwrap().0.rsplit_once(' ').unwrap().0).collect();
+        let table = TABLE.map(|row| format!("{}` | {} | {}", row.name, row.http, row.grpc));
+        assert_eq!(told, table);
+    }
+
+    #[test]
     fn a_wrong_token_is_told_apart_from_a_missing_right() {
         let error = v1::Error::new(Code::PermissionDenied, "no");
         assert_eq!(Failure::from(error.clone()).row().http, 403);

@@ -19,7 +19,10 @@ const DEPENDENCIES: [(&str, &[&str]); 16] = [
     ("client", &["blueprint", "fence", "kernels", "proto", "shmem", "version"]),
     ("gateway", &["blueprint", "client", "version"]),
     // Reads what all of them read.
-    ("fuzz", &["blueprint", "client", "fence", "proto", "protocol", "shmem", "supervisor", "worker"]),
+    (
+        "fuzz",
+        &["blueprint", "client", "fence", "gateway", "proto", "protocol", "shmem", "supervisor", "worker"],
+    ),
     // Of its hostile programs.
     ("tests", &["client", "proto", "protocol", "shmem", "worker"]),
     // What looks like an AMD GPU to tests.

@@ -69,7 +69,7 @@ const DEEPER: [u64; 3] = [4, 5, 6];
 const MAX_DEPTH: u32 = 2;
 
 /// An error if a message holds more than is decoded. What is no protobuf passes: the decoder finds that.
-fn check(message: &[u8]) -> Result<(), Failure> {
+pub fn check(message: &[u8]) -> Result<(), Failure> {
     let mut scan = Scan { parts: 0, contents: 0 };
     scan.message(message, 0, false);
     if scan.parts > MAX_MESSAGE_PARTS {

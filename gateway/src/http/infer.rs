@@ -109,6 +109,15 @@ pub async fn parse(
     })
 }
 
+/// The inputs of a body alone, as far as they can be read without a function: no types that it declares, no shared memory.
+pub fn read_tensors(body: &Bytes, json_bytes: Option<usize>, share: &Share) -> Result<Vec<Given>> {
+    let (json, mut rest) = split(body, json_bytes)?;
+    share.take(json.len() * JSON_FACTOR)?;
+    let request: Request =
+        serde_json::from_slice(&json).map_err(|why| Failure::invalid(why.to_string()).at("body"))?;
+    request.inputs.into_iter().map(|input| given(&Nowhere, input, None, &mut rest, share)).collect()
+}
+
 /// The JSON of a body, and the tensors behind it.
 fn split(body: &Bytes, json_bytes: Option<usize>) -> Result<(Bytes, Bytes)> {
     match json_bytes {
@@ -214,6 +223,15 @@ impl Placing for Caller {
     }
 }
 
+/// Has no shared memory.
+struct Nowhere;
+
+impl Placing for Nowhere {
+    fn placed(&self, _: &str, _: u64, _: u64, _: &Share) -> Result<Bytes> {
+        Err(Failure::unsupported("no shared memory"))
+    }
+}
+
 #[derive(Serialize)]
 struct Head<'a> {
     model_name: &'a str,
@@ -310,19 +328,10 @@ mod tests {
     use pappus_blueprint::DType;
     use proptest::prelude::*;
 
-    /// Has no shared memory.
-    struct Nobody;
-
-    impl Placing for Nobody {
-        fn placed(&self, _: &str, _: u64, _: u64, _: &Share) -> Result<Bytes> {
-            Err(Failure::unsupported("no shared memory"))
-        }
-    }
-
     fn input(text: &str, rest: &'static [u8]) -> Result<(Given, usize)> {
         let mut rest = Bytes::from_static(rest);
         let share = Memory::new(0).share();
-        let given = given(&Nobody, serde_json::from_str(text).unwrap(), None, &mut rest, &share)?;
+        let given = given(&Nowhere, serde_json::from_str(text).unwrap(), None, &mut rest, &share)?;
         Ok((given, rest.len()))
     }
 
@@ -423,7 +432,7 @@ mod tests {
             let mut taken = json.len();
             for size in sizes {
                 let text = format!(r#"{{"name":"A","datatype":"UINT8","parameters":{{"binary_data_size":{}}}}}"#, size % 50);
-                if let Ok(given) = given(&Nobody, serde_json::from_str(&text).unwrap(), None, &mut rest, &Memory::new(0).share()) {
+                if let Ok(given) = given(&Nowhere, serde_json::from_str(&text).unwrap(), None, &mut rest, &Memory::new(0).share()) {
                     taken += given.bytes.len();
                 }
             }
