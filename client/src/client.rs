@@ -74,6 +74,11 @@ impl Client {
         Ok(Self::over(opening::greet(socket, Until::within(PATIENCE))?, PATIENCE))
     }
 
+    /// The socket of a connection on which nothing was sent yet; it does not block.
+    pub(crate) fn into_socket(self) -> UnixStream {
+        self.socket
+    }
+
     fn over(socket: UnixStream, patience: Duration) -> Self {
         Self {
             socket,
@@ -101,7 +106,7 @@ impl Client {
     }
 
     fn send_until(&mut self, body: request::Body, fds: &[BorrowedFd<'_>], until: Until) -> Result<u64> {
-        let request = v1::Request { id: self.next_id, body: Some(body) };
+        let request = v1::Request { id: self.next_id, body: Some(body), ..Default::default() };
         let bytes = request.encoded_len();
         if bytes > MAX_MESSAGE_BYTES || fds.len() > MAX_MESSAGE_FDS {
             return Err(Error::Invalid(format!(
@@ -337,7 +342,7 @@ fn wait_for(socket: &UnixStream, flags: PollFlags, until: Until) -> Result<()> {
 }
 
 /// True if a supervisor compiles for it, reads files or waits for calls, however well it is.
-fn is_slow(body: &request::Body) -> bool {
+pub(crate) fn is_slow(body: &request::Body) -> bool {
     use request::Body;
     matches!(
         body,

@@ -131,6 +131,11 @@ impl Invocation {
         self
     }
 
+    /// The message, and the memfds that its descriptors stand for.
+    pub(crate) fn into_parts(self) -> (v1::Invoke, Vec<Arc<ValidatedMemfd>>) {
+        (self.message, self.memfds)
+    }
+
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
         self.memfds.iter().map(|memfd| memfd.as_fd()).collect()
     }

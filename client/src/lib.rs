@@ -1,4 +1,5 @@
-//! The client library of Pappus: blocking, small, and able to keep many requests in flight.
+//! The client library of Pappus: small, and able to keep many requests in flight. [`Client`] blocks; [`aio::Client`] is for programs on
+//! tokio.
 //!
 //! ```no_run
 //! use pappus_client::{Client, Invocation};
@@ -20,6 +21,7 @@
 //! - `blobs`: how modules, configurations and weights are handed over.
 //! - [`arena`]: shared memory for inputs and outputs.
 //! - [`invocation`]: one call, built step by step.
+//! - [`aio`]: a connection that many tasks share; each request may be from another tenant.
 //! - [`functions`]: a configuration on disk, its module files and its weights → a registered function.
 //! - [`compositions`]: functions that are linked into one.
 //! - `files`: where the files of a configuration are: beside it, or in its package.
@@ -35,6 +37,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod aio;
 pub mod archive;
 pub mod arena;
 pub mod array;

@@ -9,12 +9,14 @@
 //! - [`modules`]: wasm, cubin, fatbin, PTX and hsaco before a compiler or a driver sees them.
 //! - [`fence`]: PTX for shared workers: reader and rewriter, and the checker.
 //! - [`files`]: what the client reads.
+//! - [`gateway`]: what the gateway reads of its clients.
 #![forbid(unsafe_code)]
 
 pub mod blueprint;
 pub mod client;
 pub mod fence;
 pub mod files;
+pub mod gateway;
 pub mod modules;
 pub mod requests;
 pub mod worker;
@@ -43,6 +45,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ptx", read: fence::read_ptx },
     Target { name: "fenced", read: fence::read_fenced },
     Target { name: "npy", read: files::read_npy },
+    Target { name: "inference_json", read: gateway::read_json },
+    Target { name: "inference_grpc", read: gateway::read_grpc },
 ];
 
 /// The target of this name.

@@ -4,8 +4,16 @@
 //! wire format along the messages that a request can hold (a test compares the table with `pappus.proto`), counts
 //! them, and refuses more than any valid request has.
 
+use std::ops::Range;
+
 use crate::limits::MAX_REQUEST_PARTS;
 
+/// The number of the field `tenant_token` of a request.
+const TENANT_TOKEN: u32 = 27;
+/// The number of the field `status` of a request.
+pub const STATUS: u32 = 15;
+/// The number of the field `act_for` of a request.
+pub const ACT_FOR: u32 = 18;
 /// Bytes in memory that each message inside a request is counted with: the largest is 96 bytes, its list doubles
 /// while it grows, and the old and the new list exist together for a moment.
 const PART_BYTES: usize = 320;
@@ -14,13 +22,18 @@ const PART_NUMBERS: usize = 8;
 /// Bytes in memory for each byte on the wire: the frame itself, and copies of its strings.
 const BYTES_PER_BYTE: usize = 2;
 
-/// What decoding a request takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What decoding a request takes, and what has to be known of the request before.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodingCost {
     /// The request's id, for an answer without decoding it.
     pub id: u64,
     /// Bytes of memory at the most.
     pub bytes: usize,
+    /// The number of the field that says what is asked for; 0 if there is none.
+    pub asks: u32,
+    /// Where in the message the token is of the tenant that the request is from, if there is one: the decoding is charged to that
+    /// tenant.
+    pub tenant_token: Option<Range<usize>>,
 }
 
 /// Why a request is not decoded.
@@ -89,9 +102,15 @@ static REQUEST: Shape = holding(&[
 
 /// The cost of decoding a request, found in one pass over its bytes.
 pub fn cost(message: &[u8]) -> Result<DecodingCost, DecodingError> {
-    let mut scan = Scan { id: 0, parts: 0, numbers: 0 };
+    let mut scan = Scan { id: 0, parts: 0, numbers: 0, asks: 0, tenant_token: None };
     scan.message(message, &REQUEST, true)?;
-    Ok(DecodingCost { id: scan.id, bytes: message.len() * BYTES_PER_BYTE + scan.parts() * PART_BYTES })
+    // The scan tells how many bytes of the message are from the token's end to the message's.
+    let tenant_token = scan.tenant_token.map(|(bytes, behind)| {
+        let end = message.len() - behind;
+        end - bytes..end
+    });
+    let bytes = message.len() * BYTES_PER_BYTE + scan.parts() * PART_BYTES;
+    Ok(DecodingCost { id: scan.id, bytes, asks: scan.asks, tenant_token })
 }
 
 /// The id of a request of which only the beginning is there; 0 if that does not begin with it.
@@ -108,6 +127,10 @@ struct Scan {
     parts: usize,
     /// Numbers in lists.
     numbers: usize,
+    /// The last field that holds a message: a decoder takes the last one, too.
+    asks: u32,
+    /// Bytes of the tenant's token, and bytes of the request behind it. The last one counts, as for a decoder.
+    tenant_token: Option<(usize, usize)>,
 }
 
 impl Scan {
@@ -143,12 +166,18 @@ impl Scan {
                 2 => {
                     let length = varint(&mut rest)?;
                     let inner = take(&mut rest, usize::try_from(length).unwrap_or(usize::MAX))?;
+                    if is_request && field == TENANT_TOKEN {
+                        self.tenant_token = Some((inner.len(), rest.len()));
+                    }
                     if shape.numbers == Some(field) {
                         // Packed: each number ends in a byte without its highest bit.
                         self.numbers += inner.iter().filter(|byte| **byte & 0x80 == 0).count();
                         self.check()?;
                     }
                     if let Some((_, shape)) = shape.messages.iter().find(|(number, _)| *number == field) {
+                        if is_request {
+                            self.asks = field;
+                        }
                         self.parts += 1;
                         self.check()?;
                         self.message(inner, shape, false)?;
@@ -195,7 +224,7 @@ mod tests {
     const DIMENSIONS: usize = 8;
 
     fn request(body: v1::request::Body) -> Vec<u8> {
-        v1::Request { id: 77, body: Some(body) }.encode_to_vec()
+        v1::Request { id: 77, body: Some(body), ..Default::default() }.encode_to_vec()
     }
 
     fn invoke(inputs: usize, items: usize, outputs: usize) -> Vec<u8> {
@@ -228,6 +257,33 @@ mod tests {
             ..v1::AddFunction::default()
         }));
         assert!(cost(&message).is_ok());
+    }
+
+    #[test]
+    fn what_is_asked_for_is_known_before_it_is_decoded() {
+        let asks = |body| cost(&request(body)).unwrap().asks;
+        assert_eq!(asks(v1::request::Body::Status(v1::Empty {})), STATUS);
+        assert_eq!(asks(v1::request::Body::ActFor(v1::ActFor::default())), ACT_FOR);
+        assert_eq!(cost(&[0x08, 77]).unwrap().asks, 0);
+    }
+
+    #[test]
+    fn a_token_is_found_wherever_it_stands() {
+        let body = [&[0x08, 77][..], &field(15, &[])].concat();
+        let token_of = |message: &[u8]| {
+            let found = cost(message).unwrap().tenant_token.map(|range| message[range].to_vec());
+            let decoded = v1::Request::decode(message).unwrap().tenant_token.to_vec();
+            assert_eq!(found.clone().unwrap_or_default(), decoded);
+            found
+        };
+        assert_eq!(token_of(&body), None);
+        assert_eq!(token_of(&[body.clone(), field(27, b"t0")].concat()).as_deref(), Some(&b"t0"[..]));
+        assert_eq!(token_of(&[field(27, b"t0"), body.clone()].concat()).as_deref(), Some(&b"t0"[..]));
+        // Of two the last, and an empty one is one.
+        assert_eq!(token_of(&[field(27, b"t0"), field(27, b"u")].concat()).as_deref(), Some(&b"u"[..]));
+        assert_eq!(token_of(&[body.clone(), field(27, b"")].concat()).as_deref(), Some(&b""[..]));
+        // Inside another message the number means something else.
+        assert_eq!(token_of(&[body, field(13, &field(27, b"t0"))].concat()), None);
     }
 
     #[test]

@@ -188,7 +188,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn request(id: u64, fds: usize) -> Vec<u8> {
-        encode(&v1::Request { id, body: Some(v1::request::Body::Status(v1::Empty {})) }, fds)
+        encode(
+            &v1::Request { id, body: Some(v1::request::Body::Status(v1::Empty {})), ..Default::default() },
+            fds,
+        )
     }
 
     fn ids(decoder: &mut Decoder<u32>) -> Result<Vec<(u64, Vec<u32>)>, FrameError> {
@@ -256,7 +259,7 @@ mod tests {
     #[test]
     fn a_frame_that_is_given_up_takes_no_memory_and_the_next_one_is_whole() {
         let body = v1::request::Body::PutBlob(v1::PutBlob { inline: vec![7; 1 << 20].into() });
-        let large = encode(&v1::Request { id: 300, body: Some(body) }, 1);
+        let large = encode(&v1::Request { id: 300, body: Some(body), ..Default::default() }, 1);
         for cut in [HEADER_BYTES, HEADER_BYTES + 1, 1000, large.len() - 1] {
             let mut decoder = Decoder::default();
             decoder.feed(&large[..cut], vec![9]).unwrap();
@@ -277,7 +280,9 @@ mod tests {
     fn memory_of_a_large_frame_goes_with_it() {
         let body = v1::request::Body::PutBlob(v1::PutBlob { inline: vec![7; 3 << 20].into() });
         let mut decoder = Decoder::<u32>::default();
-        decoder.feed(&encode(&v1::Request { id: 1, body: Some(body) }, 0), vec![]).unwrap();
+        decoder
+            .feed(&encode(&v1::Request { id: 1, body: Some(body), ..Default::default() }, 0), vec![])
+            .unwrap();
         assert!(decoder.held_bytes() > 3 << 20);
         assert!(decoder.next_frame().unwrap().is_some());
         assert_eq!(decoder.held_bytes(), 0);

@@ -6,6 +6,11 @@ pub struct Request {
     /// Chosen by the client; unique among its requests that are not answered yet.
     #[prost(uint64, tag = "1")]
     pub id: u64,
+    /// From a gateway, on a connection that no act_for began: the token of the tenant that this request is from. Each request of such a
+    /// connection may be from another tenant. Arenas, bytes of put_blob and calls that one tenant's requests opened there exist for that
+    /// tenant's requests only. Without a token a request is from the tenant that the gateway's uid is, if any.
+    #[prost(bytes = "bytes", tag = "27")]
+    pub tenant_token: ::prost::bytes::Bytes,
     #[prost(oneof = "request::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26")]
     pub body: ::core::option::Option<request::Body>,
 }
@@ -47,7 +52,7 @@ pub mod request {
         Drain(super::Empty),
         #[prost(message, tag = "17")]
         Settings(super::Settings),
-        /// From a gateway only, and as its first request: says which tenant all others are from.
+        /// From a gateway only, and as its first request: says which tenant all others are from. See tenant_token, too.
         #[prost(message, tag = "18")]
         ActFor(super::ActFor),
         #[prost(message, tag = "19")]
@@ -352,7 +357,7 @@ pub struct Error {
     /// What is wrong and what to do about it.
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
-    /// Where: a JSON path in a configuration, or a field of the request. May be empty.
+    /// Where: a JSON path in a configuration, or a field of the request; "token" where a token is no tenant's. May be empty.
     #[prost(string, tag = "3")]
     pub place: ::prost::alloc::string::String,
     /// Whether the same request may succeed later.
@@ -361,6 +366,10 @@ pub struct Error {
     /// When to come back; 0 if unknown.
     #[prost(uint64, tag = "5")]
     pub retry_after_ms: u64,
+    /// The bytes of the output that `place` names, where its region, or an answer, has no room for them; 0 otherwise. The call did not
+    /// begin.
+    #[prost(uint64, tag = "6")]
+    pub output_bytes: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BlobStored {

@@ -38,6 +38,12 @@ impl v1::Error {
         self.retry_after_ms = after_ms;
         self
     }
+
+    /// Says how many bytes the output has that `place` names.
+    pub fn needs(mut self, output_bytes: u64) -> Self {
+        self.output_bytes = output_bytes;
+        self
+    }
 }
 
 impl v1::Error {

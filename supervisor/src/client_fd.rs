@@ -35,6 +35,13 @@ impl ClientFd {
         Self { fd: Some(fd), account, io, taken: Some(taken) }
     }
 
+    /// Another tenant has it from now on, among whose descriptors it has this place.
+    pub fn hand_to(mut self, account: Arc<Account>, taken: Taken) -> Self {
+        // What the tenant before was charged is given back only now: one of the two has it at any moment.
+        (self.account, self.taken) = (account, Some(taken));
+        self
+    }
+
     /// A memfd that can never change, of so many bytes at most.
     pub fn sealed(self, limit: u64) -> Result<ClientMemfd, MemfdError> {
         self.accept(|fd| memfd::take_sealed(fd, limit))

@@ -33,7 +33,9 @@ pub const MAX_CALLS_PER_CONNECTION: usize = 4096;
 /// What each connection takes of its tenant's memory for requests, as long as it is open: 64 KiB for what is read, and as much
 /// for a frame that is not whole.
 pub const CONNECTION_BYTES: u64 = 128 << 10;
-/// Arenas of one connection.
+/// Tenants that have a seat at one connection of a gateway, whose requests are from many.
+pub const MAX_SEATS: usize = 16_384;
+/// Arenas of one connection, and at a gateway's of each tenant.
 pub const MAX_ARENAS_PER_CONNECTION: usize = 64;
 /// Bytes of a record in the state directory: more than any that is written, of 50 000 callers or of a function with a signature.
 pub const MAX_RECORD_BYTES: u64 = 64 << 20;

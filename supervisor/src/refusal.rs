@@ -53,6 +53,11 @@ pub trait Refusable: Error + Send + Sync + 'static {
     fn quota(&self) -> Option<Limit> {
         None
     }
+
+    /// Bytes of the output that is the place, where there is no room for them; 0 otherwise.
+    fn output_bytes(&self) -> u64 {
+        0
+    }
 }
 
 /// The error of a module that the one which passes it on does not know.

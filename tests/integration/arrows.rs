@@ -13,7 +13,7 @@ use crate::programs::{files_below, workspace};
 type Level = &'static [&'static str];
 
 /// Of each crate the levels of its modules (a folder, or a file beside `lib.rs`), from the first, which uses no other.
-const ORDER: [(&str, &[Level]); 4] = [
+const ORDER: [(&str, &[Level]); 5] = [
     (
         "supervisor",
         &[
@@ -48,10 +48,27 @@ const ORDER: [(&str, &[Level]); 4] = [
             &["archive", "arena", "capacity", "client", "input", "npy", "stages", "variants"],
             &["arguments", "files", "json", "kernels", "requests"],
             &["blobs", "invocation", "sharing"],
-            &["upload"],
+            &["aio", "upload"],
             &["functions"],
             &["compositions"],
             &["command"],
+        ],
+    ),
+    (
+        "gateway",
+        &[
+            &["data_type", "limits", "patient_io", "statistics"],
+            &["failure", "tls"],
+            &["jwt"],
+            &["arguments"],
+            &["memory", "model", "upstream"],
+            &["shared_memory"],
+            &["callers"],
+            &["models"],
+            &["infer"],
+            &["http"],
+            &["grpc"],
+            &["run"],
         ],
     ),
     (

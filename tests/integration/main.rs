@@ -32,6 +32,7 @@
 //! - [`scarcity`]: a machine that lacks something. [`damage`]: stored bytes that are damaged.
 //! - [`syscalls`]: every system call failing once.
 //! - [`prisoner`]: what can be done from inside the sandbox.
+//! - [`gateway`]: functions over HTTP and gRPC, and whoever attacks there. [`seats`]: tenants that share a gateway's connection.
 //! - [`gateways`], [`grants`], [`quotas`]: tenants by configuration: tokens, shared functions, limits.
 //! - [`replacing`]: a function takes the place of another. [`compositions`]: functions that are linked into one.
 //! - [`service_manager`]: what systemd hands over and is told; restarts that refuse nobody.
@@ -79,6 +80,7 @@ mod devices;
 mod draining;
 mod exclusive;
 mod frames;
+mod gateway;
 mod gateways;
 mod grants;
 mod handover;
@@ -103,6 +105,7 @@ mod replacing;
 mod residents;
 #[cfg(target_arch = "x86_64")]
 mod scarcity;
+mod seats;
 mod service_manager;
 mod shapes;
 mod shared;

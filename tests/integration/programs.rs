@@ -6,10 +6,20 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-const BINARIES: [&str; 3] = ["pappus-supervisor", "pappus-worker", "pappus"];
+const BINARIES: [&str; 4] = ["pappus-supervisor", "pappus-worker", "pappus", "pappus-gateway"];
 /// Folders they are built from.
-const SOURCES: [&str; 9] =
-    ["blueprint", "client", "kernels", "proto", "protocol", "shmem", "supervisor", "version", "worker"];
+const SOURCES: [&str; 10] = [
+    "blueprint",
+    "client",
+    "gateway",
+    "kernels",
+    "proto",
+    "protocol",
+    "shmem",
+    "supervisor",
+    "version",
+    "worker",
+];
 
 /// The root of the workspace.
 pub(crate) fn workspace() -> &'static Path {

@@ -175,7 +175,7 @@ impl Raw {
 
 /// A request's frame that announces `fds` descriptors.
 pub(crate) fn request(id: u64, body: request::Body, fds: usize) -> Vec<u8> {
-    frame::encode(&v1::Request { id, body: Some(body) }, fds)
+    frame::encode(&v1::Request { id, body: Some(body), ..Default::default() }, fds)
 }
 
 /// The cheapest request.

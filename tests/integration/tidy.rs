@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::programs::{self, files_below, workspace};
 
 /// The crates, each with the crates that it may use outside its tests.
-const DEPENDENCIES: [(&str, &[&str]); 15] = [
+const DEPENDENCIES: [(&str, &[&str]); 16] = [
     ("version", &[]),
     ("shmem", &[]),
     ("blueprint", &[]),
@@ -17,8 +17,12 @@ const DEPENDENCIES: [(&str, &[&str]); 15] = [
     ("worker", &["blueprint", "protocol", "shmem", "version"]),
     ("supervisor", &["blueprint", "proto", "protocol", "shmem", "version"]),
     ("client", &["blueprint", "fence", "kernels", "proto", "shmem", "version"]),
+    ("gateway", &["blueprint", "client", "version"]),
     // Reads what all of them read.
-    ("fuzz", &["blueprint", "client", "fence", "proto", "protocol", "shmem", "supervisor", "worker"]),
+    (
+        "fuzz",
+        &["blueprint", "client", "fence", "gateway", "proto", "protocol", "shmem", "supervisor", "worker"],
+    ),
     // Of its hostile programs.
     ("tests", &["client", "proto", "protocol", "shmem", "worker"]),
     // What looks like an AMD GPU to tests.

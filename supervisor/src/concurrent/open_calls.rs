@@ -86,6 +86,11 @@ impl<H, P> OpenCalls<H, P> {
         self.with(|calls| calls.remove(&request))
     }
 
+    /// True if no call is open.
+    pub fn is_empty(&self) -> bool {
+        self.with(|calls| calls.is_empty())
+    }
+
     /// Takes all calls out: the client is gone.
     pub fn take_all(&self) -> Vec<OpenCall<H, P>> {
         self.with(|calls| calls.drain().map(|(_, call)| call).collect())

@@ -20,6 +20,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
 use toml::{Table, Value};
 
 use super::file::File;
@@ -50,6 +51,8 @@ pub struct TenantRules {
     pub tenants: BTreeMap<String, TenantRule>,
     /// Their uids.
     uids: HashMap<u32, String>,
+    /// Hashes of their tokens.
+    tokens: HashMap<Hash, String>,
 }
 
 /// One tenant.
@@ -74,6 +77,7 @@ impl Default for TenantRules {
             default_share: TenantShare::default(),
             tenants: BTreeMap::new(),
             uids: HashMap::new(),
+            tokens: HashMap::new(),
         }
     }
 }
@@ -109,7 +113,6 @@ impl TenantRules {
             kept(wrong, check_uid("gateways", *uid));
         }
         let mut rules = Self { accept_unknown, gateways, defaults, default_share, ..Self::default() };
-        let mut tokens = HashMap::new();
         for (name, settings) in &file.tenants {
             let rule = rule(name, settings, (defaults, default_share), wrong);
             let place = |key| format!("tenants.{name}.{key}");
@@ -120,7 +123,7 @@ impl TenantRules {
                 }
             }
             for token in &rule.tokens {
-                if let Some(other) = tokens.insert(*token, name) {
+                if let Some(other) = rules.tokens.insert(*token, name.clone()) {
                     let why = format!("tenant {other} has the same token: give each its own");
                     wrong.push(bad(&place("token-sha256"), &token.to_string(), why));
                 }
@@ -143,6 +146,14 @@ impl TenantRules {
     /// What the tenant of this name is given of devices.
     pub fn share(&self, name: &str) -> TenantShare {
         self.find(name).map_or(self.default_share, |rule| rule.share)
+    }
+
+    /// The tenant whose token has this hash. How long the look takes tells at most which hashes are near in the table: whoever
+    /// guesses tokens cannot choose hashes, and the table's own hashing has a key of its own. What is found is compared once more
+    /// without a branch.
+    pub fn of_token(&self, sha256: &[u8; 32]) -> Option<&str> {
+        let (hash, name) = self.tokens.get_key_value(&Hash(*sha256))?;
+        bool::from(hash.0.ct_eq(sha256)).then_some(name.as_str())
     }
 
     /// The tenant that a uid is by the configuration.

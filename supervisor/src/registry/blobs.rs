@@ -31,6 +31,11 @@ impl Handed {
         self.0.lock().take().into_iter().flatten().collect()
     }
 
+    /// True if nothing waits to be referred to.
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().as_ref().is_none_or(HashSet::is_empty)
+    }
+
     fn is_over(&self) -> bool {
         self.0.lock().is_none()
     }

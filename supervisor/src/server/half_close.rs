@@ -2,6 +2,7 @@
 //! gone altogether. Calls of a client that closed its socket are cancelled.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -11,15 +12,17 @@ use super::async_fd::watch;
 use super::replies::Replies;
 use crate::limits::MAX_COLD_REQUESTS;
 
-/// Returns when nothing is owed to the client any more, or the client is gone. `cold` has a permit for each of its slow
-/// requests that is worked on.
-pub(super) async fn see_off(replies: &Replies, cold: &Semaphore) {
+/// Returns when nothing is owed to the client any more, or the client is gone. Each of `cold` has a permit for each slow request
+/// of a tenant at the connection that is worked on.
+pub(super) async fn see_off(replies: &Replies, cold: &[Arc<Semaphore>]) {
     let Ok(socket) = replies.socket().and_then(|socket| watch(socket, Interest::WRITABLE)) else {
         return;
     };
     let all_answered = async {
-        // Closed never: the semaphore lives as long as the connection.
-        let _none_at_work = cold.acquire_many(MAX_COLD_REQUESTS as u32).await;
+        for places in cold {
+            // Closed never: the semaphore lives as long as the seat.
+            let _none_at_work = places.acquire_many(MAX_COLD_REQUESTS as u32).await;
+        }
         replies.settled().await;
     };
     tokio::select! {

@@ -5,9 +5,10 @@
 //!            ──► greeting ──► requests    its own tenant's
 //!            ──► greeting ──► status      the supervisor's own user, which is no tenant
 //!            ──► greeting ──► ActFor ──► requests of that tenant          from a gateway
+//!            ──► greeting ──► requests, each with a token or its own      from a gateway
 //! ```
 //!
-//! A connection is one tenant's, from its first request to its last.
+//! A connection is one tenant's, from its first request to its last, unless it is a gateway's that began without ActFor.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use pappus_proto::v1::{self, request::Body as Request, response::Body as Respons
 use rustix::net::SendFlags;
 
 use super::connection_slots::ConnectionSlot;
-use super::intake::{Holder, Incoming, Intake, Received};
+use super::intake::{Frame, Holder, Incoming, Intake, Received};
 use super::reader::Reader;
 use super::refusals;
 use super::replies::{self, Replies};
@@ -60,10 +61,10 @@ pub(super) fn turn_away(socket: impl AsFd, why: &dyn Refusable) {
 /// Whose requests follow.
 #[derive(Debug)]
 pub struct Entered {
-    /// The tenant's account.
+    /// The account of the tenant, or of a gateway that has none of its own.
     pub account: Arc<Account>,
-    /// The first request, if it had to be looked at.
-    pub first: Option<Intake>,
+    /// True if requests may be from other tenants, each by its token.
+    pub of_many: bool,
 }
 
 /// Returns whose requests follow; none if the client left, and an error if it broke a rule.
@@ -84,40 +85,58 @@ pub(super) async fn enter(
         false => arrival.rights.tenant.clone(),
     };
     if !arrival.rights.gateway {
-        return Ok(own.map(|account| Entered { account, first: None }));
+        return Ok(own.map(|account| Entered { account, of_many: false }));
     }
     let first = tokio::time::timeout(in_time, first(reader, incoming));
     let Some(first) = first.await.map_err(|_| Violation::NoFirstRequest)?? else { return Ok(None) };
+    let of_many = Entered { account: arrival.account.clone(), of_many: true };
     let refuse = |id: u64, why: GatewayError| {
         replies.send(id, refusals::to_body(&why));
         Err(why.into())
     };
-    let (request, act) = match &first {
-        Intake::Request(Received { request, .. }) => match &request.body {
-            Some(Request::ActFor(act)) => (request, act),
-            _ if own.is_none() => return refuse(request.id, GatewayError::NoTenant),
-            _ => return Ok(own.map(|account| Entered { account, first: Some(first) })),
+    let whole = match first {
+        Frame::Whole(whole) => whole,
+        Frame::Refused(id, _) if own.is_none() => return refuse(id, GatewayError::NoTenant),
+        Frame::Refused(id, why) => {
+            replies.send(id, refusals::to_body(&why));
+            return Ok(Some(of_many));
+        }
+    };
+    if !whole.acts_for() || whole.tenant_token().is_some() {
+        if own.is_none() && whole.tenant_token().is_none() && !whole.asks_status() {
+            return refuse(whole.id(), GatewayError::NoTenant);
+        }
+        incoming.put_back(whole);
+        return Ok(Some(of_many));
+    }
+    let holder = Holder { account: arrival.account.clone(), operator: arrival.admin };
+    let (request, act) = match incoming.decode(whole, &holder)? {
+        Intake::Refused(id, why) => {
+            replies.send(id, refusals::to_body(&why));
+            return Ok(None);
+        }
+        Intake::Request(Received { request, .. }) => match request.body {
+            Some(Request::ActFor(act)) => (request.id, act),
+            _ => return Err(Violation::NotRequest),
         },
-        Intake::Refused(id, _) if own.is_none() => return refuse(*id, GatewayError::NoTenant),
-        Intake::Refused(..) => return Ok(own.map(|account| Entered { account, first: Some(first) })),
     };
     let Some((account, grounds)) = server.registry.tenants.of_token(arrival.uid, &act.token) else {
         refused(arrival, replies, "its token is no tenant's");
-        return refuse(request.id, GatewayError::UnknownToken);
+        return refuse(request, GatewayError::UnknownToken);
     };
     let holder = Holder { account: account.clone(), operator: arrival.admin };
     let charged = arrival.slot.act_for(&account, grounds).and_then(|()| incoming.charge(holder.clone()));
     if let Err(why) = charged {
         refused(arrival, replies, &why.to_string());
-        return refuse(request.id, why.into());
+        return refuse(request, why.into());
     }
     // The tenants may have been read again between the look at the token and the entry in the book.
     if !arrival.is_welcome(server) {
         return Ok(None);
     }
     replies.charge(holder);
-    replies.send(request.id, Response::Done(v1::Done {}));
-    Ok(Some(Entered { account, first: None }))
+    replies.send(request, Response::Done(v1::Done {}));
+    Ok(Some(Entered { account, of_many: false }))
 }
 
 /// Says in the log which gateway acts for nobody, and why.
@@ -153,11 +172,11 @@ async fn greet(reader: &mut Reader, incoming: &Incoming) -> Result<bool, Violati
     }
 }
 
-/// The first request; none when the client left.
-async fn first(reader: &mut Reader, incoming: &mut Incoming) -> Result<Option<Intake>, Violation> {
+/// The first frame; none when the client left.
+async fn first(reader: &mut Reader, incoming: &mut Incoming) -> Result<Option<Frame>, Violation> {
     loop {
-        if let Some(intake) = incoming.next_intake()? {
-            return Ok(Some(intake));
+        if let Some(frame) = incoming.next_frame()? {
+            return Ok(Some(frame));
         }
         if !incoming.receive(reader, Duration::ZERO).await? {
             return Ok(None);

@@ -2,18 +2,20 @@
 //! are requests.
 //!
 //! ```text
-//! bytes ──► a whole frame ──► decoded within its bound ──► a request
+//! bytes ──► a whole frame ──► whose? ──► decoded within its bound ──► a request
 //!   │ no memory left for it        │ too many parts, no memory
 //!   └─ the rest is skipped ────────┴─ refused by its id: RESOURCE_EXHAUSTED or INVALID_ARGUMENT
 //! ```
 //!
 //! Requests that are decoded and handled at once need no memory of their own beyond [`AT_ONCE_BYTES`]; larger ones are
-//! charged while they exist.
+//! charged while they exist. What is received is the connection's until it is a whole frame; from then on the tenant's that the
+//! request is from.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use pappus_proto::decoding::{self, DecodingCost, DecodingError};
 use pappus_proto::frame;
 use pappus_proto::v1;
@@ -70,6 +72,19 @@ pub enum Passed {
     Refused(QuotaError),
 }
 
+impl Passed {
+    /// The `nth` descriptor of a request is this tenant's from now on, or closed.
+    fn hand_to(self, holder: &Holder, nth: u64) -> Self {
+        match self {
+            Self::Refused(_) => self,
+            Self::Fd(fd) => match holder.take(Limit::Descriptors, 1) {
+                Ok(taken) => Self::Fd(fd.hand_to(holder.account.clone(), taken)),
+                Err(why) => Self::Refused(why.with_own(nth)),
+            },
+        }
+    }
+}
+
 /// A request, and the charges for it.
 #[derive(Debug)]
 pub struct Received {
@@ -79,6 +94,45 @@ pub struct Received {
     pub passed: Vec<Passed>,
     /// Memory that is charged for the request; none for a small one.
     pub memory: Option<Taken>,
+}
+
+/// A frame that is complete, or was given up.
+#[derive(Debug)]
+pub enum Frame {
+    /// It can be decoded.
+    Whole(WholeFrame),
+    /// It is not decoded: its request's id, and why.
+    Refused(u64, IntakeError),
+}
+
+/// A frame as it was received, with what has to be known of it before it is decoded.
+#[derive(Debug)]
+pub struct WholeFrame {
+    message: Bytes,
+    passed: Vec<Passed>,
+    cost: DecodingCost,
+}
+
+impl WholeFrame {
+    /// The request's id.
+    pub fn id(&self) -> u64 {
+        self.cost.id
+    }
+
+    /// True if the request says for whom the whole connection acts.
+    pub fn acts_for(&self) -> bool {
+        self.cost.asks == decoding::ACT_FOR
+    }
+
+    /// True if the request asks for the status.
+    pub fn asks_status(&self) -> bool {
+        self.cost.asks == decoding::STATUS
+    }
+
+    /// The token of the tenant that the request is from, if it has one.
+    pub fn tenant_token(&self) -> Option<&[u8]> {
+        self.cost.tenant_token.clone().map(|range| &self.message[range])
+    }
 }
 
 /// What came of a frame.
@@ -136,6 +190,8 @@ pub struct Incoming {
     memory: Taken,
     /// A frame that was given up: its request's id, and why.
     given_up: Option<(u64, IntakeError)>,
+    /// A frame that was looked at, and is the next one.
+    put_back: Option<WholeFrame>,
 }
 
 impl Incoming {
@@ -143,7 +199,7 @@ impl Incoming {
     pub fn new(holder: Holder, io: ClientIo) -> Result<Self, QuotaError> {
         let decoder = frame::Decoder::default();
         let memory = holder.take(Limit::RequestBytes, held_bytes(&decoder))?;
-        Ok(Self { decoder, buffer: vec![0; READ_BYTES], holder, io, memory, given_up: None })
+        Ok(Self { decoder, buffer: vec![0; READ_BYTES], holder, io, memory, given_up: None, put_back: None })
     }
 
     /// From now on this one is charged.
@@ -158,10 +214,13 @@ impl Incoming {
         self.decoder.pending() > 0
     }
 
-    /// The next request that is complete.
-    pub fn next_intake(&mut self) -> Result<Option<Intake>, Violation> {
+    /// The next frame that is complete.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, Violation> {
+        if let Some(whole) = self.put_back.take() {
+            return Ok(Some(Frame::Whole(whole)));
+        }
         if let Some((id, why)) = self.given_up.take() {
-            return Ok(Some(Intake::Refused(id, why)));
+            return Ok(Some(Frame::Refused(id, why)));
         }
         let Some((message, passed)) = self.decoder.next_frame()? else { return Ok(None) };
         self.settle();
@@ -169,24 +228,40 @@ impl Incoming {
             Ok(cost) => cost,
             Err(DecodingError::Malformed) => return Err(Violation::NotRequest),
             Err(DecodingError::TooManyParts { id }) if Defence::Decoding.is_off() => {
-                DecodingCost { id, bytes: message.len() }
+                DecodingCost { id, bytes: message.len(), asks: 0, tenant_token: None }
             }
             Err(why @ DecodingError::TooManyParts { id }) => {
-                return Ok(Some(Intake::Refused(id, IntakeError::Parts(why))));
+                return Ok(Some(Frame::Refused(id, IntakeError::Parts(why))));
             }
         };
+        Ok(Some(Frame::Whole(WholeFrame { message, passed, cost })))
+    }
+
+    /// The frame is the next one once more.
+    pub fn put_back(&mut self, whole: WholeFrame) {
+        self.put_back = Some(whole);
+    }
+
+    /// Decodes a frame for this tenant, who is charged for the request and its descriptors.
+    pub fn decode(&self, whole: WholeFrame, holder: &Holder) -> Result<Intake, Violation> {
+        let WholeFrame { message, passed, cost } = whole;
+        let is_own = Arc::ptr_eq(&holder.account, &self.holder.account);
         let memory = match cost.bytes as u64 {
             bytes if bytes <= AT_ONCE_BYTES => None,
-            bytes => match self.holder.take(Limit::RequestBytes, bytes) {
+            bytes => match holder.take(Limit::RequestBytes, bytes) {
                 Ok(taken) => Some(taken),
                 Err(why) => {
-                    let why = why.with_own(self.memory.amount());
-                    return Ok(Some(Intake::Refused(cost.id, why.into())));
+                    let why = why.with_own(if is_own { self.memory.amount() } else { 0 });
+                    return Ok(Intake::Refused(cost.id, why.into()));
                 }
             },
         };
+        let passed = match is_own {
+            true => passed,
+            false => (0..).zip(passed).map(|(nth, passed)| passed.hand_to(holder, nth)).collect(),
+        };
         let request = v1::Request::decode(message).map_err(|_| Violation::NotRequest)?;
-        Ok(Some(Intake::Request(Received { request, passed, memory })))
+        Ok(Intake::Request(Received { request, passed, memory }))
     }
 
     /// True if more may be received. False while the tenant, or all tenants, have more descriptors than allowed and refused

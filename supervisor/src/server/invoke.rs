@@ -372,7 +372,10 @@ impl Gathered<'_> {
     fn output(&mut self, output: Option<&v1::Output>, bytes: u64) -> Result<(), ValueError> {
         let (arena, offset) = match output {
             None => (DISCARD.get(), 0),
-            Some(v1::Output { region: None, .. }) => (STAGING_ARENA.get(), self.stage(bytes)?),
+            Some(v1::Output { region: None, .. }) => {
+                let offset = self.stage(bytes).map_err(|_| ValueError::InlineOutput { bytes })?;
+                (STAGING_ARENA.get(), offset)
+            }
             Some(v1::Output { region: Some(region), .. }) => {
                 self.arena(region)?;
                 if region.bytes < bytes {

@@ -125,6 +125,16 @@ impl Refusable for InvokeError {
             _ => None,
         }
     }
+
+    fn output_bytes(&self) -> u64 {
+        match self {
+            Self::Output {
+                why: ValueError::InlineOutput { bytes } | ValueError::RegionTooSmall { bytes, .. },
+                ..
+            } => *bytes,
+            _ => 0,
+        }
+    }
 }
 
 /// What is wrong with the value of an input, or with the region of an output.
@@ -150,6 +160,14 @@ pub enum ValueError {
     /// More inside messages than there may be.
     #[error("more than {MAX_INLINE_BYTES} inline bytes in one call: use an arena or a memfd")]
     Inline,
+    /// The same, for an output that would come with the answer.
+    #[error(
+        "it has {bytes} bytes, and that makes more than {MAX_INLINE_BYTES} inline bytes in one call: use an arena"
+    )]
+    InlineOutput {
+        /// The output's bytes.
+        bytes: u64,
+    },
     /// An arena that is not open.
     #[error("this connection has no arena {0}: open one first")]
     NoArena(u64),

@@ -6,7 +6,7 @@
 //! - [`handshake`]: greeting; which tenant a gateway acts for.
 //! - [`intake`]: what a connection receives, counted for its tenant until it is a request.
 //! - [`peer`]: the process at the other end.
-//! - [`connection`]: one client: frames, dispatch.
+//! - [`connection`]: one client: its frames; [`seats`]: which tenant a request is from; [`seat`]: one tenant at a connection: dispatch.
 //! - [`fair_turns`]: processor time of the socket threads, shared among tenants.
 //! - [`reader`]: its reading side, which asks for a while before it sleeps.
 //! - `half_close`: a client that will send nothing more.
@@ -52,6 +52,8 @@ pub mod reply_handle;
 pub mod request_error;
 pub mod requests;
 pub mod responses;
+pub mod seat;
+pub mod seats;
 pub mod slow_work;
 pub mod socket_file;
 pub mod state;

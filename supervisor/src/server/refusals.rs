@@ -22,7 +22,7 @@ pub(super) fn to_error(refusal: &dyn Refusable) -> v1::Error {
     if let Some(limit) = refusal.quota() {
         metrics::quota_refusal(limit);
     }
-    let error = v1::Error::new(code, refusal.to_string()).at(refusal.place());
+    let error = v1::Error::new(code, refusal.to_string()).at(refusal.place()).needs(refusal.output_bytes());
     match refusal.retry_after_ms() {
         Some(after_ms) => error.retry(after_ms),
         None => error,

@@ -65,6 +65,11 @@ impl Invocations {
         self.open.take(request)
     }
 
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
     /// Takes all invocations out: the client is gone.
     pub fn take_all(&self) -> Vec<OpenCall<ReplyHandle, DevicePlace>> {
         self.open.take_all()
@@ -220,7 +225,7 @@ fn handle_of(call: &Call) -> Option<&ReplyHandle> {
 
 impl CompletionBatch for ReplyBatch {
     fn push(&mut self, call: Arc<Call>, outcome: Outcome) {
-        let client = handle_of(&call).map_or(0, |handle| Arc::as_ptr(&handle.of) as usize);
+        let client = handle_of(&call).map_or(0, |handle| Arc::as_ptr(&handle.of.replies) as usize);
         self.ended.push(EndedCall { call, outcome: Some(outcome), client });
     }
 

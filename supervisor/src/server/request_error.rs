@@ -4,7 +4,7 @@ use pappus_shmem::MemfdError;
 
 use crate::config::ConfigError;
 use crate::device::setup::ChangeError;
-use crate::limits::{MAX_ARENAS_PER_CONNECTION, MAX_CALLS_PER_CONNECTION};
+use crate::limits::{MAX_ARENAS_PER_CONNECTION, MAX_CALLS_PER_CONNECTION, MAX_COLD_REQUESTS, MAX_SEATS};
 use crate::refusal::{Reason, Refusable};
 
 /// Why the server itself refuses a request.
@@ -46,6 +46,22 @@ pub enum RequestError {
          list your uid as a gateway's; if it is one, open another connection"
     )]
     NoGateway,
+    /// A token with a request on a connection of one tenant.
+    #[error(
+        "only a gateway can say with each request whom it acts for, on a connection that no act_for began: leave the token out, or ask \
+         the operator to list your uid as a gateway's"
+    )]
+    OneTenant,
+    /// As many tenants as a gateway's connection can have.
+    #[error(
+        "{MAX_SEATS} tenants have something open on this connection, the most that is allowed: open another one for the others"
+    )]
+    TooManySeats,
+    /// As many slow requests as one tenant may have on a gateway's connection.
+    #[error(
+        "{MAX_COLD_REQUESTS} requests of this tenant that take long are worked on for this connection, the most that is allowed"
+    )]
+    TooManySlow,
     /// A token where it means nothing.
     #[error(
         "the admin socket is the operator's and acts for no tenant: leave the token out (of `pappus`: --token-file or \
@@ -97,17 +113,22 @@ impl Refusable for RequestError {
             | Self::Device(ChangeError::Config(_)) => Reason::InvalidArgument,
             Self::ReloadDevice(_) | Self::Device(_) => Reason::ResourceExhausted,
             Self::NoArena(_) | Self::NoDevice(_) => Reason::NotFound,
-            Self::NoGateway | Self::AdminActsForNone | Self::LooksOn(_) | Self::AdminOnly => {
-                Reason::PermissionDenied
+            Self::NoGateway
+            | Self::OneTenant
+            | Self::AdminActsForNone
+            | Self::LooksOn(_)
+            | Self::AdminOnly => Reason::PermissionDenied,
+            Self::TooManyArenas | Self::TooManyCalls | Self::TooManySeats | Self::TooManySlow => {
+                Reason::ResourceExhausted
             }
-            Self::TooManyArenas | Self::TooManyCalls => Reason::ResourceExhausted,
             Self::Draining => Reason::Unavailable,
         }
     }
 
     fn retry_after_ms(&self) -> Option<u64> {
         match self {
-            Self::TooManyCalls => Some(10),
+            Self::TooManyCalls | Self::TooManySlow => Some(10),
+            Self::TooManySeats => Some(1000),
             Self::Draining => Some(1000),
             _ => None,
         }

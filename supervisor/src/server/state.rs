@@ -110,6 +110,9 @@ pub struct RequestCtx {
     pub operator: bool,
     /// True if the connection may ask for the status and for nothing else.
     pub looks_on: bool,
+    /// True if the connection is a gateway's that is no tenant: what comes without a tenant's token is refused, but
+    /// for the status.
+    pub nobody: bool,
     /// Bytes handed over for later registration.
     pub handed: Handed,
 }

@@ -1,5 +1,7 @@
 //! What ends a connection: its client broke a rule of the protocol, or its tenant has as much as it may.
 
+use std::borrow::Cow;
+
 use pappus_proto::frame::FrameError;
 
 use crate::quota::{Limit, QuotaError};
@@ -75,6 +77,13 @@ impl Refusable for GatewayError {
         match self {
             Self::NoTenant | Self::UnknownToken => Reason::PermissionDenied,
             Self::Quota(error) => error.reason(),
+        }
+    }
+
+    fn place(&self) -> Cow<'_, str> {
+        match self {
+            Self::UnknownToken => "token".into(),
+            Self::NoTenant | Self::Quota(_) => "".into(),
         }
     }
 

@@ -33,6 +33,8 @@ pub struct Account {
     own_processes: AtomicBool,
     /// Open arenas of the tenant, each with a descriptor.
     open_arenas: AtomicU64,
+    /// Seats of the tenant at connections of gateways.
+    seats: AtomicU64,
     /// What all tenants have.
     ledger: Arc<Ledger>,
 }
@@ -52,8 +54,14 @@ impl Account {
             overrun_ns: AtomicU64::new(u64::MAX),
             own_processes: AtomicBool::new(false),
             open_arenas: AtomicU64::new(0),
+            seats: AtomicU64::new(0),
             ledger,
         })
+    }
+
+    /// True if it has a connection, or a seat at a gateway's.
+    pub fn is_here(&self) -> bool {
+        self.used(Limit::Connections) > 0 || self.seats.load(Ordering::Relaxed) > 0
     }
 
     /// An arena of its is open from now on.
@@ -183,6 +191,24 @@ impl Account {
         self.add(Limit::Calls, 1)?;
         self.ledger.accept();
         Ok(Accepted { account: self.clone(), counts: AtomicBool::new(true) })
+    }
+}
+
+/// A tenant's seat at a gateway's connection: as long as it exists, the tenant counts as one that is here.
+#[derive(Debug)]
+pub struct Sitting(Arc<Account>);
+
+impl Sitting {
+    /// This tenant has a seat more.
+    pub fn at(account: &Arc<Account>) -> Self {
+        account.seats.fetch_add(1, Ordering::Relaxed);
+        Self(account.clone())
+    }
+}
+
+impl Drop for Sitting {
+    fn drop(&mut self) {
+        self.0.seats.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -14,13 +14,13 @@ pub mod names;
 pub mod plans;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
 
 pub use crate::quota::{Limit, Quota, QuotaError};
-pub use account::{Accepted, Account, Taken};
+pub use account::{Accepted, Account, Sitting, Taken};
 pub use ledger::{Ledger, Machine};
 pub use names::Names;
 pub use plans::{CountedPlan, PlanError};
@@ -93,6 +93,8 @@ pub struct Tenants {
     ledger: Arc<Ledger>,
     /// Uids of worker processes that are no user's.
     workers: OnceLock<Vec<u32>>,
+    /// How often the rules were read again.
+    readings: AtomicU64,
 }
 
 impl Default for Tenants {
@@ -111,6 +113,7 @@ impl Tenants {
             gateways: OrderedMutex::default(),
             ledger: Arc::new(Ledger::new(machine)),
             workers: OnceLock::new(),
+            readings: AtomicU64::new(0),
         };
         tenants.name_all(&tenants.rules());
         tenants
@@ -191,9 +194,9 @@ impl Tenants {
         self.accounts().get(&tenant).and_then(Weak::upgrade)
     }
 
-    /// True if a tenant has a connection.
+    /// True if a tenant has a connection, or a seat at a gateway's.
     pub fn is_connected(&self, tenant: TenantId) -> bool {
-        self.found(tenant).is_some_and(|account| account.used(Limit::Connections) > 0)
+        self.found(tenant).is_some_and(|account| account.is_here())
     }
 
     /// A function is gone: its owner and its callers need no plans of it any more.
@@ -255,25 +258,28 @@ impl Tenants {
         })
     }
 
-    /// The tenant of a token, and the grounds to remember. Every token is compared, so that the time reveals
-    /// nothing about tokens.
+    /// The tenant of a token, and the grounds to remember.
     pub fn of_token(&self, gateway: u32, token: &[u8]) -> Option<(Arc<Account>, Grounds)> {
         if token.len() > MAX_TOKEN_BYTES {
             return None;
         }
         let sha256: [u8; 32] = Sha256::digest(token).into();
-        let name = token_name(&self.rules(), &sha256)?;
-        let tenant = self.names.find(&name)?;
+        let tenant = self.names.find(self.rules().of_token(&sha256)?)?;
         Some((self.account(tenant), Grounds::Token { gateway, sha256 }))
     }
 
-    /// The tenant that a connection on these grounds is now.
+    /// How often the rules were read again: where that is the same number, every tenant stands as it stood.
+    pub fn readings(&self) -> u64 {
+        self.readings.load(Ordering::Acquire)
+    }
+
+    /// The tenant that a connection, or a request, on these grounds is now.
     pub fn stands(&self, grounds: Grounds) -> Option<TenantId> {
         let rules = self.rules();
         match grounds {
             Grounds::Uid(uid) => self.tenant_of(&rules, uid, false).ok().flatten(),
             Grounds::Token { gateway, sha256 } if rules.gateways.contains(&gateway) => {
-                self.names.find(&token_name(&rules, &sha256)?)
+                self.names.find(rules.of_token(&sha256)?)
             }
             Grounds::Token { .. } => None,
         }
@@ -285,6 +291,7 @@ impl Tenants {
         let quotas: Vec<_> =
             self.live().into_iter().map(|account| (rules.quota(&account.name), account)).collect();
         let before = std::mem::replace(&mut *self.rules.write(), rules);
+        self.readings.fetch_add(1, Ordering::AcqRel);
         quotas.into_iter().for_each(|(quota, account)| account.allow(quota));
         // Those that came meanwhile may have been given what held before.
         for account in self.live() {
@@ -294,18 +301,6 @@ impl Tenants {
         }
         before
     }
-}
-
-fn token_name(rules: &TenantRules, sha256: &[u8; 32]) -> Option<String> {
-    let mut found = None;
-    for (name, rule) in &rules.tenants {
-        for token in &rule.tokens {
-            if bool::from(token.0.ct_eq(sha256)) {
-                found = Some(name.clone());
-            }
-        }
-    }
-    found
 }
 
 /// The supervisor's own user, who is the operator.

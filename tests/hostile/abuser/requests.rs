@@ -48,7 +48,7 @@ pub(crate) fn frame(ask: &Ask, id: u64, descriptors: usize, last: Last, known: &
 
 /// A request's frame, however long.
 pub(crate) fn encoded(id: u64, body: request::Body, descriptors: usize) -> Vec<u8> {
-    let request = v1::Request { id, body: Some(body) };
+    let request = v1::Request { id, body: Some(body), ..Default::default() };
     let mut message = Vec::new();
     prost::Message::encode(&request, &mut message).unwrap_or_default();
     framed(&message, descriptors)

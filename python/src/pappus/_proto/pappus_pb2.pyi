@@ -142,8 +142,14 @@ class Request(_message.Message):
     RELOAD_FIELD_NUMBER: _builtins.int
     SET_DEVICE_FIELD_NUMBER: _builtins.int
     DECLINE_FIELD_NUMBER: _builtins.int
+    TENANT_TOKEN_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Chosen by the client; unique among its requests that are not answered yet."""
+    tenant_token: _builtins.bytes
+    """From a gateway, on a connection that no act_for began: the token of the tenant that this request is from. Each request of such a
+    connection may be from another tenant. Arenas, bytes of put_blob and calls that one tenant's requests opened there exist for that
+    tenant's requests only. Without a token a request is from the tenant that the gateway's uid is, if any.
+    """
     @_builtins.property
     def put_blob(self) -> Global___PutBlob: ...
     @_builtins.property
@@ -182,7 +188,7 @@ class Request(_message.Message):
     def settings(self) -> Global___Settings: ...
     @_builtins.property
     def act_for(self) -> Global___ActFor:
-        """From a gateway only, and as its first request: says which tenant all others are from."""
+        """From a gateway only, and as its first request: says which tenant all others are from. See tenant_token, too."""
 
     @_builtins.property
     def grant(self) -> Global___Grant: ...
@@ -237,10 +243,11 @@ class Request(_message.Message):
         reload: Global___Empty | None = ...,
         set_device: Global___SetDevice | None = ...,
         decline: Global___Decline | None = ...,
+        tenant_token: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["act_for", b"act_for", "add_function", b"add_function", "add_module", b"add_module", "body", b"body", "cancel", b"cancel", "close_arena", b"close_arena", "decline", b"decline", "drain", b"drain", "grant", b"grant", "invoke", b"invoke", "list_functions", b"list_functions", "list_grants", b"list_grants", "list_modules", b"list_modules", "list_tenants", b"list_tenants", "open_arena", b"open_arena", "put_blob", b"put_blob", "quota", b"quota", "reload", b"reload", "remove_function", b"remove_function", "remove_module", b"remove_module", "revoke", b"revoke", "set_device", b"set_device", "settings", b"settings", "show_function", b"show_function", "show_module", b"show_module", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["act_for", b"act_for", "add_function", b"add_function", "add_module", b"add_module", "body", b"body", "cancel", b"cancel", "close_arena", b"close_arena", "decline", b"decline", "drain", b"drain", "grant", b"grant", "id", b"id", "invoke", b"invoke", "list_functions", b"list_functions", "list_grants", b"list_grants", "list_modules", b"list_modules", "list_tenants", b"list_tenants", "open_arena", b"open_arena", "put_blob", b"put_blob", "quota", b"quota", "reload", b"reload", "remove_function", b"remove_function", "remove_module", b"remove_module", "revoke", b"revoke", "set_device", b"set_device", "settings", b"settings", "show_function", b"show_function", "show_module", b"show_module", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["act_for", b"act_for", "add_function", b"add_function", "add_module", b"add_module", "body", b"body", "cancel", b"cancel", "close_arena", b"close_arena", "decline", b"decline", "drain", b"drain", "grant", b"grant", "id", b"id", "invoke", b"invoke", "list_functions", b"list_functions", "list_grants", b"list_grants", "list_modules", b"list_modules", "list_tenants", b"list_tenants", "open_arena", b"open_arena", "put_blob", b"put_blob", "quota", b"quota", "reload", b"reload", "remove_function", b"remove_function", "remove_module", b"remove_module", "revoke", b"revoke", "set_device", b"set_device", "settings", b"settings", "show_function", b"show_function", "show_module", b"show_module", "status", b"status", "tenant_token", b"tenant_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["put_blob", "add_module", "remove_module", "list_modules", "show_module", "add_function", "remove_function", "list_functions", "show_function", "open_arena", "close_arena", "invoke", "cancel", "status", "drain", "settings", "act_for", "grant", "revoke", "list_grants", "quota", "list_tenants", "reload", "set_device", "decline"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
@@ -1016,15 +1023,20 @@ class Error(_message.Message):
     PLACE_FIELD_NUMBER: _builtins.int
     RETRYABLE_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_MS_FIELD_NUMBER: _builtins.int
+    OUTPUT_BYTES_FIELD_NUMBER: _builtins.int
     code: Global___Code.ValueType
     message: _builtins.str
     """What is wrong and what to do about it."""
     place: _builtins.str
-    """Where: a JSON path in a configuration, or a field of the request. May be empty."""
+    """Where: a JSON path in a configuration, or a field of the request; "token" where a token is no tenant's. May be empty."""
     retryable: _builtins.bool
     """Whether the same request may succeed later."""
     retry_after_ms: _builtins.int
     """When to come back; 0 if unknown."""
+    output_bytes: _builtins.int
+    """The bytes of the output that `place` names, where its region, or an answer, has no room for them; 0 otherwise. The call did not
+    begin.
+    """
     def __init__(
         self,
         *,
@@ -1033,10 +1045,11 @@ class Error(_message.Message):
         place: _builtins.str = ...,
         retryable: _builtins.bool = ...,
         retry_after_ms: _builtins.int = ...,
+        output_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "place", b"place", "retry_after_ms", b"retry_after_ms", "retryable", b"retryable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "output_bytes", b"output_bytes", "place", b"place", "retry_after_ms", b"retry_after_ms", "retryable", b"retryable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,272 @@
+//! From a request's token to what is known of whoever sent it. A token is checked by the supervisor, with every request; here its hash
+//! finds what was learnt before, and how many of its requests are under way.
+//!
+//! ```text
+//! Authorization ──none──► this program's own tenant, where that is allowed; else UNAUTHENTICATED
+//!       └──Bearer──► known: a place among the token's own
+//!                └─► not yet: a place among all strangers' ──the supervisor took a request──► known
+//! ```
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use bytes::Bytes;
+use pappus_client::aio::Client;
+use sha2::{Digest, Sha256};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::failure::{Failure, Kind, Result};
+use crate::jwt::{Jwt, JwtError, looks_signed};
+use crate::limits::{
+    MAX_CALLS_OF_STRANGERS, MAX_CALLS_PER_TOKEN, MAX_JWT_BYTES, MAX_MODELS_PER_TOKEN, MAX_TOKEN_BYTES,
+    MAX_TOKENS,
+};
+use crate::model::Model;
+use crate::shared_memory::Regions;
+use crate::statistics::Statistics;
+use crate::upstream::Upstream;
+
+/// Whoever may send requests.
+#[derive(Debug)]
+pub struct Callers {
+    upstream: Upstream,
+    /// True if requests without a token are of this program's own user.
+    own_tenant: bool,
+    /// True if tensors may be in shared memory of this machine.
+    shared_memory: bool,
+    /// What signed tokens are judged by, where they are taken.
+    jwt: RwLock<Option<Arc<Jwt>>>,
+    known: Mutex<HashMap<Key, Arc<Known>>>,
+    strangers: Arc<Semaphore>,
+}
+
+/// What stands for a token: its SHA-256; zeros for the program's own user.
+type Key = [u8; 32];
+
+/// What is known of a token.
+#[derive(Debug)]
+pub struct Known {
+    places: Arc<Semaphore>,
+    models: Mutex<HashMap<String, Arc<Model>>>,
+    statistics: Mutex<HashMap<String, Arc<Statistics>>>,
+    regions: Regions,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        let places = Arc::new(Semaphore::new(MAX_CALLS_PER_TOKEN));
+        Self { places, models: Mutex::default(), statistics: Mutex::default(), regions: Regions::default() }
+    }
+}
+
+/// Whoever sent one request, for as long as it is under way.
+#[derive(Debug)]
+pub struct Caller {
+    /// The way to the supervisor, for requests of this caller.
+    pub client: Client,
+    callers: Arc<Callers>,
+    key: Key,
+    known: Arc<Known>,
+    /// True if the supervisor has taken no request with the token yet.
+    stranger: bool,
+    _place: OwnedSemaphorePermit,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // The maps are whole after every step.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Callers {
+    /// Nobody is known yet.
+    pub fn new(upstream: Upstream, own_tenant: bool, shared_memory: bool, jwt: Option<Jwt>) -> Arc<Self> {
+        let strangers = Arc::new(Semaphore::new(MAX_CALLS_OF_STRANGERS));
+        let jwt = RwLock::new(jwt.map(Arc::new));
+        Arc::new(Self { upstream, own_tenant, shared_memory, jwt, known: Mutex::default(), strangers })
+    }
+
+    /// Whoever sent a request with this header `Authorization`.
+    pub async fn enter(self: &Arc<Self>, authorization: Option<&[u8]>) -> Result<Caller> {
+        let token = match authorization {
+            Some(header) => Some(self.token(bearer(header)?)?),
+            None if self.own_tenant => None,
+            None => {
+                return Err(Failure::new(
+                    Kind::Unauthenticated,
+                    "no token: send the header `Authorization: Bearer TOKEN`, with the token that the operator gave you",
+                ));
+            }
+        };
+        let key: Key = token.as_ref().map_or([0; 32], |token| Sha256::digest(token).into());
+        let known = lock(&self.known).get(&key).cloned();
+        let stranger = known.is_none();
+        let known = known.unwrap_or_default();
+        let places = if stranger { &self.strangers } else { &known.places };
+        let place = places.clone().try_acquire_owned().map_err(|_| {
+            Failure::busy("as many requests are under way as the gateway takes of one token: try again")
+        })?;
+        let client = self.upstream.client(token.as_ref()).await?;
+        Ok(Caller { client, callers: self.clone(), key, known, stranger, _place: place })
+    }
+
+    /// The tenant's own token, of what a client sent.
+    fn token(&self, sent: &[u8]) -> Result<Bytes> {
+        let jwt = self.jwt.read().unwrap_or_else(PoisonError::into_inner).clone();
+        match jwt {
+            Some(jwt) if looks_signed(sent) => jwt.token(sent),
+            _ if sent.len() > MAX_TOKEN_BYTES => {
+                Err(Failure::new(Kind::Unauthenticated, "this token is longer than any"))
+            }
+            _ => Ok(Bytes::copy_from_slice(sent)),
+        }
+    }
+
+    /// Reads keys and tokens again by which signed tokens are judged.
+    pub fn reload(&self) -> std::result::Result<(), JwtError> {
+        let rules = {
+            let jwt = self.jwt.read().unwrap_or_else(PoisonError::into_inner);
+            jwt.as_ref().map(|jwt| jwt.rules().clone())
+        };
+        if let Some(rules) = rules {
+            let jwt = Arc::new(Jwt::load(rules)?);
+            *self.jwt.write().unwrap_or_else(PoisonError::into_inner) = Some(jwt);
+        }
+        Ok(())
+    }
+
+    /// True if tensors may be in shared memory of this machine.
+    pub fn has_shared_memory(&self) -> bool {
+        self.shared_memory
+    }
+
+    /// True if the supervisor is there and takes calls.
+    pub async fn is_ready(&self) -> bool {
+        match self.upstream.client(None).await {
+            Ok(client) => client.status().await.is_ok_and(|status| status.ready && !status.draining),
+            Err(_) => false,
+        }
+    }
+
+    fn remember(&self, key: Key, known: &Arc<Known>) {
+        let mut all = lock(&self.known);
+        if all.len() >= MAX_TOKENS
+            && let Some(idle) =
+                all.iter().find(|(_, known)| Arc::strong_count(known) == 1).map(|(key, _)| *key)
+        {
+            all.remove(&idle);
+        }
+        if all.len() < MAX_TOKENS {
+            all.entry(key).or_insert_with(|| known.clone());
+        }
+    }
+}
+
+/// The token of a header.
+fn bearer(header: &[u8]) -> Result<&[u8]> {
+    let wrong = |why: &str| Failure::new(Kind::Unauthenticated, why);
+    let (scheme, token) = header
+        .iter()
+        .position(|byte| *byte == b' ')
+        .map(|at| (&header[..at], header[at + 1..].trim_ascii()))
+        .ok_or_else(|| wrong("the header `Authorization` is not `Bearer TOKEN`"))?;
+    match scheme.eq_ignore_ascii_case(b"bearer") {
+        true if token.is_empty() => Err(wrong("the header `Authorization` has no token behind `Bearer`")),
+        true if token.len() > MAX_JWT_BYTES => Err(wrong("this token is longer than any")),
+        true => Ok(token),
+        false => Err(wrong("the gateway takes tokens only: `Authorization: Bearer TOKEN`")),
+    }
+}
+
+impl Caller {
+    /// The supervisor took a request: whoever sent it is known from now on.
+    pub fn accepted(&self) {
+        if self.stranger {
+            self.callers.remember(self.key, &self.known);
+        }
+    }
+
+    /// A function as it was when the supervisor told of it last.
+    pub fn remembered(&self, name: &str) -> Option<Arc<Model>> {
+        lock(&self.known.models).get(name).cloned()
+    }
+
+    /// Remembers a function under the name that it was asked for by.
+    pub fn remember(&self, name: &str, model: &Arc<Model>) {
+        self.accepted();
+        let mut models = lock(&self.known.models);
+        if models.len() >= MAX_MODELS_PER_TOKEN && !models.contains_key(name) {
+            models.clear();
+        }
+        models.insert(name.to_owned(), model.clone());
+    }
+
+    /// Forgets a function that is another one by now, or none.
+    pub fn forget(&self, name: &str) {
+        lock(&self.known.models).remove(name);
+    }
+
+    /// The caller's regions of shared memory.
+    pub fn regions(&self) -> Result<&Regions> {
+        match self.callers.shared_memory {
+            true => Ok(&self.known.regions),
+            false => Err(Failure::unsupported(
+                "this gateway takes no shared memory (--shared-memory): send the bytes",
+            )),
+        }
+    }
+
+    /// Registers a region for the caller, whose token the supervisor has to know first.
+    pub async fn register(&self, name: &str, key: &str, offset: u64, bytes: u64) -> Result<()> {
+        let regions = self.regions()?;
+        if self.stranger {
+            self.client.quota().await?;
+            self.accepted();
+        }
+        regions.register(name, key, offset, bytes)
+    }
+
+    /// The counts of a function.
+    pub fn statistics(&self, function: &str) -> Arc<Statistics> {
+        let mut all = lock(&self.known.statistics);
+        if let Some(found) = all.get(function) {
+            return found.clone();
+        }
+        let new = Arc::new(Statistics::default());
+        if all.len() < MAX_MODELS_PER_TOKEN {
+            all.insert(function.to_owned(), new.clone());
+        }
+        new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_has_a_token_or_says_what_is_wrong() {
+        assert_eq!(bearer(b"Bearer abc").unwrap(), b"abc");
+        assert_eq!(bearer(b"bearer  abc ").unwrap(), b"abc");
+        let long = [b"Bearer ".to_vec(), vec![b'x'; MAX_JWT_BYTES + 1]].concat();
+        for wrong in [&b""[..], b"abc", b"Bearer ", b"Basic abc", &long] {
+            assert_eq!(bearer(wrong).unwrap_err().row().http, 401);
+        }
+    }
+
+    #[test]
+    fn strangers_take_no_places_of_those_who_are_known() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let callers = Callers::new(Upstream::new("/nowhere".into(), 1), false, false, None);
+            let known = Arc::new(Known::default());
+            callers.remember(Sha256::digest(b"known").into(), &known);
+            let _all =
+                callers.strangers.clone().try_acquire_many_owned(MAX_CALLS_OF_STRANGERS as u32).unwrap();
+            let status = async |header: &[u8]| callers.enter(Some(header)).await.unwrap_err().row().name;
+            assert_eq!(status(b"Bearer guessed").await, "BUSY");
+            // It has a place, and there is no supervisor.
+            assert_eq!(status(b"Bearer known").await, "UNAVAILABLE");
+            assert_eq!(callers.enter(None).await.unwrap_err().row().name, "UNAUTHENTICATED");
+        });
+    }
+}

@@ -1,0 +1,297 @@
+//! What each method does.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Extensions, Request, Response, Status, Streaming};
+
+use super::metered::Meter;
+use super::{messages, status, timeout};
+use crate::callers::{Caller, Callers};
+use crate::failure::{Failure, Result as Answer};
+use crate::generated::grpc_inference_service_server::GrpcInferenceService;
+use crate::generated::repository_index_response::ModelIndex;
+use crate::generated::system_shared_memory_status_response::RegionStatus;
+use crate::generated::{
+    CudaSharedMemoryStatusRequest, CudaSharedMemoryStatusResponse, CudaSharedMemoryUnregisterRequest,
+    CudaSharedMemoryUnregisterResponse, ModelConfigRequest, ModelConfigResponse, ModelInferRequest,
+    ModelInferResponse, ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest, ModelReadyResponse,
+    ModelStatisticsRequest, ModelStatisticsResponse, ModelStreamInferResponse, RepositoryIndexRequest,
+    RepositoryIndexResponse, RepositoryModelLoadRequest, RepositoryModelLoadResponse, ServerLiveRequest,
+    ServerLiveResponse, ServerMetadataRequest, ServerMetadataResponse, ServerReadyRequest,
+    ServerReadyResponse, SystemSharedMemoryRegisterRequest, SystemSharedMemoryRegisterResponse,
+    SystemSharedMemoryStatusRequest, SystemSharedMemoryStatusResponse, SystemSharedMemoryUnregisterRequest,
+    SystemSharedMemoryUnregisterResponse,
+};
+use crate::http::pages::EXTENSIONS;
+use crate::infer::infer;
+use crate::memory::Share;
+use crate::model::Model;
+use crate::models;
+
+/// The service.
+#[derive(Debug)]
+pub(super) struct Service {
+    callers: Arc<Callers>,
+}
+
+type Told<T> = Result<Response<T>, Status>;
+
+fn told<T>(answer: Answer<T>) -> Told<T> {
+    answer.map(Response::new).map_err(|failure| status(&failure))
+}
+
+impl Service {
+    pub(super) fn new(callers: Arc<Callers>) -> Self {
+        Self { callers }
+    }
+
+    async fn caller<T>(&self, request: &Request<T>) -> Answer<Caller> {
+        self.callers
+            .enter(request.metadata().get("authorization").map(|value| value.as_encoded_bytes()))
+            .await
+    }
+}
+
+/// What a request has of the memory for all requests.
+fn meter(extensions: &Extensions) -> Answer<Meter> {
+    // Every request got one when its head was read.
+    extensions.get::<Meter>().cloned().ok_or_else(|| Failure::busy("the gateway lost count of this request"))
+}
+
+async fn one(
+    caller: &Caller,
+    request: ModelInferRequest,
+    limit: Option<std::time::Duration>,
+    share: &Share,
+) -> Answer<ModelInferResponse> {
+    let (asked, id) = messages::asked(caller, request, limit, share)?;
+    let inferred = infer(caller, &asked, share).await?;
+    caller.accepted();
+    Ok(messages::answer(inferred, id))
+}
+
+#[tonic::async_trait]
+impl GrpcInferenceService for Service {
+    type ModelStreamInferStream =
+        Pin<Box<dyn Stream<Item = Result<ModelStreamInferResponse, Status>> + Send>>;
+
+    async fn server_live(&self, _: Request<ServerLiveRequest>) -> Told<ServerLiveResponse> {
+        Ok(Response::new(ServerLiveResponse { live: true }))
+    }
+
+    async fn server_ready(&self, _: Request<ServerReadyRequest>) -> Told<ServerReadyResponse> {
+        Ok(Response::new(ServerReadyResponse { ready: self.callers.is_ready().await }))
+    }
+
+    async fn server_metadata(&self, _: Request<ServerMetadataRequest>) -> Told<ServerMetadataResponse> {
+        Ok(Response::new(ServerMetadataResponse {
+            name: "pappus".to_owned(),
+            version: pappus_version::VERSION.to_owned(),
+            extensions: EXTENSIONS.map(str::to_owned).into(),
+        }))
+    }
+
+    async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Told<ModelReadyResponse> {
+        let looked = async {
+            let caller = self.caller(&request).await?;
+            let asked = request.get_ref();
+            models::look(&caller, &asked.name, &asked.version)
+                .await
+                .map(|_| ModelReadyResponse { ready: true })
+        };
+        told(looked.await)
+    }
+
+    async fn model_metadata(&self, request: Request<ModelMetadataRequest>) -> Told<ModelMetadataResponse> {
+        let looked = async {
+            let caller = self.caller(&request).await?;
+            let asked = request.get_ref();
+            models::look(&caller, &asked.name, &asked.version).await.map(|model| messages::metadata(&model))
+        };
+        told(looked.await)
+    }
+
+    async fn model_config(&self, request: Request<ModelConfigRequest>) -> Told<ModelConfigResponse> {
+        let looked = async {
+            let caller = self.caller(&request).await?;
+            let asked = request.get_ref();
+            let model = models::look(&caller, &asked.name, &asked.version).await?;
+            Ok(ModelConfigResponse { config: Some(messages::config(&model)) })
+        };
+        told(looked.await)
+    }
+
+    async fn model_statistics(
+        &self,
+        request: Request<ModelStatisticsRequest>,
+    ) -> Told<ModelStatisticsResponse> {
+        let looked = async {
+            let caller = self.caller(&request).await?;
+            let asked = request.get_ref();
+            let models = match asked.name.is_empty() {
+                true => models::list(&caller).await?,
+                false => vec![(*models::look(&caller, &asked.name, &asked.version).await?).clone()],
+            };
+            let counted = models
+                .iter()
+                .map(|model| messages::statistics(model, &caller.statistics(&model.function).counts()));
+            Ok(ModelStatisticsResponse { model_stats: counted.collect() })
+        };
+        told(looked.await)
+    }
+
+    async fn repository_index(
+        &self,
+        request: Request<RepositoryIndexRequest>,
+    ) -> Told<RepositoryIndexResponse> {
+        let listed = async {
+            let caller = self.caller(&request).await?;
+            let models = models::list(&caller).await?;
+            let entry = |model: Model| ModelIndex {
+                version: model.version(),
+                name: model.name,
+                state: "READY".to_owned(),
+                reason: String::new(),
+            };
+            Ok(RepositoryIndexResponse { models: models.into_iter().map(entry).collect() })
+        };
+        told(listed.await)
+    }
+
+    async fn repository_model_load(
+        &self,
+        request: Request<RepositoryModelLoadRequest>,
+    ) -> Told<RepositoryModelLoadResponse> {
+        let looked = async {
+            let caller = self.caller(&request).await?;
+            // What is registered is loaded when it is called.
+            models::look(&caller, &request.get_ref().model_name, "").await?;
+            Ok(RepositoryModelLoadResponse {})
+        };
+        told(looked.await)
+    }
+
+    async fn model_infer(&self, request: Request<ModelInferRequest>) -> Told<ModelInferResponse> {
+        let inferred = async {
+            let caller = self.caller(&request).await?;
+            let limit =
+                timeout(request.metadata().get("grpc-timeout").map(|value| value.as_encoded_bytes()))?;
+            let share = meter(request.extensions())?.share();
+            one(&caller, request.into_inner(), limit, &share).await
+        };
+        told(inferred.await)
+    }
+
+    async fn model_stream_infer(
+        &self,
+        request: Request<Streaming<ModelInferRequest>>,
+    ) -> Told<Self::ModelStreamInferStream> {
+        let caller = self.caller(&request).await.map_err(|failure| status(&failure))?;
+        let meter = meter(request.extensions()).map_err(|failure| status(&failure))?;
+        let mut requests = request.into_inner();
+        // One answer waits at most: whoever does not read them is not read from.
+        let (answers, stream) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let serves = async {
+                loop {
+                    match requests.message().await {
+                        Ok(None) => return,
+                        Err(status) => {
+                            let _ = answers.send(Err(status)).await;
+                            return;
+                        }
+                        Ok(Some(request)) => {
+                            let id = request.id.clone();
+                            let answer = match one(&caller, request, None, &meter.share()).await {
+                                Ok(response) => ModelStreamInferResponse {
+                                    error_message: String::new(),
+                                    infer_response: Some(response),
+                                },
+                                Err(failure) => ModelStreamInferResponse {
+                                    error_message: failure.text(),
+                                    infer_response: Some(ModelInferResponse { id, ..Default::default() }),
+                                },
+                            };
+                            if answers.send(Ok(answer)).await.is_err() {
+                                return;
+                            }
+                            meter.renew();
+                        }
+                    }
+                }
+            };
+            // Whoever closes the stream cancels the call in it.
+            tokio::select! {
+                () = serves => {}
+                () = answers.closed() => {}
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn system_shared_memory_status(
+        &self,
+        request: Request<SystemSharedMemoryStatusRequest>,
+    ) -> Told<SystemSharedMemoryStatusResponse> {
+        if !self.callers.has_shared_memory() {
+            return Ok(Response::new(SystemSharedMemoryStatusResponse::default()));
+        }
+        let listed = async {
+            let caller = self.caller(&request).await?;
+            let regions = caller.regions()?.list(&request.get_ref().name);
+            let told = regions.into_iter().map(|(name, region)| {
+                let (key, offset, byte_size) = (region.key.clone(), region.offset, region.bytes);
+                (name.clone(), RegionStatus { name, key, offset, byte_size })
+            });
+            Ok(SystemSharedMemoryStatusResponse { regions: told.collect() })
+        };
+        told(listed.await)
+    }
+
+    async fn system_shared_memory_register(
+        &self,
+        request: Request<SystemSharedMemoryRegisterRequest>,
+    ) -> Told<SystemSharedMemoryRegisterResponse> {
+        let registered = async {
+            let caller = self.caller(&request).await?;
+            let SystemSharedMemoryRegisterRequest { name, key, offset, byte_size } = request.into_inner();
+            caller.register(&name, &key, offset, byte_size).await?;
+            Ok(SystemSharedMemoryRegisterResponse {})
+        };
+        told(registered.await)
+    }
+
+    async fn system_shared_memory_unregister(
+        &self,
+        request: Request<SystemSharedMemoryUnregisterRequest>,
+    ) -> Told<SystemSharedMemoryUnregisterResponse> {
+        // Clients unregister what there may be before they begin.
+        if !self.callers.has_shared_memory() {
+            return Ok(Response::new(SystemSharedMemoryUnregisterResponse {}));
+        }
+        let unregistered = async {
+            let caller = self.caller(&request).await?;
+            caller.regions()?.unregister(&request.get_ref().name);
+            Ok(SystemSharedMemoryUnregisterResponse {})
+        };
+        told(unregistered.await)
+    }
+
+    async fn cuda_shared_memory_status(
+        &self,
+        _: Request<CudaSharedMemoryStatusRequest>,
+    ) -> Told<CudaSharedMemoryStatusResponse> {
+        Ok(Response::new(CudaSharedMemoryStatusResponse {}))
+    }
+
+    async fn cuda_shared_memory_unregister(
+        &self,
+        _: Request<CudaSharedMemoryUnregisterRequest>,
+    ) -> Told<CudaSharedMemoryUnregisterResponse> {
+        Ok(Response::new(CudaSharedMemoryUnregisterResponse {}))
+    }
+}

@@ -1,0 +1,72 @@
+//! What the gateway tells of itself and of functions, as JSON.
+
+use serde_json::{Value, json};
+
+use crate::model::{Model, Port};
+use crate::statistics::{Counts, Tally};
+
+/// Extensions of the protocol that are served.
+pub const EXTENSIONS: [&str; 5] =
+    ["binary_tensor_data", "model_configuration", "model_repository", "parameters", "statistics"];
+
+/// The server itself.
+pub fn server() -> Value {
+    json!({ "name": "pappus", "version": pappus_version::VERSION, "extensions": EXTENSIONS })
+}
+
+/// What a function takes and gives.
+pub fn metadata(model: &Model) -> Value {
+    let port = |port: &Port| json!({ "name": port.name, "datatype": port.datatype(), "shape": port.shape });
+    json!({
+        "name": model.name,
+        "versions": [model.version()],
+        "platform": "pappus",
+        "inputs": model.inputs.iter().map(port).collect::<Vec<_>>(),
+        "outputs": model.outputs.iter().map(port).collect::<Vec<_>>(),
+    })
+}
+
+/// The same, as Triton's configuration of a model.
+pub fn config(model: &Model) -> Value {
+    let port = |port: &Port| json!({ "name": port.name, "data_type": format!("TYPE_{}", port.datatype()), "dims": port.shape });
+    json!({
+        "name": model.name,
+        "platform": "pappus",
+        "backend": "pappus",
+        "version_policy": { "latest": { "num_versions": 1 } },
+        "max_batch_size": 0,
+        "input": model.inputs.iter().map(port).collect::<Vec<_>>(),
+        "output": model.outputs.iter().map(port).collect::<Vec<_>>(),
+        "instance_group": [],
+        "default_model_filename": "",
+        "parameters": {},
+    })
+}
+
+/// A function as an entry of the index.
+pub fn entry(model: &Model) -> Value {
+    json!({ "name": model.name, "version": model.version(), "state": "READY", "reason": "" })
+}
+
+/// What was inferred with a function.
+pub fn statistics(model: &Model, counts: &Counts) -> Value {
+    let tally = |tally: Tally| json!({ "count": tally.count, "ns": tally.ns });
+    json!({
+        "name": model.name,
+        "version": model.version(),
+        "last_inference": counts.last_ms,
+        "inference_count": counts.success.count,
+        "execution_count": counts.success.count,
+        "inference_stats": {
+            "success": tally(counts.success),
+            "fail": tally(counts.fail),
+            "queue": tally(counts.queue),
+            "compute_input": tally(counts.compute_input),
+            "compute_infer": tally(counts.compute_infer),
+            "compute_output": tally(counts.compute_output),
+            "cache_hit": tally(Tally::default()),
+            "cache_miss": tally(Tally::default()),
+        },
+        "batch_stats": [],
+    })
+}

@@ -1,0 +1,52 @@
+//! The gateway: registered functions over HTTP and gRPC, by the Open Inference Protocol v2 and the extensions of Triton's that its
+//! clients use. A process of its own, without a GPU and without rights: what it may do, the tenants' tokens let it do.
+//!
+//! ```text
+//! HTTP  ──► http  ──┐                                     ┌─► connection ──┐
+//!                   ├─► infer, models ──► upstream ──────►├─► connection ──┼─► supervisor
+//! gRPC  ──► grpc  ──┘   one tenant each   (async client)  └─► connection ──┘
+//! ```
+//!
+//! In reading order:
+//! - [`limits`]: the most of everything.
+//! - [`failure`]: why a request fails: one table of codes, statuses of HTTP and of gRPC.
+//! - [`arguments`]: the command line.
+//! - [`data_type`]: element types, by the names of both protocols.
+//! - [`upstream`]: connections to the supervisor, shared by all tenants.
+//! - [`statistics`]: what was inferred, by function.
+//! - [`model`]: a function as a model: names, version, tensors.
+//! - [`jwt`]: signed tokens of an identity provider, for tenants' own.
+//! - [`shared_memory`]: regions that clients on this machine registered.
+//! - [`callers`]: from a request's token to what is known of whoever sent it.
+//! - [`models`]: which function a name means for a caller.
+//! - [`infer`]: one inference, from bytes to bytes.
+//! - [`memory`]: bytes of bodies of all clients together.
+//! - [`patient_io`]: connections whose clients may not stall.
+//! - [`tls`]: TLS, with certificates of clients where that is asked for.
+//! - [`http`]: HTTP: routes, JSON and binary tensors.
+//! - [`grpc`]: gRPC: the service; [`generated`]: its messages, from `proto/inference.proto` (a test keeps them fresh).
+//! - [`run`]: all of it put together.
+
+#![forbid(unsafe_code)]
+
+pub mod arguments;
+pub mod callers;
+pub mod data_type;
+pub mod failure;
+#[allow(missing_docs, clippy::all, unreachable_pub)]
+#[rustfmt::skip]
+pub mod generated;
+pub mod grpc;
+pub mod http;
+pub mod infer;
+pub mod jwt;
+pub mod limits;
+pub mod memory;
+pub mod model;
+pub mod models;
+pub mod patient_io;
+pub mod run;
+pub mod shared_memory;
+pub mod statistics;
+pub mod tls;
+pub mod upstream;

@@ -1,0 +1,234 @@
+//! All of it put together: two addresses, connections within limits, and an end that lets requests finish.
+//!
+//! ```text
+//! accept ──no place──► closed
+//!    └──► a connection: its client may not stall ──told to end──► its requests finish, then it closes ──too late──► closed
+//! ```
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio_rustls::server::TlsStream;
+
+use crate::callers::Callers;
+use crate::grpc::Grpc;
+use crate::http::Http;
+use crate::limits::{
+    DRAIN_TIME, HEAD_TIME, MAX_CONNECTIONS, MAX_HEAD_BYTES, MAX_HEADERS, MAX_RESETS, MAX_STREAMS, STALL_TIME,
+    WINDOW_BYTES,
+};
+use crate::memory::Memory;
+use crate::patient_io::PatientIo;
+use crate::tls::Tls;
+
+/// Pause after an accept that failed, for lack of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
+/// How often a silent HTTP/2 client is asked whether it is there.
+const ASK_AGAIN: Duration = Duration::from_secs(20);
+
+/// Where the gateway listens.
+#[derive(Debug)]
+pub struct Listeners {
+    /// For HTTP.
+    pub http: TcpListener,
+    /// For gRPC.
+    pub grpc: TcpListener,
+}
+
+/// What the gateway is set up with.
+#[derive(Debug)]
+pub struct Setup {
+    /// Whoever may send requests.
+    pub callers: Arc<Callers>,
+    /// Bytes of the largest body.
+    pub max_body: usize,
+    /// Bytes of all bodies together.
+    pub memory: usize,
+    /// TLS for HTTP, and for gRPC; none where connections are plain.
+    pub tls: Option<[Arc<Tls>; 2]>,
+}
+
+/// Listens on an address.
+pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Serves until `end` is over, and then until what was accepted is answered.
+pub async fn run(listeners: Listeners, setup: Setup, end: impl Future<Output = ()>) {
+    let callers = setup.callers;
+    let memory = Memory::new(setup.memory);
+    let http = Arc::new(Http { callers: callers.clone(), memory: memory.clone(), max_body: setup.max_body });
+    let grpc = Grpc::new(callers, memory, setup.max_body);
+    let (ending, ends) = watch::channel(false);
+    let places = [(); 2].map(|()| Arc::new(Semaphore::new(MAX_CONNECTIONS)));
+    let [tls_http, tls_grpc] = match setup.tls {
+        None => [None, None],
+        Some(both) => both.map(Some),
+    };
+    let serves_http = {
+        let ends = ends.clone();
+        accept(listeners.http, places[0].clone(), move |stream| {
+            let (http, tls, ends) = (http.clone(), tls_http.clone(), ends.clone());
+            async move {
+                match encrypted(tls, stream).await {
+                    Some(Stream::Plain(stream)) => serve_http(http, stream, ends).await,
+                    Some(Stream::Tls(stream)) => serve_http(http, *stream, ends).await,
+                    None => {}
+                }
+            }
+        })
+    };
+    let serves_grpc = accept(listeners.grpc, places[1].clone(), move |stream| {
+        let (grpc, tls, ends) = (grpc.clone(), tls_grpc.clone(), ends.clone());
+        async move {
+            match encrypted(tls, stream).await {
+                Some(Stream::Plain(stream)) => serve_grpc(grpc, stream, ends).await,
+                Some(Stream::Tls(stream)) => serve_grpc(grpc, *stream, ends).await,
+                None => {}
+            }
+        }
+    });
+    tokio::select! {
+        () = serves_http => {}
+        () = serves_grpc => {}
+        () = end => {}
+    }
+    // The listeners are closed. Connections finish what they began.
+    let _ = ending.send(true);
+    let all_closed = async {
+        for places in places {
+            // Closed never: the semaphores live as long as this.
+            let _none_left = places.acquire_many(MAX_CONNECTIONS as u32).await;
+        }
+    };
+    if tokio::time::timeout(DRAIN_TIME, all_closed).await.is_err() {
+        tracing::warn!("requests go on for longer than {DRAIN_TIME:?}: they are given up");
+    }
+}
+
+/// Accepts connections for ever, each with a task and a place.
+async fn accept<F>(listener: TcpListener, places: Arc<Semaphore>, serve: impl Fn(TcpStream) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let Ok(place) = places.clone().try_acquire_owned() else {
+                    tracing::warn!(%peer, "there are {MAX_CONNECTIONS} connections already: closing one more");
+                    continue;
+                };
+                // Answers are whole: waiting for more to send only delays them.
+                let _ = stream.set_nodelay(true);
+                let serves = serve(stream);
+                tokio::spawn(async move {
+                    serves.await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!("cannot accept a connection: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// A connection, as bytes are read from it.
+enum Stream {
+    /// As they come.
+    Plain(TcpStream),
+    /// Decrypted.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// A connection, with TLS where that is asked for; none if the client does not agree.
+async fn encrypted(tls: Option<Arc<Tls>>, stream: TcpStream) -> Option<Stream> {
+    let Some(tls) = tls else { return Some(Stream::Plain(stream)) };
+    match tls.accept(stream).await {
+        Ok(stream) => Some(Stream::Tls(Box::new(stream))),
+        Err(error) => {
+            tracing::debug!("a connection without TLS: {error}");
+            None
+        }
+    }
+}
+
+/// Returns once the gateway is told to end.
+async fn ended(ends: &mut watch::Receiver<bool>) {
+    // Nobody tells any more: it ends, too.
+    let _ = ends.wait_for(|ends| *ends).await.map(drop);
+}
+
+async fn serve_http<S>(http: Arc<Http>, stream: S, mut ends: watch::Receiver<bool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let io = TokioIo::new(PatientIo::new(stream, STALL_TIME));
+    let service = service_fn(move |request| {
+        let http = http.clone();
+        async move { Ok::<_, Infallible>(http.serve(request).await) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .max_headers(MAX_HEADERS)
+        .serve_connection(io, service);
+    let mut connection = std::pin::pin!(connection);
+    let served = tokio::select! {
+        served = connection.as_mut() => served,
+        () = ended(&mut ends) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!("a connection ended: {error}");
+    }
+}
+
+async fn serve_grpc<S>(grpc: Grpc, stream: S, mut ends: watch::Receiver<bool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let io = TokioIo::new(PatientIo::new(stream, STALL_TIME));
+    let service = service_fn(move |request| {
+        let grpc = grpc.clone();
+        async move { Ok::<_, Infallible>(grpc.serve(request).await) }
+    });
+    let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(ASK_AGAIN)
+        .keep_alive_timeout(STALL_TIME)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEAD_BYTES as u32)
+        .max_pending_accept_reset_streams(MAX_RESETS)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .max_send_buf_size(WINDOW_BYTES as usize)
+        .serve_connection(io, service);
+    let mut connection = std::pin::pin!(connection);
+    let served = tokio::select! {
+        served = connection.as_mut() => served,
+        () = ended(&mut ends) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!("a connection ended: {error}");
+    }
+}
