@@ -1,7 +1,7 @@
 //! Along which dimension calls may be put side by side, and what must be so for that.
 
 use super::Resolver;
-use crate::blueprint::{BatchDimension, BufferId};
+use crate::blueprint::BatchDimension;
 use crate::error::Path;
 use crate::format;
 use crate::hints::{listed, nearest};
@@ -34,26 +34,31 @@ impl Resolver<'_> {
             self.notes.note(place, message);
         }
         let size = self.sizes.leaf(Node::Free(free));
-        let all = self.inputs.iter().chain(&self.outputs).copied();
+        // By size: true if the size depends on the batch. Sizes stand behind those that they are computed from.
+        let mut depends: Vec<bool> = Vec::new();
+        for (at, node) in self.sizes.table().nodes().iter().enumerate() {
+            let on = |id: &SizeId| depends[id.index()];
+            depends.push(at == size.index() || matches!(node, Node::Binary(_, a, b) if on(a) || on(b)));
+        }
+        let is_along = |dims: &[SizeId]| match dims {
+            [first, inner @ ..] => *first == size && !inner.iter().any(|dim| depends[dim.index()]),
+            [] => false,
+        };
         // Shapes with mistakes are left out.
-        let along: Vec<BufferId> = if self.notes.concern("blueprint") { Vec::new() } else { all.collect() };
-        for id in along {
-            self.check_along(id, size, &batch.dimension, place);
+        if self.notes.concern("blueprint") {
+            return None;
+        }
+        for id in self.inputs.iter().chain(&self.outputs) {
+            let buffer = &self.buffers[id.index()];
+            if !is_along(buffer.shape.as_deref().unwrap_or_default()) {
+                let message = format_args!(
+                    "the shape of {:?} does not begin with {:?}, expected it as the first dimension of every input and output, \
+                     and no other one that depends on it",
+                    buffer.name, batch.dimension
+                );
+                self.notes.note(&place.key("dimension"), message);
+            }
         }
         Some(BatchDimension { free: free as usize, most })
-    }
-
-    /// Notes it if a buffer's outermost dimension, and no other one, is not the batch.
-    fn check_along(&mut self, id: BufferId, size: SizeId, dimension: &str, place: &Path<'_>) {
-        let buffer = &self.buffers[id.index()];
-        let dims = buffer.shape.as_deref().unwrap_or_default();
-        if dims.first() != Some(&size) || dims[1..].contains(&size) {
-            let message = format_args!(
-                "the shape of {:?} does not begin with {dimension:?}, expected it as the first dimension of every input and \
-                 output, and as no other one",
-                buffer.name
-            );
-            self.notes.note(&place.key("dimension"), message);
-        }
     }
 }

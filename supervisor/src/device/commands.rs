@@ -188,23 +188,22 @@ impl CommandRunner {
         }
         for (id, call) in leftover.fell_apart {
             let worker = to.worker;
-            let again = self.decisions.decide(next, |deciding| {
-                let again = deciding.handle(FellApart { worker, id });
-                if !again {
-                    deciding.handle(Finished { worker, id, verdict: Verdict::Neither });
-                }
-                again
+            let is_over = self.decisions.decide(next, |deciding| {
+                let finished = Finished { worker, id, verdict: Verdict::Neither };
+                !deciding.handle(FellApart { worker, id }) && deciding.handle(finished).is_some()
             });
-            if !again {
+            if is_over {
                 self.metrics.failed.increment(1);
                 self.complete(&call, Outcome::Expired { budget: None });
             }
         }
         for (id, call, error) in leftover.refused {
-            self.metrics.failed.increment(1);
-            self.complete(&call, Outcome::Refused(error));
             let finished = Finished { worker: to.worker, id, verdict: Verdict::Neither };
-            self.decisions.decide(next, |deciding| deciding.handle(finished));
+            // Its process may be gone meanwhile: then the call runs again, or is answered, once that is reaped.
+            if self.decisions.decide(next, |deciding| deciding.handle(finished)).is_some() {
+                self.metrics.failed.increment(1);
+                self.complete(&call, Outcome::Refused(error));
+            }
         }
     }
 

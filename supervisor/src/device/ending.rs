@@ -119,17 +119,17 @@ impl Batch {
             let job = Job { id, first: &call, others: &others };
             // Nothing has to be done before the lane is free: one lock is enough.
             let free = !job.calls().any(|call| is_staged(call));
-            let took = timings.on_device() / (1 + others.len() as u32);
-            let device_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-            for (id, call) in job.named() {
+            let (took, calls) = (timings.on_device(), 1 + others.len() as u32);
+            for call in job.calls() {
                 // Time that a caller waited for its own sake is no cost of its calls on this device.
                 if let Some(routed) = &call.routed
                     && !deciding.may_have_held(deciding.now_ns(), call.domain.caller)
                 {
-                    routed.ran(took);
+                    routed.ran(took / calls);
                 }
-                deciding.handle(Ran { worker, id, device_ns });
             }
+            let device_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+            deciding.handle(Ran { worker, id, device_ns });
             if free {
                 finished(deciding, worker, job, Verdict::Well);
             }
@@ -137,17 +137,24 @@ impl Batch {
         });
         let (call, others, lane, free) = found.ok_or(Unusable::UnknownCall)?;
         let job = Job { id, first: &call, others: &others };
-        for (offset, call) in job.staged(lane) {
-            // Before the lane's next call can use the staging range.
-            let staged = self.completer.take_staged(worker, offset, call).map_err(|_| Unusable::Staging)?;
+        // Before the lane's next call can use the staging range, and before any call is answered: if some cannot be read, all run again.
+        let completer = &self.completer;
+        let take = |(offset, call): (u64, &Arc<Call>)| {
+            let staged = completer.take_staged(worker, offset, call).map_err(|_| Unusable::Staging)?;
+            Ok((call.clone(), staged))
+        };
+        let mut parts = job.staged(lane).map(take);
+        let first = parts.next().transpose()?;
+        let others = parts.collect::<Result<Vec<_>, Unusable>>()?;
+        let calls = 1 + others.len() as u64;
+        for (call, staged) in first.into_iter().chain(others) {
             self.staged_bytes += staged.iter().map(Vec::len).sum::<usize>();
-            self.over(call.clone(), Outcome::Done { timings: *timings, staged });
+            self.over(call, Outcome::Done { timings: *timings, staged });
         }
         if !free {
             let decisions = &self.completer.decisions;
             decisions.decide(&mut self.actions, |deciding| finished(deciding, worker, job, Verdict::Well));
         }
-        let calls = 1 + others.len() as u64;
         self.completer.slots.slot(worker).completed.fetch_add(calls, Ordering::Relaxed);
         self.completer.metrics.completed.increment(calls);
         if calls > 1 {

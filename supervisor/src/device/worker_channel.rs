@@ -463,8 +463,9 @@ impl Connected {
         let flags = if alone { Invoke::ALONE } else { 0 };
         let invoke = self.lists.invoke(job, lane, memory_bytes, until_ns, flags);
         self.arrival.outbox.push_to_worker(&ToWorker::Invoke { call: job.id.0, invoke });
+        let sent_at = self.arrival.outbox.pushed();
         for call in job.calls() {
-            call.sent_at.store(self.arrival.outbox.pushed(), Ordering::Relaxed);
+            call.sent_at.store(sent_at, Ordering::Relaxed);
             self.close_arenas(call);
             // Before the answer can come, and undone before the process counts as gone.
             call.started_ns.store(now_ns(), Ordering::Relaxed);

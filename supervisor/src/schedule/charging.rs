@@ -76,7 +76,7 @@ impl<C: Call> Scheduler<C> {
         self.charge(charge);
     }
 
-    /// A call that a worker is about to answer well was on the device for so long, as the worker says.
+    /// A job that a worker is about to answer well was on the device for so long, as the worker says.
     pub(super) fn ran(&mut self, now_ns: u64, worker: WorkerId, id: CallId, device_ns: u64) {
         if self.running_call(worker, id).is_none() {
             return;
@@ -87,7 +87,7 @@ impl<C: Call> Scheduler<C> {
         let device_ns = device_ns.min(now_ns.saturating_sub(entry.started_ns));
         let work_ns = self.run_times.ended(kind, device_ns);
         self.ran_beside_others(worker, tenant, device_ns);
-        let alone = self.workers[worker].calls().len() == 1;
+        let alone = self.workers[worker].busy_lanes() == 1;
         let charge =
             self.turns.as_mut().and_then(|turns| turns.finished(now_ns, worker, device_ns, work_ns, alone));
         self.charge(charge);
@@ -103,6 +103,10 @@ impl<C: Call> Scheduler<C> {
     /// Why a call that would have to wait cannot end before its deadline, if that is sure: by the least that the calls
     /// before it take, and it itself.
     pub(super) fn too_late(&self, now_ns: u64, queue: QueueKey, spec: &CallSpec) -> Option<NotNow> {
+        // Calls that run together take as long as one does.
+        if spec.batch.is_some() {
+            return None;
+        }
         let kind = Kind::of(spec.function, spec.domain.caller, spec.memory_bytes);
         let call_ns = self.run_times.at_least_ns(kind)?;
         let queue_ns = self.slots.before_ns(queue, spec.deadline_ns).filter(|ns| *ns > 0)?;

@@ -140,13 +140,13 @@ event! {
 }
 
 event! {
-    /// A worker is about to answer a call well: [`Finished`] follows.
+    /// A worker is about to answer a job well: [`Finished`] follows for each of its calls.
     Ran {
         /// The worker.
         worker: WorkerId,
-        /// The call.
+        /// The job's first call.
         id: CallId,
-        /// How long it was on the device, as its worker says.
+        /// How long the job was on the device, as its worker says.
         device_ns: u64,
     } -> (),
     |event, scheduler, now_ns, _actions| scheduler.ran(now_ns, event.worker, event.id, event.device_ns)

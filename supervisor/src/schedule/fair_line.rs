@@ -110,11 +110,12 @@ impl<K: Ord + Copy> FairLine<K> {
     }
 
     /// A caller has the device: all others begin at its tag, if they come now; or at the tag of who waits with a smaller one, and
-    /// is to find what it is owed when its turn comes.
-    pub(super) fn serve(&mut self, caller: TenantId) {
+    /// is to find what it is owed when its turn comes, but that is `held_ns` at most: who waits for what cannot be had does not keep
+    /// newcomers at what was long ago.
+    pub(super) fn serve(&mut self, caller: TenantId, held_ns: u64) {
         if let Some(tag_ns) = self.callers.get(&caller).map(|state| state.tag_ns) {
             let first_ns = self.ready.first().map_or(tag_ns, |(first_ns, ..)| *first_ns);
-            self.set_clock(tag_ns.min(first_ns));
+            self.set_clock(first_ns.max(tag_ns.saturating_sub(held_ns)).min(tag_ns));
         }
     }
 
@@ -177,7 +178,7 @@ mod tests {
         let mut served = Vec::new();
         for _ in 0..count {
             let first = line.first().unwrap();
-            line.serve(first.caller);
+            line.serve(first.caller, 0);
             line.remove(first.caller, first.id);
             line.charge(first.caller, used_ns(first.caller));
             served.push(first.caller);

@@ -4,9 +4,10 @@
 
 use super::book::Need;
 use super::calls::{CallState, Entry};
+use super::quarantine::Use;
 use super::scheduler::Scheduler;
 use super::types::{Action, Batch, Call, CallId};
-use crate::ids::WorkerId;
+use crate::ids::{IdMap, WorkerId};
 use crate::limits::{MAX_JOB_CALLS, MAX_JOB_REGIONS, STAGING_BYTES};
 
 /// What a lane runs.
@@ -45,6 +46,32 @@ impl Batch {
     }
 }
 
+/// How long calls of a function by one caller run apart once some of them failed together: what fails is tried twice.
+const APART_NS: u64 = 10_000_000_000;
+/// More uses of functions are not kept apart at a time.
+const MOST_APART: usize = 1024;
+
+/// Uses of functions whose calls failed together lately, and until when they run apart.
+#[derive(Debug, Default)]
+pub(super) struct Apart(IdMap<Use, u64>);
+
+impl Apart {
+    /// True if calls of this use run apart.
+    fn holds(&self, now_ns: u64, used: Use) -> bool {
+        !self.0.is_empty() && self.0.get(&used).is_some_and(|until_ns| *until_ns > now_ns)
+    }
+
+    /// Calls of this use failed together.
+    fn add(&mut self, now_ns: u64, used: Use) {
+        if self.0.len() >= MOST_APART {
+            self.0.retain(|_, until_ns| *until_ns > now_ns);
+        }
+        if self.0.len() < MOST_APART {
+            self.0.insert(used, now_ns.saturating_add(APART_NS));
+        }
+    }
+}
+
 impl<C: Call> Scheduler<C> {
     /// The job that begins with a call that is first in its queue, with as many calls behind it as fit.
     pub(super) fn job_of(&self, now_ns: u64, first: CallId) -> Job {
@@ -52,7 +79,8 @@ impl<C: Call> Scheduler<C> {
         let Some(entry) = self.calls.get(first) else { return job };
         // A caller that is careful has one call at a time.
         let is_careful = || self.penalties.is_careful(now_ns, entry.domain.caller);
-        let Some(mut batch) = entry.batch.filter(|_| may_have_company(entry) && !is_careful()) else {
+        let may_join = || may_have_company(entry) && !is_careful() && !self.apart.holds(now_ns, entry.used());
+        let Some(mut batch) = entry.batch.filter(|_| may_join()) else {
             return job;
         };
         let most_bytes = self.shape.lane_bytes.min(self.shape.memory_bytes / 2);
@@ -115,12 +143,17 @@ impl<C: Call> Scheduler<C> {
         id: CallId,
         actions: &mut Vec<Action<C>>,
     ) -> bool {
+        if self.running_call(worker, id).is_none() {
+            return false;
+        }
         let Some(entry) = self.calls.get_mut(id) else { return false };
         let is_late =
             entry.deadline_ns <= now_ns || matches!(entry.state, CallState::Running { overdue: true, .. });
         if is_late || entry.detached || !may_have_company(entry) || entry.batch.take().is_none() {
             return false;
         }
+        let used = entry.used();
+        self.apart.add(now_ns, used);
         self.begin_again(now_ns, worker, id, actions)
     }
 }

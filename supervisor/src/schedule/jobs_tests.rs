@@ -75,6 +75,39 @@ fn calls_of_a_job_that_failed_run_again_each_by_itself() {
     assert!(!b.falls_apart(W0, one), "it was by itself");
     b.finish(W0, one);
     b.expect("8 on 0.0");
+    // So do those that come soon after, and no longer.
+    for (call, then) in [(10, "12 on 0.0, 14 on 0.0"), (16, "18+20 on 0.0")] {
+        [call, call + 2, call + 4].into_iter().for_each(|call| _ = b.items(call, 1, 0));
+        while let Some(id) = b.running().first().copied() {
+            b.finish(W0, id);
+        }
+        assert!(b.told(|_| true).ends_with(then), "{then}");
+        b.now += 10_000 * MS;
+        b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    }
+}
+
+#[test]
+fn a_job_that_keeps_a_shared_worker_is_paid_for_by_its_caller() {
+    let policy = Policy { quarantine_after: 0, fault_budget: 9, ..Policy::default() };
+    let mut b = Bench::under(Shape { shared_workers: 1, ..Shape::new(2, 1) }, policy);
+    let batch = Some(Batch { items: 1, most: 5, regions: 1, staged_bytes: 8 });
+    let spec = CallSpec { batch, deadline_ns: 1000 * MS, may_share: true, ..TERMS };
+    let submit = |b: &mut Bench, call| {
+        b.scheduler.handle(b.now, Submit { call, spec, limits: LIMITS }, &mut b.actions).unwrap()
+    };
+    let first = submit(&mut b, 2);
+    submit(&mut b, 4);
+    submit(&mut b, 6);
+    b.finish(W0, first);
+    b.expect("2 on 0.0, 4+6 on 0.0");
+    for _ in 0..2 {
+        b.now += 2000 * MS;
+        b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    }
+    assert!(b.told(|_| true).contains("kill 0"));
+    let budgets = b.scheduler.penalties.budgets(b.now);
+    assert_eq!(budgets.iter().map(|budget| budget.caller).collect::<Vec<_>>(), [ALICE.caller]);
 }
 
 #[test]

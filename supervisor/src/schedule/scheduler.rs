@@ -21,6 +21,7 @@ use super::book::{Book, TakeBack};
 use super::calls::{CallState, Calls, MAX_CALLS};
 use super::device_time::DeviceTime;
 use super::exclusive::Exclusive;
+use super::jobs::Apart;
 use super::penalties::{Draw, Penalties};
 use super::quarantine::{Admission, Use};
 use super::residency::Residency;
@@ -47,6 +48,7 @@ pub struct Scheduler<C: Call> {
     pub(super) run_times: RunTimes,
     pub(super) device_time: DeviceTime,
     pub(super) shared_charges: SharedCharges,
+    pub(super) apart: Apart,
     /// How long a call may be in the way of others, and when that is looked at next.
     pub(super) overrun_ns: u64,
     pub(super) overrun_check_ns: u64,
@@ -79,6 +81,7 @@ impl<C: Call> Scheduler<C> {
             run_times: RunTimes::default(),
             device_time: DeviceTime::default(),
             shared_charges: SharedCharges::default(),
+            apart: Apart::default(),
             overrun_ns: Policy::default().overrun_ns,
             overrun_check_ns: 0,
             exclusive: Exclusive::default(),

@@ -151,7 +151,7 @@ impl<K: Ord + Copy> ShareLine<K> {
     /// A tenant is served: others of its class that come now begin where it does.
     pub(super) fn serve(&mut self, tenant: TenantId) {
         let class = self.share_of(tenant).class;
-        self.lines[class as usize].serve(tenant);
+        self.lines[class as usize].serve(tenant, self.quantum_ns.unsigned_abs());
     }
 
     /// A tenant had the device for so long while others waited.

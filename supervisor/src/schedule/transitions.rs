@@ -287,7 +287,8 @@ impl<C: Call> Scheduler<C> {
         overran: bool,
         actions: &mut Vec<Action<C>>,
     ) {
-        let is_alone = self.workers[worker].calls().len() == 1;
+        // Of a job all calls are of one function and caller, who is blamed.
+        let is_alone = self.workers[worker].busy_lanes() == 1;
         // Its process is killed for it already, where it kept others waiting.
         let Some(entry) = self.calls.get_mut(id).filter(|entry| !entry.overran) else { return };
         entry.overran = overran && is_alone;
