@@ -272,7 +272,8 @@ impl Atoms {
     }
 
     fn readable(&mut self, text: String) -> Option<Sum> {
-        (text.len() <= READABLE_BYTES).then(|| self.named(text))
+        // Two amounts that are not written out may differ, though their texts do not.
+        (text.len() <= READABLE_BYTES && !text.contains('…')).then(|| self.named(text))
     }
 
     /// An operand of a division, in parentheses where it needs them.

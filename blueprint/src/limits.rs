@@ -98,7 +98,7 @@ pub const RUNS: u64 = 4096;
 /// Bytes of the constants of a composition.
 pub const CONSTANT_BYTES: u64 = 1 << 20;
 /// Sizes of the functions of all steps, which the linker computes.
-pub const LINKED_SIZES: usize = 4 * COMPUTED_SIZES;
+pub const LINKED_SIZES: usize = COMPUTED_SIZES;
 /// Inputs, weights and buffers of all runs; the linked function has at most [`BUFFERS`] of them.
 pub const LINKED_BUFFERS: u64 = 262_144;
 /// How often the linker compares all shapes, until it learns nothing new of free dimensions.

@@ -14,7 +14,6 @@ use super::text::{Writer, copy};
 use super::wiring::{From, Run};
 use crate::blueprint::Role;
 use crate::format::{self, Action, Fill, Sizing, Type};
-use crate::limits;
 use crate::read::List;
 use crate::write::field;
 
@@ -206,7 +205,7 @@ impl<'a> Writer<'a> {
             renaming.buffers.insert(name, linked);
             own.push((id, name));
         }
-        self.weights(function, renaming)?;
+        self.weights(at, function, renaming)?;
         for (id, name) in own {
             let linked = renaming.buffers[name].clone();
             let size = match blueprint.buffers[id].role {
@@ -392,16 +391,7 @@ impl<'a> Writer<'a> {
         let to = renaming.buffers.get(name)?;
         if let Some(From::Constant(constant)) = step.inputs[input] {
             let array = self.wiring.constants[constant].as_ref()?;
-            let start = match self.offsets.get(&constant) {
-                Some(start) => *start,
-                None => {
-                    let start = (self.constants.len() as u64).next_multiple_of(limits::BUFFER_ALIGN);
-                    self.constants.resize(start as usize, 0);
-                    self.constants.extend(&array.bytes);
-                    self.offsets.insert(constant, start);
-                    start
-                }
-            };
+            let start = self.constant_at(constant, &array.bytes);
             let items = step.items.as_ref().filter(|_| step.is_item(input));
             let bytes = array.bytes.len() as u64 / items.map_or(1, |items| items.count);
             let offset = Sizing::Absolute(start + if items.is_some() { item * bytes } else { 0 });

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::dimensions::{Declared, Dim, Fit, Free, Known, Text};
 use super::wiring::{From, Run, Wiring};
-use crate::blueprint::BufferId;
+use crate::blueprint::{BufferId, Role};
 use crate::describe::{Leaf, evaluate};
 use crate::error::{Notes, Path};
 use crate::expression::{Atom, Atoms, Sum};
@@ -43,14 +43,24 @@ pub(super) fn fit(wiring: &Wiring, notes: &mut Notes<'_>) -> Fit {
             break;
         }
     }
+    let root = Path::Root;
+    let steps = &root.key("steps");
+    if fitter.learnt {
+        notes.note(steps, "dimensions depend on each other through too many steps, expected shapes in `types` of more functions");
+    }
     for Mistake { step, key, message } in fitter.mistakes {
-        let root = Path::Root;
-        let steps = root.key("steps");
         let step = steps.index(step);
         match key {
             Some((key, name)) => notes.note(&step.key(key).key(&name), message),
             None => notes.note(&step, message),
         }
+    }
+    // A step of which nothing is known has a mistake, or needs one that has: no other step is checked against it.
+    let unknown = fitter.values.iter().position(Option::is_none);
+    if let Some(step) =
+        unknown.filter(|_| !["inputs", "constants", "steps", "outputs"].iter().any(|key| notes.concern(key)))
+    {
+        notes.note(&steps.index(step), "its sizes cannot be told");
     }
     fitter.fit
 }
@@ -167,12 +177,20 @@ impl Fitter<'_> {
             given[input] = self.given(at, step, input, *from, &function.inputs.list[input])?;
         }
         let values = self.sizes(at, step, &froms, &given, &dims)?;
+        let mut told = Vec::new();
         for (input, from) in froms.iter().enumerate() {
             // Another input of the step may have told its type meanwhile.
             let typed = self.given(at, step, input, *from, &function.inputs.list[input])?;
             self.compare(at, step, (input, *from), &typed, &values, &dims)?;
+            if typed.shape.is_none() && blueprint.buffers[input].dtype.is_some() {
+                told.push((*from, input));
+            }
         }
         self.compare_fed(at, step, &given, &values)?;
+        // Not before: what this step says of them is known once its sizes are.
+        for (from, input) in told.into_iter().filter(|(from, _)| matches!(from, From::Output { .. })) {
+            self.fit.adopted.entry(from).or_insert((at, input));
+        }
         Ok((dims, values))
     }
 
@@ -424,6 +442,7 @@ impl Fitter<'_> {
                 let input = word.input as usize;
                 let read = match froms[input] {
                     _ if step.is_item(input) => Err("the step runs for each item of it"),
+                    _ if step.feed.iter().any(|(_, fed)| *fed == input) => Err("each time brings another"),
                     From::Output { .. } => Err("another step computes it"),
                     From::Input(own) => Ok(atoms.named(format!("{}[{}]", wiring.inputs[own], word.index))),
                     From::Constant(constant) => {
@@ -479,20 +498,34 @@ impl Fitter<'_> {
             (Some(wanted), Some(given)) => {
                 fits && wanted.iter().zip(given).all(|(wanted, given)| self.equal(&wanted.sum, &given.sum))
             }
-            _ => fits,
+            // What comes is declared as the input is, so that each call is checked; where it cannot be, its bytes must be equal.
+            (Some(_), None) if !step.is_item(input) && self.can_be_declared(from) => fits,
+            (Some(wanted), None) => {
+                let bytes = buffer.dtype.and_then(|dtype| self.bytes(dtype, wanted));
+                fits && bytes.is_some_and(|bytes| self.equal(&bytes, &typed.bytes))
+            }
+            (None, _) => fits,
         };
         if !fits {
             let message = self.misfit_of(buffer.dtype, wanted.as_deref(), typed);
             return self.wrong(at, Some(("inputs", &function.inputs.list[input])), message);
         }
-        match from {
-            From::Input(own) => self.tell(own, step, input, buffer.dtype, wanted),
-            From::Output { .. } if typed.shape.is_none() && buffer.dtype.is_some() => {
-                self.fit.adopted.entry(from).or_insert((at, input));
-            }
-            From::Output { .. } | From::Constant(_) => {}
+        if let From::Input(own) = from {
+            self.tell(own, step, input, buffer.dtype, wanted);
         }
         Ok(())
+    }
+
+    /// True if the linked function says of an edge what its first user declares: of its own inputs, and of buffers that one run makes.
+    fn can_be_declared(&self, from: From) -> bool {
+        let From::Output { step, output } = from else { return true };
+        let run = &self.wiring.steps[step];
+        let function = run.function.map(|function| &self.wiring.functions[function]);
+        run.items.is_none()
+            && function.is_some_and(|function| {
+                let id = function.blueprint.outputs[output];
+                function.blueprint.buffers[id.index()].role == Role::Buffer
+            })
     }
 
     /// Compares outputs that are fed to inputs with what came to those the first time.

@@ -1,7 +1,7 @@
 //! The linked function as JSON: the runs of all steps, one after the other (`runs`), over buffers of their own. What a run gets
 //! is copied for it where it may change what others need; buffers share memory later, by the rule for all plans.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::dimensions::{Dim, Fit, Text};
 use super::function::Function;
@@ -57,6 +57,10 @@ pub(super) struct Writer<'a> {
     pub(super) claimed: HashMap<From, String>,
     pub(super) modules: HashMap<&'a str, String>,
     pub(super) weights: HashMap<String, String>,
+    /// Of each weight of a step's function: what it is called.
+    weights_of: HashMap<(usize, usize), String>,
+    /// Weights whose types are written.
+    weights_typed: HashSet<String>,
     /// Of each constant that reaches the device: where it is.
     pub(super) offsets: HashMap<usize, u64>,
     pub(super) module_list: Vec<LinkedModule>,
@@ -91,6 +95,8 @@ impl<'a> Writer<'a> {
             claimed: HashMap::new(),
             modules: HashMap::new(),
             weights: HashMap::new(),
+            weights_of: HashMap::new(),
+            weights_typed: HashSet::new(),
             offsets: HashMap::new(),
             module_list: Vec::new(),
             weight_list: Vec::new(),
@@ -181,9 +187,7 @@ impl<'a> Writer<'a> {
                     let dims = array.shape.iter().map(|dim| Some(Sizing::Absolute(*dim)));
                     let shape = Some(List(dims.collect()));
                     field(name, &Type { dtype: array.dtype, shape }, &mut self.type_text);
-                    let start = (self.constants.len() as u64).next_multiple_of(limits::BUFFER_ALIGN);
-                    self.constants.resize(start as usize, 0);
-                    self.constants.extend(&array.bytes);
+                    let start = self.constant_at(constant, &array.bytes);
                     let mut action = copy(&self.constants_name, Some(Sizing::Absolute(start)), name, None);
                     if let Action::Copy(copy) = &mut action {
                         copy.bytes = Some(Sizing::Absolute(bytes));
@@ -200,6 +204,16 @@ impl<'a> Writer<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Where a constant is among all that reach the device: each is there once.
+    pub(super) fn constant_at(&mut self, constant: usize, bytes: &[u8]) -> u64 {
+        *self.offsets.entry(constant).or_insert_with(|| {
+            let start = self.constants.len().next_multiple_of(limits::BUFFER_ALIGN as usize);
+            self.constants.resize(start, 0);
+            self.constants.extend(bytes);
+            start as u64
+        })
     }
 
     /// What is declared of the bytes of an edge.
@@ -286,37 +300,66 @@ impl<'a> Writer<'a> {
         Ok(names)
     }
 
-    /// The weights of a function: those of equal content and type are one.
+    /// The weights of a step's function: those of equal content and type are one, for all runs of the step, and for all steps where
+    /// the type is one of numbers.
     pub(super) fn weights<'r>(
         &mut self,
+        step: usize,
         function: &'r Function,
         renaming: &mut Renaming<'r>,
     ) -> Result<(), String> {
+        let of = self.function_at(function);
+        let mut fresh = Vec::new();
         for (at, id) in function.blueprint.weights.iter().enumerate() {
             let name = &function.blueprint.buffers[id.index()].name;
             let Some((content, _)) = function.part.weights.get(at) else { continue };
-            let declared = function.declared(name).map(|declared| renaming.declared(declared));
-            let mut key = format!("{content} ");
-            declared.iter().for_each(|declared| declared.write(&mut key));
-            let linked = match self.weights.get(&key) {
+            let linked = match self.weights_of.get(&(step, at)) {
                 Some(linked) => linked.clone(),
                 None => {
-                    let linked = self.names.name(&format!("{}.{name}", function.name));
-                    self.count_buffer()?;
-                    comma(&mut self.weight_text);
-                    quoted(&linked, &mut self.weight_text);
-                    declared.iter().for_each(|declared| field(&linked, declared, &mut self.type_text));
-                    self.weight_list.push(LinkedWeight {
-                        name: linked.clone(),
-                        of: Some((self.function_at(function), at)),
-                    });
-                    self.weights.insert(key, linked.clone());
+                    let linked = self.weights_like(step, function, (of, at), name, content)?;
+                    fresh.extend(function.declared(name).map(|declared| (linked.clone(), declared)));
+                    self.weights_of.insert((step, at), linked.clone());
                     linked
                 }
             };
             renaming.buffers.insert(name, linked);
         }
+        // A type may speak of any weights of its function.
+        for (linked, declared) in fresh {
+            if self.weights_typed.insert(linked.clone()) {
+                field(&linked, &renaming.declared(declared), &mut self.type_text);
+            }
+        }
         Ok(())
+    }
+
+    /// What weights of a function are called: as others of the same content and type, where the type is one of numbers.
+    fn weights_like(
+        &mut self,
+        step: usize,
+        function: &Function,
+        (of, at): (usize, usize),
+        name: &str,
+        content: &str,
+    ) -> Result<String, String> {
+        let mut key = format!("{content} ");
+        let declared = function.declared(name);
+        declared.iter().for_each(|declared| declared.write(&mut key));
+        let shape = declared.and_then(|declared| declared.shape.as_ref());
+        let is_number = |dim: &Option<Sizing>| matches!(dim, Some(Sizing::Absolute(_)));
+        if shape.is_some_and(|shape| !shape.0.iter().all(is_number)) {
+            key = format!("{step} {at}");
+        }
+        if let Some(linked) = self.weights.get(&key) {
+            return Ok(linked.clone());
+        }
+        let linked = self.names.name(&format!("{}.{name}", function.name));
+        self.count_buffer()?;
+        comma(&mut self.weight_text);
+        quoted(&linked, &mut self.weight_text);
+        self.weight_list.push(LinkedWeight { name: linked.clone(), of: Some((of, at)) });
+        self.weights.insert(key, linked.clone());
+        Ok(linked)
     }
 
     fn function_at(&self, function: &Function) -> usize {

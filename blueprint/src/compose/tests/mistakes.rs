@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::numbers::kinds;
-use super::{Library, elementwise, linked};
+use super::{Library, elementwise, function, launch, library, linked};
 use crate::limits;
 
 /// What is told of a composition, a line each.
@@ -165,4 +165,118 @@ fn what_is_no_composition_is_told_as_such() {
     }
     let unused = with("").replace(r#"["p"]"#, r#"["p", "q"]"#);
     is_told(&unused, &["at inputs[1]: no step uses input \"q\""]);
+}
+
+/// `x` → `y`, without types: what comes to whom must be told by others.
+fn untyped() -> Value {
+    let steps = [launch("f", &[json!({"Ptr": "x"}), json!({"Ptr": "y"})])];
+    function(
+        "f",
+        json!({"inputs": ["x"], "buffers": {"y": {"Sizeof": "x"}}, "outputs": ["y"], "control_flow": steps}),
+    )
+}
+
+#[test]
+fn two_inputs_that_tell_the_type_of_one_output_are_both_checked() {
+    let four = json!({"dtype": "f32", "shape": [4]});
+    let pair = function(
+        "g",
+        json!({
+            "inputs": ["a", "b"], "buffers": {"c": 16}, "outputs": ["c"], "types": {"a": four, "b": four, "c": four},
+            "control_flow": [launch("g", &["a", "b", "c"].map(|name| json!({"Ptr": name})))],
+        }),
+    );
+    let library = library(&[("f", untyped()), ("g", pair), ("h", elementwise("h"))]);
+    let composition = json!({
+        "inputs": ["x"],
+        "steps": [
+            {"name": "s", "function": "f", "inputs": {"x": "x"}},
+            {"name": "t", "function": "g", "inputs": {"a": {"step": "s"}, "b": {"step": "s"}}},
+            {"name": "u", "function": "h", "inputs": {"x": {"step": "t"}}}],
+        "outputs": {"y": {"step": "u"}},
+    });
+    linked(&library, &composition.to_string()).unwrap();
+    let wrong = composition.to_string().replacen("\"x\":{\"step\":\"t\"}", "\"x\":{\"step\":\"u\"}", 1);
+    assert!(linked(&library, &wrong).is_err());
+}
+
+#[test]
+fn what_each_time_brings_anew_tells_no_size() {
+    let word = json!({"Product": [{"FromInput": {"bufname": "n", "idx": 0}}, 8]});
+    let counts = function(
+        "f",
+        json!({
+            "inputs": ["n"], "buffers": {"m": 8, "z": word}, "outputs": ["m"],
+            "control_flow": [launch("f", &["n", "m", "z"].map(|name| json!({"Ptr": name})))],
+        }),
+    );
+    let library = library(&[("f", counts)]);
+    let composition = |times: &str| {
+        format!(
+            r#"{{"inputs": ["n"], "steps": [{{"name": "s", "function": "f", "inputs": {{"n": "n"}}{times}}}],
+                "outputs": {{"m": {{"step": "s"}}}}}}"#
+        )
+    };
+    linked(&library, &composition("")).unwrap();
+    let why = linked(&library, &composition(r#", "times": 3, "feed": {"m": "n"}"#)).unwrap_err().to_string();
+    assert!(why.contains("each time brings another"), "{why}");
+}
+
+#[test]
+fn a_constant_that_many_outputs_have_is_there_once() {
+    let library = library(&[("f", elementwise("f"))]);
+    let outputs: Vec<String> = (0..100).map(|at| format!("\"o{at}\": \"c\"")).collect();
+    let composition = format!(
+        r#"{{"inputs": [], "constants": {{"c": {{"dtype": "f32", "values": [1, 2, 3, 4]}}}},
+            "steps": [{{"name": "s", "function": "f", "inputs": {{"x": "c"}}}}],
+            "outputs": {{"y": {{"step": "s"}}, {}}}}}"#,
+        outputs.join(", ")
+    );
+    assert_eq!(linked(&library, &composition).unwrap().constants.len(), 16);
+}
+
+#[test]
+fn bytes_that_no_call_would_check_must_be_known_to_fit() {
+    let hundred = json!({"dtype": "f32", "shape": [100]});
+    let fixed = function(
+        "g",
+        json!({
+            "inputs": ["x"], "buffers": {"y": 400}, "outputs": ["y"], "types": {"x": hundred, "y": hundred},
+            "control_flow": [launch("g", &["x", "y"].map(|name| json!({"Ptr": name})))],
+        }),
+    );
+    // It changes its input in place, so that nothing declares what comes out of it.
+    let in_place = function(
+        "f",
+        json!({"inputs": ["x"], "buffers": {}, "outputs": ["x"], "control_flow": [launch("f", &[json!({"Ptr": "x"})])]}),
+    );
+    let library = library(&[("f", in_place), ("g", fixed)]);
+    let composition = r#"{"inputs": ["a"],
+        "steps": [
+            {"name": "s", "function": "f", "inputs": {"x": "a"}}, {"name": "t", "function": "g", "inputs": {"x": {"step": "s"}}}],
+        "outputs": {"y": {"step": "t"}}}"#;
+    let why = linked(&library, composition).unwrap_err().to_string();
+    assert!(why.contains("f32[100] is wanted"), "{why}");
+}
+
+#[test]
+fn dimensions_that_are_too_long_to_write_are_equal_to_none() {
+    let power = |count: usize| json!({"CeilDiv": [{"Product": vec![json!({"Free": "n"}); count]}, 4]});
+    let with = |name: &str, input: Value, output: Value| {
+        let typed = |dim: Value| json!({"dtype": "u8", "shape": [{"Free": "n"}, dim]});
+        let steps = [launch(name, &[json!({"Ptr": "x"}), json!({"Ptr": "y"})])];
+        let bytes = json!({"Product": [{"Free": "n"}, output.clone()]});
+        function(
+            name,
+            json!({"inputs": ["x"], "buffers": {"y": bytes}, "outputs": ["y"],
+                "types": {"x": typed(input), "y": typed(output)}, "control_flow": steps}),
+        )
+    };
+    let one =
+        |count| library(&[("f", with("f", json!(1), power(9))), ("g", with("g", power(count), json!(1)))]);
+    let composition = r#"{"inputs": ["x"],
+        "steps": [
+            {"name": "s", "function": "f", "inputs": {"x": "x"}}, {"name": "t", "function": "g", "inputs": {"x": {"step": "s"}}}],
+        "outputs": {"y": {"step": "t"}}}"#;
+    assert!(linked(&one(10), composition).is_err(), "n^9 and n^10");
 }
