@@ -56,7 +56,6 @@ pub async fn list(caller: &Caller) -> Result<Vec<Model>> {
     let (mut all, mut after) = (Vec::new(), String::new());
     for _ in 0..MAX_PAGES {
         let page = caller.client.list_functions(&after).await?;
-        caller.accepted();
         all.extend(page.functions.iter().map(Model::of));
         match page.functions.last() {
             Some(last) if page.more => after.clone_from(&last.name),

@@ -70,7 +70,6 @@ async fn one(
 ) -> Answer<ModelInferResponse> {
     let (asked, id) = messages::asked(caller, request, limit, share)?;
     let inferred = infer(caller, &asked, share).await?;
-    caller.accepted();
     Ok(messages::answer(inferred, id))
 }
 
@@ -259,7 +258,7 @@ impl GrpcInferenceService for Service {
         let registered = async {
             let caller = self.caller(&request).await?;
             let SystemSharedMemoryRegisterRequest { name, key, offset, byte_size } = request.into_inner();
-            caller.register(&name, &key, offset, byte_size).await?;
+            caller.regions()?.register(&name, &key, offset, byte_size)?;
             Ok(SystemSharedMemoryRegisterResponse {})
         };
         told(registered.await)

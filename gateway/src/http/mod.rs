@@ -180,7 +180,7 @@ impl Http {
                 let body = body::read(headers, body, &self.memory.share(), MAX_HEAD_BYTES).await?;
                 let region: NewRegion = serde_json::from_slice(&body)
                     .map_err(|why| Failure::invalid(why.to_string()).at("body"))?;
-                caller.register(&name, &region.key, region.offset, region.byte_size).await?;
+                caller.regions()?.register(&name, &region.key, region.offset, region.byte_size)?;
                 Ok(Told::yes())
             }
             Memory::Unregister(name) => {
@@ -205,7 +205,6 @@ impl Http {
         drop(body);
         parsed.asked.deadline = by_header.or(parsed.asked.deadline);
         let inferred = crate::infer::infer(caller, &parsed.asked, &share).await?;
-        caller.accepted();
         let answer = infer::answer(&parsed, &inferred, &share)?;
         Ok(match answer.json_bytes {
             None => Told::new(answer.bytes, "application/json"),
