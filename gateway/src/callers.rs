@@ -171,10 +171,9 @@ impl Callers {
 
 /// A place for one request more.
 fn place(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit> {
-    places
-        .clone()
-        .try_acquire_owned()
-        .map_err(|_| Failure::busy("as many requests are under way as the gateway takes of one token: try again"))
+    places.clone().try_acquire_owned().map_err(|_| {
+        Failure::busy("as many requests are under way as the gateway takes of one token: try again")
+    })
 }
 
 /// Has the supervisor check the token of a client: by cancelling nothing, which it does at once, however much it has to do.
