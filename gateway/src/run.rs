@@ -34,6 +34,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const BACKLOG: u32 = 1024;
 /// How often a silent HTTP/2 client is asked whether it is there.
 const ASK_AGAIN: Duration = Duration::from_secs(20);
+/// Bytes that every HTTP/2 client begins with; hyper waits for them without a limit.
+const PREFACE_BYTES: usize = 24;
 
 /// Where the gateway listens.
 #[derive(Debug)]
@@ -204,7 +206,7 @@ async fn serve_grpc<S>(grpc: Grpc, stream: S, mut ends: watch::Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let io = TokioIo::new(PatientIo::new(stream, STALL_TIME));
+    let io = TokioIo::new(PatientIo::new(stream, STALL_TIME).beginning_with(PREFACE_BYTES));
     let service = service_fn(move |request| {
         let grpc = grpc.clone();
         async move { Ok::<_, Infallible>(grpc.serve(request).await) }
