@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
 
 use bytes::Bytes;
 use pappus_client::aio::Client;
@@ -20,8 +21,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::failure::{Failure, Kind, Result};
 use crate::jwt::{Jwt, JwtError, looks_signed};
 use crate::limits::{
-    MAX_CALLS_OF_STRANGERS, MAX_CALLS_PER_TOKEN, MAX_JWT_BYTES, MAX_MODELS_PER_TOKEN, MAX_TOKEN_BYTES,
-    MAX_TOKENS,
+    LOOK_AGAIN, MAX_CALLS_OF_STRANGERS, MAX_CALLS_PER_TOKEN, MAX_JWT_BYTES, MAX_MODELS_PER_TOKEN,
+    MAX_TOKEN_BYTES, MAX_TOKENS,
 };
 use crate::model::Model;
 use crate::shared_memory::Regions;
@@ -49,9 +50,16 @@ type Key = [u8; 32];
 #[derive(Debug)]
 pub struct Known {
     places: Arc<Semaphore>,
-    models: Mutex<HashMap<String, Arc<Model>>>,
+    models: Mutex<HashMap<String, Remembered>>,
     statistics: Mutex<HashMap<String, Arc<Statistics>>>,
     regions: Regions,
+}
+
+/// A function, and when it was looked for.
+#[derive(Debug)]
+struct Remembered {
+    model: Arc<Model>,
+    looked: Instant,
 }
 
 impl Default for Known {
@@ -199,9 +207,16 @@ fn bearer(header: &[u8]) -> Result<&[u8]> {
 }
 
 impl Caller {
-    /// A function as it was when the supervisor told of it last.
+    /// A function as it was when the supervisor told of it last. Now and then none, to one request, where one's own function may have
+    /// got the name of another's.
     pub fn remembered(&self, name: &str) -> Option<Arc<Model>> {
-        lock(&self.known.models).get(name).cloned()
+        let mut models = lock(&self.known.models);
+        let found = models.get_mut(name)?;
+        if found.model.function != name && found.looked.elapsed() >= LOOK_AGAIN {
+            found.looked = Instant::now();
+            return None;
+        }
+        Some(found.model.clone())
     }
 
     /// Remembers a function under the name that it was asked for by.
@@ -210,7 +225,7 @@ impl Caller {
         if models.len() >= MAX_MODELS_PER_TOKEN && !models.contains_key(name) {
             models.clear();
         }
-        models.insert(name.to_owned(), model.clone());
+        models.insert(name.to_owned(), Remembered { model: model.clone(), looked: Instant::now() });
     }
 
     /// Forgets a function that is another one by now, or none.

@@ -48,6 +48,10 @@ pub const MAX_JSON_OUTPUT_BYTES: usize = 8 << 20;
 pub const JSON_OUTPUT_FACTOR: usize = 8;
 /// Characters of a request's id, which comes back in the answer.
 pub const MAX_ID_BYTES: usize = 256;
+/// Bytes of a model's name: an owner's, a dot, and a function's.
+pub const MAX_NAME_BYTES: usize = 257;
+/// How long a granted function is remembered by a name that one's own may get: `OWNER.NAME`.
+pub const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Inputs, and outputs, of one inference; the supervisor takes no more of a call.
 pub const MAX_TENSORS: usize = 1024;
 /// Dimensions of a tensor.
