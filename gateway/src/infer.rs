@@ -100,6 +100,13 @@ pub async fn infer(caller: &Caller, asked: &Asked, share: &Share) -> Result<Infe
     let statistics = caller.statistics(&model.function);
     match answer {
         Ok((mut outputs, timings)) => {
+            // Once as received, once in the answer; what came through an arena has its memory already, and little is left beside it.
+            let inline: usize = outputs
+                .iter()
+                .map(|output| output.bytes.len())
+                .filter(|bytes| *bytes <= MAX_INLINE_BYTES as usize)
+                .sum();
+            share.take(2 * inline)?;
             for (output, wanted) in outputs.iter_mut().zip(&asked.outputs) {
                 if let Some(place) = &wanted.place {
                     place

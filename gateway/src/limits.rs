@@ -16,6 +16,8 @@ pub const HEAD_TIME: Duration = Duration::from_secs(60);
 pub const BODY_TIME: Duration = Duration::from_secs(60);
 /// How long a client may take none of the bytes that wait for it.
 pub const STALL_TIME: Duration = Duration::from_secs(20);
+/// How long a client of HTTP/2 may take nothing of an answer.
+pub const ANSWER_TIME: Duration = Duration::from_secs(60);
 /// Requests of one HTTP/2 connection at once.
 pub const MAX_STREAMS: u32 = 256;
 /// Bytes that a client may send on an HTTP/2 connection, or for one request of it, before they are read.

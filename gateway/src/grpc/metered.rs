@@ -9,6 +9,7 @@ use hyper::body::{Body, Frame, Incoming};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tonic::Status;
 
+use super::sent::{self, Held, Queue, Sent, Way};
 use super::status;
 use crate::failure::{Failure, Kind};
 use crate::limits::{BODY_TIME, CONTENTS_FACTOR, MAX_CONTENTS_BYTES, MAX_HEAD_BYTES};
@@ -19,6 +20,9 @@ use crate::memory::{Memory, Share};
 pub(super) struct Meter {
     memory: Arc<Memory>,
     now: Arc<Mutex<Counted>>,
+    way: Arc<Way>,
+    /// Answers whose bytes are made next.
+    queue: Queue,
 }
 
 #[derive(Debug)]
@@ -30,14 +34,34 @@ struct Counted {
 }
 
 impl Meter {
-    pub(super) fn new(memory: Arc<Memory>) -> Self {
+    pub(super) fn new(memory: Arc<Memory>, way: Arc<Way>) -> Self {
         let now = Counted { share: Arc::new(memory.share()), bytes: 0, began: None };
-        Self { memory, now: Arc::new(Mutex::new(now)) }
+        Self { memory, now: Arc::new(Mutex::new(now)), way, queue: Queue::default() }
     }
 
     /// The share of the message that was received last.
     pub(super) fn share(&self) -> Arc<Share> {
         self.lock().share.clone()
+    }
+
+    /// The answer to that message is there: it keeps the share until the client has taken it.
+    pub(super) fn hold(&self) -> Held {
+        self.way.hold(self.share())
+    }
+
+    /// The bytes of an answer are made next.
+    pub(super) fn queue(&self, held: Held) {
+        sent::queue(&self.queue, held);
+    }
+
+    /// The only answer is there, and its bytes are made next.
+    pub(super) fn sends(&self) {
+        self.queue(self.hold());
+    }
+
+    /// The body of the answers.
+    pub(super) fn sent(&self, body: tonic::body::Body) -> Sent {
+        Sent::new(body, self.way.clone(), self.queue.clone())
     }
 
     /// A message is over: the next one begins with nothing.

@@ -3,6 +3,7 @@
 //! - `metered`: bodies, counted as they come.
 //! - [`codec`]: messages, looked through before they are decoded.
 //! - `messages`: requests to inferences, and outputs back.
+//! - `sent`: answers on their way.
 //! - `service`: what each method does.
 //!
 //! ```text
@@ -12,6 +13,7 @@
 pub mod codec;
 mod messages;
 mod metered;
+mod sent;
 mod service;
 
 use std::sync::Arc;
@@ -25,6 +27,7 @@ use tonic::codec::CompressionEncoding;
 use tonic::codegen::Service as _;
 
 use self::metered::{Comes, Meter, Metered};
+pub use self::sent::Answers;
 use self::service::Service;
 use crate::callers::Callers;
 use crate::failure::Failure;
@@ -67,8 +70,12 @@ impl Grpc {
     }
 
     /// Answers one request. It never fails: a failure is an answer, too.
-    pub async fn serve(mut self, request: Request<Incoming>) -> Response<tonic::body::Body> {
-        let meter = Meter::new(self.memory.clone());
+    pub async fn serve(
+        mut self,
+        request: Request<Incoming>,
+        answers: Answers,
+    ) -> Response<tonic::body::Body> {
+        let meter = Meter::new(self.memory.clone(), answers.way());
         let method = request.uri().path().rsplit('/').next().unwrap_or_default();
         let streams = method == STREAM;
         let has_tenant = streams
@@ -92,13 +99,18 @@ impl Grpc {
             (false, false) => Comes::FromAnyone,
         };
         let mut request = request.map(|body| Metered::new(body, meter.clone(), comes));
-        request.extensions_mut().insert(meter);
+        request.extensions_mut().insert(meter.clone());
         // A stream has a place for each message, not while nothing comes.
         if let Some(caller) = caller.filter(|_| !streams) {
             request.extensions_mut().insert(Arc::new(caller));
         }
         match self.server.call(request).await {
-            Ok(response) => response,
+            Ok(response) => {
+                if !streams {
+                    meter.sends();
+                }
+                response.map(|body| tonic::body::Body::new(meter.sent(body)))
+            }
             Err(never) => match never {},
         }
     }

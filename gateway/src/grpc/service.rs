@@ -4,8 +4,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
 use tonic::{Extensions, Request, Response, Status, Streaming};
 
 use super::metered::Meter;
@@ -197,6 +197,7 @@ impl GrpcInferenceService for Service {
         let authorization =
             request.metadata().get(AUTHORIZATION).map(|value| value.as_encoded_bytes().to_vec());
         let mut requests = request.into_inner();
+        let sending = meter.clone();
         // One answer waits at most: whoever does not read them is not read from.
         let (answers, stream) = mpsc::channel(1);
         tokio::spawn(async move {
@@ -206,7 +207,7 @@ impl GrpcInferenceService for Service {
                         Ok(None) => return,
                         Ok(Some(request)) => request,
                         Err(status) => {
-                            let _ = answers.send(Err(status)).await;
+                            let _ = answers.send((Err(status), meter.hold())).await;
                             return;
                         }
                     };
@@ -222,7 +223,7 @@ impl GrpcInferenceService for Service {
                             infer_response: Some(response),
                         },
                         Err(failure) if failure.kind == Kind::Unauthenticated => {
-                            let _ = answers.send(Err(status(&failure))).await;
+                            let _ = answers.send((Err(status(&failure)), meter.hold())).await;
                             return;
                         }
                         Err(failure) => ModelStreamInferResponse {
@@ -230,7 +231,7 @@ impl GrpcInferenceService for Service {
                             infer_response: Some(ModelInferResponse { id, ..Default::default() }),
                         },
                     };
-                    if answers.send(Ok(answer)).await.is_err() {
+                    if answers.send((Ok(answer), meter.hold())).await.is_err() {
                         return;
                     }
                     meter.renew();
@@ -242,7 +243,11 @@ impl GrpcInferenceService for Service {
                 () = answers.closed() => {}
             }
         });
-        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+        let answers = ReceiverStream::new(stream).map(move |(answer, held)| {
+            sending.queue(held);
+            answer
+        });
+        Ok(Response::new(Box::pin(answers)))
     }
 
     async fn system_shared_memory_status(
