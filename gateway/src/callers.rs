@@ -1,25 +1,28 @@
 //! From a request's token to what is known of whoever sent it. A token is checked by the supervisor, with every request; here its hash
-//! finds what was learnt before, and how many of its requests are under way.
+//! finds what was learnt before, and how many of its requests are under way. A token that is not known yet is asked about before
+//! anything else of its request is read.
 //!
 //! ```text
 //! Authorization ──none──► this program's own tenant, where that is allowed; else UNAUTHENTICATED
 //!       └──Bearer──► known: a place among the token's own
-//!                └─► not yet: a place among all strangers' ──the supervisor took a request──► known
+//!                └─► not yet: a place among all strangers' ──the supervisor knows the token──► known
 //! ```
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
 
 use bytes::Bytes;
 use pappus_client::aio::Client;
+use pappus_client::v1::{self, request};
 use sha2::{Digest, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::failure::{Failure, Kind, Result};
 use crate::jwt::{Jwt, JwtError, looks_signed};
 use crate::limits::{
-    MAX_CALLS_OF_STRANGERS, MAX_CALLS_PER_TOKEN, MAX_JWT_BYTES, MAX_MODELS_PER_TOKEN, MAX_TOKEN_BYTES,
-    MAX_TOKENS,
+    LOOK_AGAIN, MAX_CALLS_OF_STRANGERS, MAX_CALLS_PER_TOKEN, MAX_JWT_BYTES, MAX_MODELS_PER_TOKEN,
+    MAX_TOKEN_BYTES, MAX_TOKENS,
 };
 use crate::model::Model;
 use crate::shared_memory::Regions;
@@ -47,9 +50,16 @@ type Key = [u8; 32];
 #[derive(Debug)]
 pub struct Known {
     places: Arc<Semaphore>,
-    models: Mutex<HashMap<String, Arc<Model>>>,
+    models: Mutex<HashMap<String, Remembered>>,
     statistics: Mutex<HashMap<String, Arc<Statistics>>>,
     regions: Regions,
+}
+
+/// A function, and when it was looked for.
+#[derive(Debug)]
+struct Remembered {
+    model: Arc<Model>,
+    looked: Instant,
 }
 
 impl Default for Known {
@@ -65,10 +75,7 @@ pub struct Caller {
     /// The way to the supervisor, for requests of this caller.
     pub client: Client,
     callers: Arc<Callers>,
-    key: Key,
     known: Arc<Known>,
-    /// True if the supervisor has taken no request with the token yet.
-    stranger: bool,
     _place: OwnedSemaphorePermit,
 }
 
@@ -99,14 +106,17 @@ impl Callers {
         };
         let key: Key = token.as_ref().map_or([0; 32], |token| Sha256::digest(token).into());
         let known = lock(&self.known).get(&key).cloned();
-        let stranger = known.is_none();
-        let known = known.unwrap_or_default();
-        let places = if stranger { &self.strangers } else { &known.places };
-        let place = places.clone().try_acquire_owned().map_err(|_| {
-            Failure::busy("as many requests are under way as the gateway takes of one token: try again")
-        })?;
-        let client = self.upstream.client(token.as_ref()).await?;
-        Ok(Caller { client, callers: self.clone(), key, known, stranger, _place: place })
+        let (client, known) = match known {
+            Some(known) => (self.upstream.client(token.as_ref()).await?, known),
+            None => {
+                let _place = place(&self.strangers)?;
+                let client = self.upstream.client(token.as_ref()).await?;
+                prove(&client).await?;
+                (client, self.remember(key))
+            }
+        };
+        let place = place(&known.places)?;
+        Ok(Caller { client, callers: self.clone(), known, _place: place })
     }
 
     /// The tenant's own token, of what a client sent.
@@ -147,18 +157,37 @@ impl Callers {
         }
     }
 
-    fn remember(&self, key: Key, known: &Arc<Known>) {
+    /// What is known of a token that the supervisor knows: the same for all of its requests, also those that come at once.
+    fn remember(&self, key: Key) -> Arc<Known> {
         let mut all = lock(&self.known);
+        if let Some(known) = all.get(&key) {
+            return known.clone();
+        }
         if all.len() >= MAX_TOKENS
             && let Some(idle) =
                 all.iter().find(|(_, known)| Arc::strong_count(known) == 1).map(|(key, _)| *key)
         {
             all.remove(&idle);
         }
+        let new = Arc::new(Known::default());
         if all.len() < MAX_TOKENS {
-            all.entry(key).or_insert_with(|| known.clone());
+            all.insert(key, new.clone());
         }
+        new
     }
+}
+
+/// A place for one request more.
+fn place(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit> {
+    places.clone().try_acquire_owned().map_err(|_| {
+        Failure::busy("as many requests are under way as the gateway takes of one token: try again")
+    })
+}
+
+/// Has the supervisor check the token of a client: by cancelling nothing, which it does at once, however much it has to do.
+async fn prove(client: &Client) -> Result<()> {
+    client.call(request::Body::Cancel(v1::Cancel { request: 0 }), Vec::new()).await?;
+    Ok(())
 }
 
 /// The token of a header.
@@ -178,26 +207,25 @@ fn bearer(header: &[u8]) -> Result<&[u8]> {
 }
 
 impl Caller {
-    /// The supervisor took a request: whoever sent it is known from now on.
-    pub fn accepted(&self) {
-        if self.stranger {
-            self.callers.remember(self.key, &self.known);
-        }
-    }
-
-    /// A function as it was when the supervisor told of it last.
+    /// A function as it was when the supervisor told of it last. Now and then none, to one request, where one's own function may have
+    /// got the name of another's.
     pub fn remembered(&self, name: &str) -> Option<Arc<Model>> {
-        lock(&self.known.models).get(name).cloned()
+        let mut models = lock(&self.known.models);
+        let found = models.get_mut(name)?;
+        if found.model.function != name && found.looked.elapsed() >= LOOK_AGAIN {
+            found.looked = Instant::now();
+            return None;
+        }
+        Some(found.model.clone())
     }
 
     /// Remembers a function under the name that it was asked for by.
     pub fn remember(&self, name: &str, model: &Arc<Model>) {
-        self.accepted();
         let mut models = lock(&self.known.models);
         if models.len() >= MAX_MODELS_PER_TOKEN && !models.contains_key(name) {
             models.clear();
         }
-        models.insert(name.to_owned(), model.clone());
+        models.insert(name.to_owned(), Remembered { model: model.clone(), looked: Instant::now() });
     }
 
     /// Forgets a function that is another one by now, or none.
@@ -213,16 +241,6 @@ impl Caller {
                 "this gateway takes no shared memory (--shared-memory): send the bytes",
             )),
         }
-    }
-
-    /// Registers a region for the caller, whose token the supervisor has to know first.
-    pub async fn register(&self, name: &str, key: &str, offset: u64, bytes: u64) -> Result<()> {
-        let regions = self.regions()?;
-        if self.stranger {
-            self.client.quota().await?;
-            self.accepted();
-        }
-        regions.register(name, key, offset, bytes)
     }
 
     /// The counts of a function.
@@ -258,8 +276,9 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let callers = Callers::new(Upstream::new("/nowhere".into(), 1), false, false, None);
-            let known = Arc::new(Known::default());
-            callers.remember(Sha256::digest(b"known").into(), &known);
+            let known = callers.remember(Sha256::digest(b"known").into());
+            // Of two requests that come at once, the second one finds what the first one left.
+            assert!(Arc::ptr_eq(&known, &callers.remember(Sha256::digest(b"known").into())));
             let _all =
                 callers.strangers.clone().try_acquire_many_owned(MAX_CALLS_OF_STRANGERS as u32).unwrap();
             let status = async |header: &[u8]| callers.enter(Some(header)).await.unwrap_err().row().name;

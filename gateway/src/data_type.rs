@@ -67,7 +67,11 @@ pub fn push(out: &mut Vec<u8>, dtype: DType, number: Number) -> bool {
         DType::I32 => whole!(i32),
         DType::U64 => whole!(u64),
         DType::I64 => whole!(i64),
-        DType::F32 => float.map(|value| out.extend_from_slice(&(value as f32).to_le_bytes())).is_some(),
+        // A number that is too large for it is none, rather than infinite.
+        DType::F32 => {
+            let float = float.map(|value| value as f32).filter(|value| value.is_finite());
+            float.map(|value| out.extend_from_slice(&value.to_le_bytes())).is_some()
+        }
         DType::F64 => float.map(|value| out.extend_from_slice(&value.to_le_bytes())).is_some(),
         DType::Bool => match number {
             Number::Bool(value) => {
@@ -162,6 +166,7 @@ mod tests {
             (DType::U8, Number::Int(-1)),
             (DType::I32, Number::Float(1.5)),
             (DType::F32, Number::Bool(true)),
+            (DType::F32, Number::Float(1e39)),
             (DType::Bool, Number::Int(2)),
             (DType::F16, Number::Int(1)),
         ] {

@@ -123,9 +123,9 @@ impl Failure {
         }
     }
 
-    /// True if a call was refused since its function was replaced.
+    /// True if a call was refused since its function was replaced, or is gone: its name may mean another one by now.
     pub fn is_replaced(&self) -> bool {
-        self.place == "function_version"
+        self.place == "function_version" || self.kind == Kind::Supervisor(Code::NotFound)
     }
 }
 

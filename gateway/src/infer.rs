@@ -100,6 +100,13 @@ pub async fn infer(caller: &Caller, asked: &Asked, share: &Share) -> Result<Infe
     let statistics = caller.statistics(&model.function);
     match answer {
         Ok((mut outputs, timings)) => {
+            // Once as received, once in the answer; what came through an arena has its memory already, and little is left beside it.
+            let inline: usize = outputs
+                .iter()
+                .map(|output| output.bytes.len())
+                .filter(|bytes| *bytes <= MAX_INLINE_BYTES as usize)
+                .sum();
+            share.take(2 * inline)?;
             for (output, wanted) in outputs.iter_mut().zip(&asked.outputs) {
                 if let Some(place) = &wanted.place {
                     place
@@ -202,6 +209,8 @@ async fn call(
     };
     // Bytes of the outputs that an answer has no room for.
     let mut large: HashMap<&str, u64> = HashMap::new();
+    // Memory that was taken for them: each round's arena is gone before the next one's is there.
+    let mut taken = 0;
     loop {
         let mut outputs = None;
         let mut wanted = invocation.clone();
@@ -211,7 +220,9 @@ async fn call(
         } else {
             let room = large.values().map(|bytes| aligned(*bytes)).fold(0, u64::saturating_add);
             // Once in the arena, once in the answer.
-            take(share, room.saturating_mul(2))?;
+            let needed = room.saturating_mul(2);
+            take(share, needed.saturating_sub(taken))?;
+            taken = taken.max(needed);
             let arena = outputs.insert(CallArena::open(client, room).await?);
             for name in &names {
                 wanted = match large.get(name) {

@@ -16,6 +16,8 @@ pub const HEAD_TIME: Duration = Duration::from_secs(60);
 pub const BODY_TIME: Duration = Duration::from_secs(60);
 /// How long a client may take none of the bytes that wait for it.
 pub const STALL_TIME: Duration = Duration::from_secs(20);
+/// How long a client of HTTP/2 may take nothing of an answer.
+pub const ANSWER_TIME: Duration = Duration::from_secs(60);
 /// Requests of one HTTP/2 connection at once.
 pub const MAX_STREAMS: u32 = 256;
 /// Bytes that a client may send on an HTTP/2 connection, or for one request of it, before they are read.
@@ -48,6 +50,10 @@ pub const MAX_JSON_OUTPUT_BYTES: usize = 8 << 20;
 pub const JSON_OUTPUT_FACTOR: usize = 8;
 /// Characters of a request's id, which comes back in the answer.
 pub const MAX_ID_BYTES: usize = 256;
+/// Bytes of a model's name: an owner's, a dot, and a function's.
+pub const MAX_NAME_BYTES: usize = 257;
+/// How long a granted function is remembered by a name that one's own may get: `OWNER.NAME`.
+pub const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Inputs, and outputs, of one inference; the supervisor takes no more of a call.
 pub const MAX_TENSORS: usize = 1024;
 /// Dimensions of a tensor.

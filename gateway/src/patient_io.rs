@@ -1,5 +1,5 @@
-//! A connection whose client may not stall: where the client takes none of the bytes that wait for it, the connection ends. What is
-//! received has limits elsewhere, by request.
+//! A connection whose client may not stall: where the client takes none of the bytes that wait for it, or does not send the first ones
+//! in time, the connection ends. What is received behind those has limits elsewhere, by request.
 
 use std::io;
 use std::pin::Pin;
@@ -16,12 +16,28 @@ pub struct PatientIo<S> {
     patience: Duration,
     /// When to give up, while bytes wait.
     stalls: Option<Pin<Box<Sleep>>>,
+    /// The first bytes, while the client has not sent them.
+    first: Option<First>,
+}
+
+/// What a client has to send before anything else.
+#[derive(Debug)]
+struct First {
+    /// Bytes of it that did not come yet.
+    left: usize,
+    until: Pin<Box<Sleep>>,
 }
 
 impl<S> PatientIo<S> {
     /// Ends where nothing is taken for so long.
     pub fn new(stream: S, patience: Duration) -> Self {
-        Self { stream, patience, stalls: None }
+        Self { stream, patience, stalls: None, first: None }
+    }
+
+    /// Ends as well where the first bytes, so many, do not come within that patience.
+    pub fn beginning_with(self, bytes: usize) -> Self {
+        let first = First { left: bytes, until: Box::pin(sleep(self.patience)) };
+        Self { first: Some(first), ..self }
     }
 
     /// Bytes were taken, or there is nothing to be taken.
@@ -55,7 +71,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for PatientIo<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let Some(first) = &mut self.first else { return polled };
+        match &polled {
+            Poll::Pending => first.until.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
+            Poll::Ready(_) => {
+                first.left = first.left.saturating_sub(buf.filled().len() - before);
+                if first.left == 0 {
+                    self.first = None;
+                }
+                polled
+            }
+        }
     }
 }
 
@@ -112,6 +140,31 @@ mod tests {
             let _theirs = reads.await.unwrap();
             let stalled = ours.write_all(&[7; 1000]).await.unwrap_err();
             assert_eq!(stalled.kind(), io::ErrorKind::TimedOut);
+        });
+    }
+
+    #[test]
+    fn whoever_does_not_begin_is_left() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let patience = Duration::from_millis(20);
+            for (sent, begins) in [(0, false), (3, false), (4, true)] {
+                let (ours, mut theirs) = tokio::io::duplex(16);
+                let mut ours = PatientIo::new(ours, patience).beginning_with(4);
+                theirs.write_all(&vec![7; sent]).await.unwrap();
+                let mut byte = [0];
+                for _ in 0..sent {
+                    ours.read_exact(&mut byte).await.unwrap();
+                }
+                // Whoever has begun may be silent.
+                let silent = tokio::time::timeout(5 * patience, ours.read_exact(&mut byte)).await;
+                match silent {
+                    Err(_) => assert!(begins, "{sent}"),
+                    Ok(read) => {
+                        assert!(!begins && read.unwrap_err().kind() == io::ErrorKind::TimedOut, "{sent}");
+                    }
+                }
+            }
         });
     }
 }

@@ -18,11 +18,11 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::server::TlsStream;
 
 use crate::callers::Callers;
-use crate::grpc::Grpc;
+use crate::grpc::{Answers, Grpc};
 use crate::http::Http;
 use crate::limits::{
-    DRAIN_TIME, HEAD_TIME, MAX_CONNECTIONS, MAX_HEAD_BYTES, MAX_HEADERS, MAX_RESETS, MAX_STREAMS, STALL_TIME,
-    WINDOW_BYTES,
+    ANSWER_TIME, DRAIN_TIME, HEAD_TIME, MAX_CONNECTIONS, MAX_HEAD_BYTES, MAX_HEADERS, MAX_RESETS,
+    MAX_STREAMS, STALL_TIME, WINDOW_BYTES,
 };
 use crate::memory::Memory;
 use crate::patient_io::PatientIo;
@@ -34,6 +34,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const BACKLOG: u32 = 1024;
 /// How often a silent HTTP/2 client is asked whether it is there.
 const ASK_AGAIN: Duration = Duration::from_secs(20);
+/// Bytes that every HTTP/2 client begins with; hyper waits for them without a limit.
+const PREFACE_BYTES: usize = 24;
 
 /// Where the gateway listens.
 #[derive(Debug)]
@@ -204,10 +206,12 @@ async fn serve_grpc<S>(grpc: Grpc, stream: S, mut ends: watch::Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let io = TokioIo::new(PatientIo::new(stream, STALL_TIME));
+    let io = TokioIo::new(PatientIo::new(stream, STALL_TIME).beginning_with(PREFACE_BYTES));
+    let answers = Answers::default();
+    let of_service = answers.clone();
     let service = service_fn(move |request| {
-        let grpc = grpc.clone();
-        async move { Ok::<_, Infallible>(grpc.serve(request).await) }
+        let (grpc, answers) = (grpc.clone(), of_service.clone());
+        async move { Ok::<_, Infallible>(grpc.serve(request, answers).await) }
     });
     let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -223,6 +227,10 @@ where
     let mut connection = std::pin::pin!(connection);
     let served = tokio::select! {
         served = connection.as_mut() => served,
+        () = answers.stalled(ANSWER_TIME) => {
+            tracing::debug!("a client took nothing of an answer for {ANSWER_TIME:?}");
+            return;
+        }
         () = ended(&mut ends) => {
             connection.as_mut().graceful_shutdown();
             connection.await

@@ -106,8 +106,8 @@ impl Connection {
         let (caller, answer) = oneshot::channel();
         shared.send(request, memfds, Some(caller), Some(place))?;
         // From here on the request is on its way; nothing above leaves anything behind.
-        let mut unanswered = Unanswered { shared, id, is_call, token, over: false };
-        let answer = answer.await;
+        let mut unanswered = Unanswered { shared, id, is_call, token, answer, over: false };
+        let answer = (&mut unanswered.answer).await;
         unanswered.over = true;
         answer.unwrap_or(Err(Error::Lost))
     }
@@ -124,20 +124,29 @@ impl Drop for Connection {
     }
 }
 
-/// A request that is sent and not answered yet.
+/// A request that is sent, and whose answer nobody has taken yet.
 struct Unanswered<'a> {
     shared: &'a Arc<Shared>,
     id: u64,
     is_call: bool,
     token: &'a Bytes,
+    answer: oneshot::Receiver<Result<response::Body>>,
     over: bool,
 }
 
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
-        if !self.over && lock(&self.shared.waiting).give_up(self.id) && self.is_call {
+        if self.over {
+            return;
+        }
+        let unanswered = lock(&self.shared.waiting).give_up(self.id);
+        if unanswered && self.is_call {
             let body = request::Body::Cancel(v1::Cancel { request: self.id });
             self.shared.tell(body, self.token.clone());
+        }
+        // The answer was there before whoever waits for it looked.
+        if !unanswered && let Ok(Ok(response::Body::Arena(opened))) = self.answer.try_recv() {
+            self.shared.close_arena(opened.arena, self.token.clone());
         }
     }
 }

@@ -125,7 +125,11 @@ impl Client {
         let memfd = Arc::new(memfd::arena("pappus-arena", bytes)?);
         let body = request::Body::OpenArena(v1::OpenArena {});
         let opened = answer!(self.call(body, vec![memfd.clone()]).await?, Arena)?;
-        Arena::map(opened.arena, &memfd)
+        let mapped = Arena::map(opened.arena, &memfd);
+        if mapped.is_err() {
+            self.connection.close_arena(opened.arena, &self.token);
+        }
+        mapped
     }
 
     /// Stops sharing an arena; nobody has to wait until that is done.

@@ -140,6 +140,29 @@ fn an_arena_that_nobody_waits_for_any_more_is_closed() {
 }
 
 #[test]
+fn an_arena_whose_answer_came_and_was_not_looked_at_is_closed() {
+    let case = async move |client: Client| {
+        let mut opening = Box::pin(client.open_arena(4096));
+        assert!(polled_once(opening.as_mut()).await.is_none());
+        while client.in_flight() > 0 {
+            tokio::task::yield_now().await;
+        }
+        drop(opening);
+        client.call(status(), Vec::new()).await.unwrap();
+    };
+    with(case, |mut supervisor| {
+        let open = supervisor.request();
+        let opened = v1::ArenaOpened { arena: 7, bytes: 4096 };
+        supervisor.answer(open.id, response::Body::Arena(opened));
+        let close = supervisor.request();
+        assert_eq!(close.body, Some(request::Body::CloseArena(v1::CloseArena { arena: 7 })));
+        supervisor.done(close.id);
+        let last = supervisor.request();
+        supervisor.done(last.id);
+    });
+}
+
+#[test]
 fn who_waits_is_told_why_a_connection_ends() {
     for (sent, words) in [
         (

@@ -3,6 +3,7 @@
 //! - `metered`: bodies, counted as they come.
 //! - [`codec`]: messages, looked through before they are decoded.
 //! - `messages`: requests to inferences, and outputs back.
+//! - `sent`: answers on their way.
 //! - `service`: what each method does.
 //!
 //! ```text
@@ -12,53 +13,104 @@
 pub mod codec;
 mod messages;
 mod metered;
+mod sent;
 mod service;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
+use hyper::header::AUTHORIZATION;
 use hyper::{Request, Response};
 use tonic::Status;
 use tonic::codec::CompressionEncoding;
 use tonic::codegen::Service as _;
 
-use self::metered::{Meter, Metered};
+use self::metered::{Comes, Meter, Metered};
+pub use self::sent::Answers;
 use self::service::Service;
 use crate::callers::Callers;
 use crate::failure::Failure;
 use crate::generated::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::memory::Memory;
 
-/// The end of the path of the method whose requests come one after the other for as long as the client likes.
-const STREAM: &str = "/ModelStreamInfer";
+/// The method whose requests come one after the other for as long as the client likes.
+const STREAM: &str = "ModelStreamInfer";
+/// Methods beside it that are for tenants alone.
+const OF_TENANTS: [&str; 7] = [
+    "ModelReady",
+    "ModelMetadata",
+    "ModelConfig",
+    "ModelStatistics",
+    "RepositoryIndex",
+    "RepositoryModelLoad",
+    "ModelInfer",
+];
+/// Those of shared memory, where there is any.
+const OF_SHARED_MEMORY: [&str; 3] =
+    ["SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister"];
 
 /// What all connections share.
 #[derive(Debug, Clone)]
 pub struct Grpc {
     server: GrpcInferenceServiceServer<Service>,
+    callers: Arc<Callers>,
     memory: Arc<Memory>,
 }
 
 impl Grpc {
     /// The service for these callers; a message has so many bytes at most.
     pub fn new(callers: Arc<Callers>, memory: Arc<Memory>, max_message: usize) -> Self {
-        let server = GrpcInferenceServiceServer::new(Service::new(callers))
-            .accept_compressed(CompressionEncoding::Gzip)
+        // Compressed messages are not taken: tonic expands a whole one before anything of it can be counted.
+        let server = GrpcInferenceServiceServer::new(Service::new(callers.clone()))
             .send_compressed(CompressionEncoding::Gzip)
             .max_decoding_message_size(max_message)
             .max_encoding_message_size(usize::MAX);
-        Self { server, memory }
+        Self { server, callers, memory }
     }
 
     /// Answers one request. It never fails: a failure is an answer, too.
-    pub async fn serve(mut self, request: Request<Incoming>) -> Response<tonic::body::Body> {
-        let meter = Meter::new(self.memory.clone());
-        let in_time = !request.uri().path().ends_with(STREAM);
-        let mut request = request.map(|body| Metered::new(body, meter.clone(), in_time));
-        request.extensions_mut().insert(meter);
+    pub async fn serve(
+        mut self,
+        request: Request<Incoming>,
+        answers: Answers,
+    ) -> Response<tonic::body::Body> {
+        let meter = Meter::new(self.memory.clone(), answers.way());
+        let method = request.uri().path().rsplit('/').next().unwrap_or_default();
+        let streams = method == STREAM;
+        let has_tenant = streams
+            || OF_TENANTS.contains(&method)
+            || (self.callers.has_shared_memory() && OF_SHARED_MEMORY.contains(&method));
+        // Whose it is, before any of its body is read.
+        let caller = match has_tenant {
+            true => match self
+                .callers
+                .enter(request.headers().get(AUTHORIZATION).map(|value| value.as_bytes()))
+                .await
+            {
+                Ok(caller) => Some(caller),
+                Err(failure) => return status(&failure).into_http(),
+            },
+            false => None,
+        };
+        let comes = match (streams, has_tenant) {
+            (true, _) => Comes::InMessages,
+            (false, true) => Comes::Once,
+            (false, false) => Comes::FromAnyone,
+        };
+        let mut request = request.map(|body| Metered::new(body, meter.clone(), comes));
+        request.extensions_mut().insert(meter.clone());
+        // A stream has a place for each message, not while nothing comes.
+        if let Some(caller) = caller.filter(|_| !streams) {
+            request.extensions_mut().insert(Arc::new(caller));
+        }
         match self.server.call(request).await {
-            Ok(response) => response,
+            Ok(response) => {
+                if !streams {
+                    meter.sends();
+                }
+                response.map(|body| tonic::body::Body::new(meter.sent(body)))
+            }
             Err(never) => match never {},
         }
     }

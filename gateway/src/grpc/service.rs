@@ -4,14 +4,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
 use tonic::{Extensions, Request, Response, Status, Streaming};
 
 use super::metered::Meter;
 use super::{messages, status, timeout};
 use crate::callers::{Caller, Callers};
-use crate::failure::{Failure, Result as Answer};
+use crate::failure::{Failure, Kind, Result as Answer};
 use crate::generated::grpc_inference_service_server::GrpcInferenceService;
 use crate::generated::repository_index_response::ModelIndex;
 use crate::generated::system_shared_memory_status_response::RegionStatus;
@@ -48,12 +48,15 @@ impl Service {
     pub(super) fn new(callers: Arc<Callers>) -> Self {
         Self { callers }
     }
+}
 
-    async fn caller<T>(&self, request: &Request<T>) -> Answer<Caller> {
-        self.callers
-            .enter(request.metadata().get("authorization").map(|value| value.as_encoded_bytes()))
-            .await
-    }
+/// The metadata that has the token.
+const AUTHORIZATION: &str = "authorization";
+
+/// Whoever sent a request: judged when its head was read, before its message.
+fn caller<T>(request: &Request<T>) -> Answer<Arc<Caller>> {
+    let lost = || Failure::busy("the gateway lost whose request this is");
+    request.extensions().get::<Arc<Caller>>().cloned().ok_or_else(lost)
 }
 
 /// What a request has of the memory for all requests.
@@ -70,7 +73,6 @@ async fn one(
 ) -> Answer<ModelInferResponse> {
     let (asked, id) = messages::asked(caller, request, limit, share)?;
     let inferred = infer(caller, &asked, share).await?;
-    caller.accepted();
     Ok(messages::answer(inferred, id))
 }
 
@@ -97,7 +99,7 @@ impl GrpcInferenceService for Service {
 
     async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Told<ModelReadyResponse> {
         let looked = async {
-            let caller = self.caller(&request).await?;
+            let caller = caller(&request)?;
             let asked = request.get_ref();
             models::look(&caller, &asked.name, &asked.version)
                 .await
@@ -108,7 +110,7 @@ impl GrpcInferenceService for Service {
 
     async fn model_metadata(&self, request: Request<ModelMetadataRequest>) -> Told<ModelMetadataResponse> {
         let looked = async {
-            let caller = self.caller(&request).await?;
+            let caller = caller(&request)?;
             let asked = request.get_ref();
             models::look(&caller, &asked.name, &asked.version).await.map(|model| messages::metadata(&model))
         };
@@ -117,7 +119,7 @@ impl GrpcInferenceService for Service {
 
     async fn model_config(&self, request: Request<ModelConfigRequest>) -> Told<ModelConfigResponse> {
         let looked = async {
-            let caller = self.caller(&request).await?;
+            let caller = caller(&request)?;
             let asked = request.get_ref();
             let model = models::look(&caller, &asked.name, &asked.version).await?;
             Ok(ModelConfigResponse { config: Some(messages::config(&model)) })
@@ -130,7 +132,7 @@ impl GrpcInferenceService for Service {
         request: Request<ModelStatisticsRequest>,
     ) -> Told<ModelStatisticsResponse> {
         let looked = async {
-            let caller = self.caller(&request).await?;
+            let caller = caller(&request)?;
             let asked = request.get_ref();
             let models = match asked.name.is_empty() {
                 true => models::list(&caller).await?,
@@ -149,7 +151,7 @@ impl GrpcInferenceService for Service {
         request: Request<RepositoryIndexRequest>,
     ) -> Told<RepositoryIndexResponse> {
         let listed = async {
-            let caller = self.caller(&request).await?;
+            let caller = caller(&request)?;
             let models = models::list(&caller).await?;
             let entry = |model: Model| ModelIndex {
                 version: model.version(),
@@ -167,7 +169,7 @@ impl GrpcInferenceService for Service {
         request: Request<RepositoryModelLoadRequest>,
     ) -> Told<RepositoryModelLoadResponse> {
         let looked = async {
-            let caller = self.caller(&request).await?;
+            let caller = caller(&request)?;
             // What is registered is loaded when it is called.
             models::look(&caller, &request.get_ref().model_name, "").await?;
             Ok(RepositoryModelLoadResponse {})
@@ -177,7 +179,7 @@ impl GrpcInferenceService for Service {
 
     async fn model_infer(&self, request: Request<ModelInferRequest>) -> Told<ModelInferResponse> {
         let inferred = async {
-            let caller = self.caller(&request).await?;
+            let caller = caller(&request)?;
             let limit =
                 timeout(request.metadata().get("grpc-timeout").map(|value| value.as_encoded_bytes()))?;
             let share = meter(request.extensions())?.share();
@@ -190,38 +192,49 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<Streaming<ModelInferRequest>>,
     ) -> Told<Self::ModelStreamInferStream> {
-        let caller = self.caller(&request).await.map_err(|failure| status(&failure))?;
         let meter = meter(request.extensions()).map_err(|failure| status(&failure))?;
+        let callers = self.callers.clone();
+        let authorization =
+            request.metadata().get(AUTHORIZATION).map(|value| value.as_encoded_bytes().to_vec());
         let mut requests = request.into_inner();
+        let sending = meter.clone();
         // One answer waits at most: whoever does not read them is not read from.
         let (answers, stream) = mpsc::channel(1);
         tokio::spawn(async move {
             let serves = async {
                 loop {
-                    match requests.message().await {
+                    let request = match requests.message().await {
                         Ok(None) => return,
+                        Ok(Some(request)) => request,
                         Err(status) => {
-                            let _ = answers.send(Err(status)).await;
+                            let _ = answers.send((Err(status), meter.hold())).await;
                             return;
                         }
-                        Ok(Some(request)) => {
-                            let id = request.id.clone();
-                            let answer = match one(&caller, request, None, &meter.share()).await {
-                                Ok(response) => ModelStreamInferResponse {
-                                    error_message: String::new(),
-                                    infer_response: Some(response),
-                                },
-                                Err(failure) => ModelStreamInferResponse {
-                                    error_message: failure.text(),
-                                    infer_response: Some(ModelInferResponse { id, ..Default::default() }),
-                                },
-                            };
-                            if answers.send(Ok(answer)).await.is_err() {
-                                return;
-                            }
-                            meter.renew();
+                    };
+                    let id = request.id.clone();
+                    // Whose message it is is judged anew: a stream may last for longer than its token is good.
+                    let answer = match callers.enter(authorization.as_deref()).await {
+                        Ok(caller) => one(&caller, request, None, &meter.share()).await,
+                        Err(failure) => Err(failure),
+                    };
+                    let answer = match answer {
+                        Ok(response) => ModelStreamInferResponse {
+                            error_message: String::new(),
+                            infer_response: Some(response),
+                        },
+                        Err(failure) if failure.kind == Kind::Unauthenticated => {
+                            let _ = answers.send((Err(status(&failure)), meter.hold())).await;
+                            return;
                         }
+                        Err(failure) => ModelStreamInferResponse {
+                            error_message: failure.text(),
+                            infer_response: Some(ModelInferResponse { id, ..Default::default() }),
+                        },
+                    };
+                    if answers.send((Ok(answer), meter.hold())).await.is_err() {
+                        return;
                     }
+                    meter.renew();
                 }
             };
             // Whoever closes the stream cancels the call in it.
@@ -230,7 +243,11 @@ impl GrpcInferenceService for Service {
                 () = answers.closed() => {}
             }
         });
-        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+        let answers = ReceiverStream::new(stream).map(move |(answer, held)| {
+            sending.queue(held);
+            answer
+        });
+        Ok(Response::new(Box::pin(answers)))
     }
 
     async fn system_shared_memory_status(
@@ -241,7 +258,7 @@ impl GrpcInferenceService for Service {
             return Ok(Response::new(SystemSharedMemoryStatusResponse::default()));
         }
         let listed = async {
-            let caller = self.caller(&request).await?;
+            let caller = caller(&request)?;
             let regions = caller.regions()?.list(&request.get_ref().name);
             let told = regions.into_iter().map(|(name, region)| {
                 let (key, offset, byte_size) = (region.key.clone(), region.offset, region.bytes);
@@ -257,9 +274,9 @@ impl GrpcInferenceService for Service {
         request: Request<SystemSharedMemoryRegisterRequest>,
     ) -> Told<SystemSharedMemoryRegisterResponse> {
         let registered = async {
-            let caller = self.caller(&request).await?;
+            let caller = caller(&request)?;
             let SystemSharedMemoryRegisterRequest { name, key, offset, byte_size } = request.into_inner();
-            caller.register(&name, &key, offset, byte_size).await?;
+            caller.regions()?.register(&name, &key, offset, byte_size)?;
             Ok(SystemSharedMemoryRegisterResponse {})
         };
         told(registered.await)
@@ -274,7 +291,7 @@ impl GrpcInferenceService for Service {
             return Ok(Response::new(SystemSharedMemoryUnregisterResponse {}));
         }
         let unregistered = async {
-            let caller = self.caller(&request).await?;
+            let caller = caller(&request)?;
             caller.regions()?.unregister(&request.get_ref().name);
             Ok(SystemSharedMemoryUnregisterResponse {})
         };

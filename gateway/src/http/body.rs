@@ -2,6 +2,7 @@
 //! a client merely announces.
 
 use std::io::Read;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -14,6 +15,8 @@ use crate::memory::Share;
 
 /// Bytes that are decompressed at a time.
 const CHUNK_BYTES: usize = 64 << 10;
+/// How long the body of a refused request may take.
+const SKIP_TIME: Duration = Duration::from_secs(1);
 
 /// How a body is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +49,16 @@ impl Coding {
 fn too_large(most: usize) -> Failure {
     let told = format!("the body is larger than {most} bytes, the most that this gateway takes (--max-body)");
     Failure::new(Kind::TooLarge, told)
+}
+
+/// Lets a small body pass by, whose request is refused: a connection with the rest of a request is of no more use.
+pub async fn skip(headers: &HeaderMap, mut body: Incoming) {
+    let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|bytes| bytes <= CHUNK_BYTES) {
+        let passes = async { while let Some(Ok(_)) = body.frame().await {} };
+        // Whoever is slow loses the connection.
+        let _ = tokio::time::timeout(SKIP_TIME, passes).await;
+    }
 }
 
 /// All of a body, decompressed, of at most so many bytes.

@@ -60,13 +60,27 @@ struct Told {
     status: StatusCode,
     headers: HeaderMap,
     bytes: Bytes,
+    /// Memory that it has until it is sent.
+    share: Option<memory::Share>,
+}
+
+/// Bytes that have their memory until the client has taken them.
+struct Held {
+    bytes: Bytes,
+    _share: memory::Share,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl Told {
     fn new(bytes: impl Into<Bytes>, kind: &'static str) -> Self {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-        Self { status: StatusCode::OK, headers, bytes: bytes.into() }
+        Self { status: StatusCode::OK, headers, bytes: bytes.into(), share: None }
     }
 
     fn json(value: &Value) -> Self {
@@ -75,7 +89,7 @@ impl Told {
 
     /// Nothing but that it is so.
     fn yes() -> Self {
-        Self { status: StatusCode::OK, headers: HeaderMap::new(), bytes: Bytes::new() }
+        Self { status: StatusCode::OK, headers: HeaderMap::new(), bytes: Bytes::new(), share: None }
     }
 
     fn failure(failure: &Failure) -> Self {
@@ -107,12 +121,15 @@ impl Http {
     pub async fn serve(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let coding = accepted_coding(request.headers());
         let told = self.answer(request).await.unwrap_or_else(|failure| Told::failure(&failure));
-        let Told { status, mut headers, mut bytes } = told;
+        let Told { status, mut headers, mut bytes, share } = told;
         if let Some(coding) = coding.filter(|_| bytes.len() >= COMPRESS_FROM_BYTES)
             && let Ok(smaller) = body::shrink(coding, &bytes)
         {
             headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
             bytes = smaller.into();
+        }
+        if let Some(share) = share {
+            bytes = Bytes::from_owner(Held { bytes, _share: share });
         }
         let mut response = Response::new(Full::new(bytes));
         *response.status_mut() = status;
@@ -149,7 +166,13 @@ impl Http {
             route => {
                 let (head, body) = request.into_parts();
                 let authorization = head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
-                let caller = self.callers.enter(authorization).await?;
+                let caller = match self.callers.enter(authorization).await {
+                    Ok(caller) => caller,
+                    Err(failure) => {
+                        body::skip(&head.headers, body).await;
+                        return Err(failure);
+                    }
+                };
                 match route {
                     Route::Model(model, OfModel::Infer) => {
                         self.infer(&caller, &model, &head.headers, body).await
@@ -180,7 +203,7 @@ impl Http {
                 let body = body::read(headers, body, &self.memory.share(), MAX_HEAD_BYTES).await?;
                 let region: NewRegion = serde_json::from_slice(&body)
                     .map_err(|why| Failure::invalid(why.to_string()).at("body"))?;
-                caller.register(&name, &region.key, region.offset, region.byte_size).await?;
+                caller.regions()?.register(&name, &region.key, region.offset, region.byte_size)?;
                 Ok(Told::yes())
             }
             Memory::Unregister(name) => {
@@ -205,16 +228,17 @@ impl Http {
         drop(body);
         parsed.asked.deadline = by_header.or(parsed.asked.deadline);
         let inferred = crate::infer::infer(caller, &parsed.asked, &share).await?;
-        caller.accepted();
         let answer = infer::answer(&parsed, &inferred, &share)?;
-        Ok(match answer.json_bytes {
+        let mut told = match answer.json_bytes {
             None => Told::new(answer.bytes, "application/json"),
             Some(bytes) => {
                 let mut told = Told::new(answer.bytes, "application/octet-stream");
                 told.headers.insert(JSON_BYTES, HeaderValue::from(bytes));
                 told
             }
-        })
+        };
+        told.share = Some(share);
+        Ok(told)
     }
 }
 

@@ -264,6 +264,28 @@ fn a_stream_answers_one_request_after_the_other_also_those_that_fail() {
     });
 }
 
+/// Whose token is no tenant's gets neither a stream nor the time to send a message, and takes no place of others who are new.
+#[test]
+fn strangers_hold_no_streams() {
+    let gateway = Gateway::start();
+    with(&gateway, Some("nobody"), async |mut client| {
+        let mut held = Vec::new();
+        for method in ["ModelStreamInfer"; 256].into_iter().chain(["ModelInfer"]) {
+            client.grpc.ready().await.unwrap();
+            let request = client.request(tokio_stream::pending::<ModelInferRequest>());
+            let codec = ProstCodec::<ModelInferRequest, ModelStreamInferResponse>::default();
+            held.push(client.grpc.streaming(request, Client::path(method), codec).await);
+        }
+        let mut bob = Client::connect(&gateway, Some("bob")).await;
+        let index: RepositoryIndexResponse =
+            bob.ask("RepositoryIndex", RepositoryIndexRequest::default()).await.unwrap();
+        assert!(index.models.is_empty());
+        for answer in held {
+            refused(answer, Code::Unauthenticated, "UNAUTHENTICATED", "token");
+        }
+    });
+}
+
 /// Whoever gives up a request cancels the call.
 #[test]
 fn closing_a_request_cancels_its_call() {

@@ -178,6 +178,17 @@ fn many_who_guess_leave_the_others_their_places() {
     gateway.works();
 }
 
+/// Nothing of a body is waited for whose token is no tenant's.
+#[test]
+fn tokens_are_judged_before_bodies() {
+    let gateway = Gateway::start();
+    let mut connection = gateway.connect();
+    connection.begin("POST", "/v2/models/copy/infer", &["Authorization: Bearer guessed"], 1 << 20);
+    connection.send(b"{");
+    connection.answer().error(401, "UNAUTHENTICATED", "token");
+    gateway.works();
+}
+
 /// HTTP/2: streams that are reset as soon as they are opened, and headers that never end.
 #[test]
 fn floods_of_http2_end_their_connection() {

@@ -9,6 +9,7 @@ use super::{ADD, Gateway, add_vec_add, bearer};
 use crate::fixture::{Supervisor, until};
 use crate::house::{enter, house, token};
 use crate::kit;
+use crate::programs::workspace;
 
 #[test]
 fn a_person_gets_an_answer_by_curl() {
@@ -87,6 +88,19 @@ fn tenants_see_their_own_functions_and_what_is_granted_to_them() {
             "{answer:?}"
         );
     }
+    // Bob's own function of that name goes first, though the gateway remembers the other one.
+    let version = || {
+        let answer = of("bob", "POST", "/v2/models/alice.vec_add/infer", ADD);
+        answer.json()["model_version"].as_str().unwrap().to_owned()
+    };
+    let granted = version();
+    gateway.supervisor.write("bob.token", token("bob"));
+    let config = workspace().join("kernels/configs/vec_add.json");
+    let add = ["--token-file", "bob.token", "function", "add", "alice.vec_add", config.to_str().unwrap()];
+    gateway.supervisor.ok(&add);
+    until("his own is called", || version() != granted);
+    gateway.supervisor.ok(&["--token-file", "bob.token", "function", "remove", "alice.vec_add"]);
+    assert_eq!(version(), granted);
     // Taken back, it is gone, though the gateway remembers what it was.
     enter(&gateway.supervisor, "alice").revoke("vec_add", "bob").unwrap();
     of("bob", "POST", "/v2/models/alice.vec_add/infer", ADD).error(404, "NOT_FOUND", "");
