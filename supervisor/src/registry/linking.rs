@@ -16,6 +16,9 @@ use crate::limits::MAX_LINKED_AGAIN;
 use crate::store::records::{Composition, FunctionModule, FunctionRecord, Hash, Weight};
 use crate::tenants::{Account, Limit};
 
+/// The record of a function that a step runs, and its configuration.
+type StepFunction = (Arc<FunctionRecord>, Vec<u8>);
+
 impl Registry {
     /// Links a composition: its functions are those in `made`, or else those that are registered. Bytes that the linked
     /// function needs beyond theirs are handed over for it.
@@ -39,7 +42,7 @@ impl Registry {
             if failed.is_some() {
                 return None;
             }
-            let found = (|| -> Result<Option<(Arc<FunctionRecord>, Vec<u8>)>, RegistryError> {
+            let found = (|| -> Result<Option<StepFunction>, RegistryError> {
                 if function == name || runs_itself(&snapshot, function, name) {
                     return Err(RegistryError::StepOfItself(function.to_owned()));
                 }
