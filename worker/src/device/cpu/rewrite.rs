@@ -4,7 +4,7 @@
 //!
 //! `memory.copy` and `memory.fill` become calls of functions added to the module ([`bulk`]): wasmtime
 //! runs them in host code, where a fault would take the worker down instead of naming the kernel. For checked calls,
-//! every access to memory is checked before ([`instrument`]). Code that can be interrupted looks whether its time is over ([`polls`]).
+//! every access to memory is checked before ([`instrument`]). Code that can be interrupted looks whether its time is over ([`polls`](super::polls)).
 
 use wasm_encoder::{CodeSection, Encode, ExportKind, InstructionSink, MemorySection, MemoryType, RawSection};
 use wasmparser::{BinaryReader, BinaryReaderError, FunctionBody, Operator, Parser, Payload};
