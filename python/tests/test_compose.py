@@ -27,9 +27,9 @@ def test_a_composition_gives_what_its_steps_give(client: pappus.Client, vec_add:
     client.add_function("sums", path)
     try:
         a, b = np.array([1, 2, 3], np.float32), np.array([10, 20, 30], np.float32)
-        found, more = client.function("sums")(a=a, b=b)
-        np.testing.assert_array_equal(found, a + 4 * b)
-        np.testing.assert_array_equal(more, np.array([[1, 2, 3]], np.float16))
+        found = client.function("sums")(a=a, b=b)
+        np.testing.assert_array_equal(found["sum"], a + 4 * b)
+        np.testing.assert_array_equal(found["more"], np.array([[1, 2, 3]], np.float16))
     finally:
         client.remove_function("sums")
 
