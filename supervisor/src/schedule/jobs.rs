@@ -4,10 +4,9 @@
 
 use super::book::Need;
 use super::calls::{CallState, Entry};
-use super::quarantine::Use;
 use super::scheduler::Scheduler;
 use super::types::{Action, Batch, Call, CallId};
-use crate::ids::{IdMap, WorkerId};
+use crate::ids::WorkerId;
 use crate::limits::{MAX_JOB_CALLS, MAX_JOB_REGIONS, STAGING_BYTES};
 
 /// What a lane runs.
@@ -43,32 +42,6 @@ impl Batch {
         let fits =
             both.items <= both.most && both.regions <= MAX_JOB_REGIONS && both.staged_bytes <= STAGING_BYTES;
         fits.then_some(both)
-    }
-}
-
-/// How long calls of a function by one caller run apart once some of them failed together: what fails is tried twice.
-const APART_NS: u64 = 10_000_000_000;
-/// More uses of functions are not kept apart at a time.
-const MOST_APART: usize = 1024;
-
-/// Uses of functions whose calls failed together lately, and until when they run apart.
-#[derive(Debug, Default)]
-pub(super) struct Apart(IdMap<Use, u64>);
-
-impl Apart {
-    /// True if calls of this use run apart.
-    fn holds(&self, now_ns: u64, used: Use) -> bool {
-        !self.0.is_empty() && self.0.get(&used).is_some_and(|until_ns| *until_ns > now_ns)
-    }
-
-    /// Calls of this use failed together.
-    fn add(&mut self, now_ns: u64, used: Use) {
-        if self.0.len() >= MOST_APART {
-            self.0.retain(|_, until_ns| *until_ns > now_ns);
-        }
-        if self.0.len() < MOST_APART {
-            self.0.insert(used, now_ns.saturating_add(APART_NS));
-        }
     }
 }
 

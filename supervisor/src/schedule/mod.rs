@@ -18,12 +18,13 @@
 //! - `domain_queue`: whose turn it is within a domain.
 //! - `run_times`: how long calls take at least; `device_time`: what each tenant used; `shared_charges`: who pays for turns of shared
 //!   workers.
-//! - `retry`: calls whose process ended are run again.
+//! - `retry`: calls whose process ended are run again; `apart`: calls that failed together are not put together again soon.
 //! - `penalties`: for callers whose calls fail: [`budget`], [`quarantine`] and `mps_suspicion`.
 //! - `deadlines`: calls by the moment at which something must happen to them.
 //! - [`weights`]: which functions' weights stay on a device (`weight_holders`: who has them; `idle_weights`: which go first); `loading`: how
 //!   calls get them.
 
+mod apart;
 mod asks;
 mod book;
 pub mod budget;

@@ -17,11 +17,11 @@
 //! its domain's waiting calls; a caller whose budget is spent or comes back costs its domains and the lines that they
 //! stand in; while calls wait for memory or for the whole device, a decision looks at the asks that stand before them.
 
+use super::apart::Apart;
 use super::book::{Book, TakeBack};
 use super::calls::{CallState, Calls, MAX_CALLS};
 use super::device_time::DeviceTime;
 use super::exclusive::Exclusive;
-use super::jobs::Apart;
 use super::penalties::{Draw, Penalties};
 use super::quarantine::{Admission, Use};
 use super::residency::Residency;
