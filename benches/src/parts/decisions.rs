@@ -12,7 +12,7 @@ use pappus_supervisor::routing::{Candidate, Routed, SharedHomes};
 use pappus_supervisor::schedule::events::{Finished, Gone, Ready, StandbysReady, Submit, Tick, Yielded};
 use pappus_supervisor::schedule::weights::{Weights, When};
 use pappus_supervisor::schedule::{
-    self, Action, CallId, CallSpec, Command, Domain, Limits, Scheduler, Verdict,
+    self, Action, CallId, CallSpec, Command, Domain, Job, Limits, Scheduler, Verdict,
 };
 
 use crate::Result;
@@ -280,7 +280,9 @@ impl Device {
     fn carry_out(&mut self) {
         for action in self.actions.drain(..) {
             match action {
-                Action::Tell { to, command: Command::Start { id, .. } } => self.running.push((to.worker, id)),
+                Action::Tell { to, command: Command::Start { job: Job { id, .. }, .. } } => {
+                    self.running.push((to.worker, id))
+                }
                 Action::Tell { to, command: Command::Leave } => self.leaving.push(to.worker),
                 Action::Tell { to, command: Command::Revoke { turn } } => {
                     self.revoked.push((to.worker, turn))

@@ -8,8 +8,8 @@ use pappus_supervisor::schedule::events::{
     Yielding,
 };
 use pappus_supervisor::schedule::{
-    self, Action, Address, CallId, CallSpec, Command, Limits, NotNow, Policy, Scheduler, Shape, TenantShare,
-    Verdict,
+    self, Action, Address, CallId, CallSpec, Command, Job, Limits, NotNow, Policy, Scheduler, Shape,
+    TenantShare, Verdict,
 };
 
 use super::chip::{Chip, ContextId, Left};
@@ -264,7 +264,7 @@ impl Device {
 
     fn tell(&mut self, now_ns: u64, to: Address, command: Command<Call>, events: &mut Events) {
         let told = match command {
-            Command::Start { lane, memory_bytes, id, call, .. } => {
+            Command::Start { lane, memory_bytes, job: Job { id, call, .. }, .. } => {
                 Told::Start { lane, memory_bytes, id, function: call.function, work: call.work }
             }
             Command::Grant { turn, quantum_us, change_us } => {
@@ -287,7 +287,7 @@ impl Device {
                 return self.leave(now_ns, to.worker, to.generation, events);
             }
         };
-        if let Command::Start { call, .. } = command {
+        if let Command::Start { job: Job { call, .. }, .. } = command {
             self.serves(now_ns, to.worker, call.tenant);
         }
         let costs = self.costs;

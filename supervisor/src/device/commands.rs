@@ -225,10 +225,9 @@ impl CommandRunner {
         unwritten: Option<&mut Unwritten>,
     ) {
         match *command {
-            Command::Start { lane, alone, memory_bytes, until_ns, id, ref call, ref others, ref load } => {
-                let job = Job { id, first: call, others };
+            Command::Start { lane, alone, memory_bytes, until_ns, ref job, ref load } => {
                 let now = unwritten.map(|unwritten| {
-                    job.calls().map(|call| unwritten.add(worker, call)).fold(false, |now, one| now | one)
+                    job.calls().map(|(_, call)| unwritten.add(worker, call)).fold(false, |now, one| now | one)
                 });
                 let start = Start { worker, lane, alone, memory_bytes, until_ns };
                 self.start(channel, start, job, load.as_ref(), leftover);
@@ -262,23 +261,23 @@ impl CommandRunner {
         &self,
         channel: &mut WorkerChannel,
         start: Start,
-        job: Job<'_>,
+        job: &Job,
         load: Option<&Supply<Memory>>,
         leftover: &mut Leftover,
     ) {
         match channel.start(&self.store, start, job, load) {
             Ok(()) => {}
             Err(StartError::Refused(error)) => {
-                load.into_iter().for_each(|load| not_loaded(channel, job.first, load, leftover));
+                load.into_iter().for_each(|load| not_loaded(channel, &job.call, load, leftover));
                 match job.others.is_empty() {
-                    true => leftover.refused.push((job.id, job.first.clone(), error)),
+                    true => leftover.refused.push((job.id, job.call.clone(), error)),
                     // Whose fault it is shows when each runs by itself.
-                    false => leftover.fell_apart.extend(job.named().map(|(id, call)| (id, call.clone()))),
+                    false => leftover.fell_apart.extend(job.calls().map(|(id, call)| (id, call.clone()))),
                 }
             }
             Err(StartError::Broken(error)) => {
                 tracing::error!(worker = start.worker.get(), "a worker does not take a call: {error}");
-                job.calls().for_each(|call| count_as_handed_over(call));
+                job.calls().for_each(|(_, call)| count_as_handed_over(call));
                 channel.kill_any();
             }
         }
@@ -325,9 +324,8 @@ fn not_loaded(channel: &mut WorkerChannel, call: &Call, load: &Supply<Memory>, l
 /// Kills a process that was not told all of a command, after a panic.
 fn kill_untold(channel: &WorkerChannel, to: Address, command: &Command<Arc<Call>>, why: &Panicked) {
     tracing::error!(worker = to.worker.get(), "a worker is not told a command, and is killed: {why}");
-    if let Command::Start { call, others, .. } = command {
-        count_as_handed_over(call);
-        others.iter().for_each(|(_, call)| count_as_handed_over(call));
+    if let Command::Start { job, .. } = command {
+        job.calls().for_each(|(_, call)| count_as_handed_over(call));
     }
     channel.kill(to.generation);
 }

@@ -10,7 +10,7 @@ use pappus_protocol::{FaultCode, now_ns};
 
 use super::commands::CommandRunner;
 use super::decisions::{Actions, Deciding, Decisions};
-use super::job::Job;
+use super::job::{Job, staged};
 use super::panics::contained;
 use super::unusable::Unusable;
 use super::unwritten::{FULL_BYTES, Unwritten};
@@ -114,13 +114,11 @@ impl Batch {
     fn done(&mut self, worker: WorkerId, id: CallId, timings: &Done) -> Result<(), Unusable> {
         let Self { completer, actions, .. } = self;
         let found = completer.decisions.decide(actions, |deciding| {
-            let (call, lane) = deciding.running_call(worker, id)?;
-            let (call, others) = (call.clone(), deciding.others_in_job(worker, id));
-            let job = Job { id, first: &call, others: &others };
+            let (job, lane) = deciding.running_job(worker, id)?;
             // Nothing has to be done before the lane is free: one lock is enough.
-            let free = !job.calls().any(|call| is_staged(call));
-            let (took, calls) = (timings.on_device(), 1 + others.len() as u32);
-            for call in job.calls() {
+            let free = !job.calls().any(|(_, call)| is_staged(call));
+            let (took, calls) = (timings.on_device(), 1 + job.others.len() as u32);
+            for (_, call) in job.calls() {
                 // Time that a caller waited for its own sake is no cost of its calls on this device.
                 if let Some(routed) = &call.routed
                     && !deciding.may_have_held(deciding.now_ns(), call.domain.caller)
@@ -131,29 +129,24 @@ impl Batch {
             let device_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
             deciding.handle(Ran { worker, id, device_ns });
             if free {
-                finished(deciding, worker, job, Verdict::Well);
+                finished(deciding, worker, &job);
             }
-            Some((call, others, lane, free))
+            Some((job, lane, free))
         });
-        let (call, others, lane, free) = found.ok_or(Unusable::UnknownCall)?;
-        let job = Job { id, first: &call, others: &others };
-        // Before the lane's next call can use the staging range, and before any call is answered: if some cannot be read, all run again.
-        let completer = &self.completer;
-        let take = |(offset, call): (u64, &Arc<Call>)| {
-            let staged = completer.take_staged(worker, offset, call).map_err(|_| Unusable::Staging)?;
-            Ok((call.clone(), staged))
-        };
-        let mut parts = job.staged(lane).map(take);
-        let first = parts.next().transpose()?;
-        let others = parts.collect::<Result<Vec<_>, Unusable>>()?;
-        let calls = 1 + others.len() as u64;
-        for (call, staged) in first.into_iter().chain(others) {
+        let (job, lane, free) = found.ok_or(Unusable::UnknownCall)?;
+        let mut outputs = Vec::new().into_iter();
+        if !free {
+            // Before the lane's next call can use the staging range, and before any call is answered: if some cannot be read, all run
+            // again.
+            let taken = staged(&job, lane).map(|(offset, call)| completer.take_staged(worker, offset, call));
+            outputs = taken.collect::<Result<Vec<_>, _>>().map_err(|_| Unusable::Staging)?.into_iter();
+            completer.decisions.decide(actions, |deciding| finished(deciding, worker, &job));
+        }
+        let calls = 1 + job.others.len() as u64;
+        for call in std::iter::once(job.call).chain(job.others.into_iter().map(|(_, call)| call)) {
+            let staged = outputs.next().unwrap_or_default();
             self.staged_bytes += staged.iter().map(Vec::len).sum::<usize>();
             self.over(call, Outcome::Done { timings: *timings, staged });
-        }
-        if !free {
-            let decisions = &self.completer.decisions;
-            decisions.decide(&mut self.actions, |deciding| finished(deciding, worker, job, Verdict::Well));
         }
         self.completer.slots.slot(worker).completed.fetch_add(calls, Ordering::Relaxed);
         self.completer.metrics.completed.increment(calls);
@@ -168,19 +161,17 @@ impl Batch {
         let Self { completer, actions, .. } = self;
         let late = fault.code == FaultCode::Deadline;
         let ended = completer.decisions.decide(actions, |deciding| {
-            let call = deciding.running_call(worker, id)?.0.clone();
-            let others = deciding.others_in_job(worker, id);
+            let (job, _) = deciding.running_job(worker, id)?;
             if !late {
                 deciding.handle(Tainted { worker });
             }
             let mut ended = Vec::new();
-            let job = Job { id, first: &call, others: &others };
-            for (id, call) in job.named() {
+            for (id, call) in job.calls() {
                 // Before another thread hands it over again.
                 let started_ns = call.started_ns.swap(0, Ordering::Relaxed);
                 // One that took longer than it may in a shared worker runs elsewhere; of several, who is guilty shows when each
                 // runs by itself.
-                let again = match others.is_empty() {
+                let again = match job.others.is_empty() {
                     true => late && deciding.handle(Outlasted { worker, id }),
                     false => deciding.handle(FellApart { worker, id }),
                 };
@@ -190,7 +181,7 @@ impl Batch {
                 call.started_ns.store(started_ns, Ordering::Relaxed);
                 deciding.handle(Tainted { worker });
                 let verdict = match fault.code {
-                    FaultCode::KernelTrap if others.is_empty() => Verdict::Fault,
+                    FaultCode::KernelTrap if job.others.is_empty() => Verdict::Fault,
                     _ => Verdict::Neither,
                 };
                 deciding.handle(Finished { worker, id, verdict });
@@ -255,10 +246,10 @@ fn say_failed(worker: WorkerId, call: &Call, fault: &FaultRef<'_>) {
     );
 }
 
-/// The calls of a job are out of their lane.
-fn finished(deciding: &mut Deciding<'_>, worker: WorkerId, job: Job<'_>, verdict: Verdict) {
-    for (id, _) in job.named() {
-        deciding.handle(Finished { worker, id, verdict });
+/// The calls of a job are out of their lane, and ended well.
+fn finished(deciding: &mut Deciding<'_>, worker: WorkerId, job: &Job) {
+    for (id, _) in job.calls() {
+        deciding.handle(Finished { worker, id, verdict: Verdict::Well });
     }
 }
 

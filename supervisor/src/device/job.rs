@@ -1,4 +1,4 @@
-//! What a lane is told to run: one call, or several whose inputs and outputs lie side by side.
+//! A job as a worker is told it: where in the staging area each of its calls has its range, and the frame.
 
 use std::sync::Arc;
 
@@ -8,38 +8,18 @@ use zerocopy::little_endian::U64;
 
 use crate::call::Call;
 use crate::limits::STAGING_BYTES;
-use crate::schedule::CallId;
+use crate::schedule;
 
-/// The calls that a lane runs together.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Job<'a> {
-    /// Names the job in the answer: the first call.
-    pub(super) id: CallId,
-    /// The first call.
-    pub(super) first: &'a Arc<Call>,
-    /// Those behind it.
-    pub(super) others: &'a [(CallId, Arc<Call>)],
-}
+/// What a lane of the device runs.
+pub(super) type Job = schedule::Job<Arc<Call>>;
 
-impl<'a> Job<'a> {
-    /// Its calls, in the order in which they lie side by side.
-    pub(super) fn calls(self) -> impl Iterator<Item = &'a Arc<Call>> + Clone {
-        std::iter::once(self.first).chain(self.others.iter().map(|(_, call)| call))
-    }
-
-    /// Its calls with their names.
-    pub(super) fn named(self) -> impl Iterator<Item = (CallId, &'a Arc<Call>)> {
-        std::iter::once((self.id, self.first)).chain(self.others.iter().map(|(id, call)| (*id, call)))
-    }
-
-    /// Its calls, and where in the staging area each has its range.
-    pub(super) fn staged(self, lane: u32) -> impl Iterator<Item = (u64, &'a Arc<Call>)> + Clone {
-        self.calls().scan(u64::from(lane) * STAGING_BYTES, |next, call| {
-            let offset = *next;
-            *next += call.staged_bytes;
-            Some((offset, call))
-        })
-    }
+/// The calls of a job, and where in the staging area each has its range.
+pub(super) fn staged(job: &Job, lane: u32) -> impl Iterator<Item = (u64, &Arc<Call>)> + Clone {
+    job.calls().scan(u64::from(lane) * STAGING_BYTES, |next, (_, call)| {
+        let offset = *next;
+        *next += call.staged_bytes;
+        Some((offset, call))
+    })
 }
 
 /// The lists of one frame, kept for their capacity.
@@ -54,7 +34,7 @@ impl Lists {
     /// The frame of a job, which has so much memory and so long.
     pub(super) fn invoke<'a>(
         &'a mut self,
-        job: Job<'a>,
+        job: &'a Job,
         lane: u32,
         memory_bytes: u64,
         deadline_ns: u64,
@@ -62,7 +42,7 @@ impl Lists {
     ) -> Invoke<'a> {
         self.items.clear();
         self.outputs.clear();
-        for (offset, call) in job.staged(lane) {
+        for (offset, call) in staged(job, lane) {
             self.items.extend(call.items.iter().map(|item| {
                 let staged = item.kind.get() == Item::ARENA && item.source.get() == STAGING_ARENA.get();
                 Item { offset: (item.offset.get() + if staged { offset } else { 0 }).into(), ..*item }
@@ -72,25 +52,26 @@ impl Lists {
                 Target { offset: (target.offset.get() + if staged { offset } else { 0 }).into(), ..*target }
             }));
         }
-        let mut scalars = &job.first.scalars[..];
+        let mut scalars = &job.call.scalars[..];
         if !job.others.is_empty() {
             // Those of an input in the order of the calls.
             self.items.sort_by_key(|item| item.input.get());
             self.scalars.clear();
             self.scalars.extend_from_slice(scalars);
-            let items = job.calls().filter_map(|call| call.batch()).map(|batch| batch.items).sum::<u64>();
-            let batch = job.first.function.blueprint.batch();
+            let items =
+                job.calls().filter_map(|(_, call)| call.batch()).map(|batch| batch.items).sum::<u64>();
+            let batch = job.call.function.blueprint.batch();
             if let Some(total) = batch.and_then(|batch| self.scalars.get_mut(batch.free)) {
                 total.set(items);
             }
             scalars = &self.scalars;
         }
         Invoke {
-            function: job.first.function.id,
+            function: job.call.function.id,
             deadline_ns,
             memory_bytes,
             lane: LaneId::new(lane),
-            descriptors: job.first.descriptors.len() as u32,
+            descriptors: job.call.descriptors.len() as u32,
             flags,
             calls: 1 + job.others.len() as u32,
             items: &self.items,

@@ -51,7 +51,7 @@ pub(super) struct Dying {
     pub(super) process: Process,
     /// When it is killed.
     pub(super) kill_at: Instant,
-    /// Its room in the processes.
+    /// Its place among the processes of the device.
     pub(super) reservation: ProcessReservation,
     /// The slot and the generation of the process, if it served.
     pub(super) served: Option<(WorkerId, Generation)>,

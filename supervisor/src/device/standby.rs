@@ -27,7 +27,7 @@ pub(super) struct Ready {
     pub(super) turns: Arc<SharedWords>,
     /// What its machine code must be made for.
     pub(super) target: CodeTarget,
-    /// Its room in the processes.
+    /// Its place among the processes of the device.
     pub(super) reservation: ProcessReservation,
     /// The device's epoch when it was started.
     pub(super) epoch: Epoch,

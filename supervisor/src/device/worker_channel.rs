@@ -17,7 +17,7 @@ use pappus_shmem::{SharedWords, ValidatedMemfd, memfd};
 pub(super) use self::installing::Forget;
 use self::installing::{Forgetting, Installed};
 use super::command_order::{CommandOrder, Stalled};
-use super::job::{Job, Lists};
+use super::job::{Job, Lists, staged};
 use super::weights::Memory;
 use crate::call::Call;
 use crate::function::CodeTarget;
@@ -348,11 +348,11 @@ impl WorkerChannel {
         &mut self,
         state: &StateDir,
         start: Start,
-        job: Job<'_>,
+        job: &Job,
         load: Option<&Supply<Memory>>,
     ) -> Result<(), StartError> {
         let Some(process) = &mut self.process else { return Ok(()) };
-        process.install(state, job.first, load)?;
+        process.install(state, &job.call, load)?;
         process.send(start, job)
     }
 
@@ -450,12 +450,12 @@ impl WorkerChannel {
 
 impl Connected {
     /// Sends a job, behind the arenas that the process lacks.
-    fn send(&mut self, start: Start, job: Job<'_>) -> Result<(), StartError> {
+    fn send(&mut self, start: Start, job: &Job) -> Result<(), StartError> {
         let Start { lane, alone, memory_bytes, until_ns, .. } = start;
-        for (offset, call) in job.staged(lane) {
+        for (offset, call) in staged(job, lane) {
             self.bring(call, offset)?;
         }
-        let descriptors = &job.first.descriptors;
+        let descriptors = &job.call.descriptors;
         if !descriptors.is_empty() {
             let fds: Vec<_> = descriptors.iter().map(|memfd| memfd.as_fd()).collect();
             self.pass(job.id.0, &fds)?;
@@ -464,11 +464,12 @@ impl Connected {
         let invoke = self.lists.invoke(job, lane, memory_bytes, until_ns, flags);
         self.arrival.outbox.push_to_worker(&ToWorker::Invoke { call: job.id.0, invoke });
         let sent_at = self.arrival.outbox.pushed();
-        for call in job.calls() {
+        let started_ns = now_ns();
+        for (_, call) in job.calls() {
             call.sent_at.store(sent_at, Ordering::Relaxed);
             self.close_arenas(call);
             // Before the answer can come, and undone before the process counts as gone.
-            call.started_ns.store(now_ns(), Ordering::Relaxed);
+            call.started_ns.store(started_ns, Ordering::Relaxed);
             self.unwritten.push(call.clone());
         }
         Ok(())

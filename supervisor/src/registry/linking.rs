@@ -75,6 +75,8 @@ impl Registry {
             return Err(why);
         }
         let linked = linked?;
+        drop(charged);
+        let taken = charge(linked.config.len())?;
         let store = |bytes: &[u8]| self.put_blob(account, handed, bytes.len() as u64, bytes);
         let (config, _) = store(&linked.config)?;
         let constants = match linked.constants.as_slice() {
@@ -110,6 +112,7 @@ impl Registry {
             blueprint: linked.blueprint,
             composition: Some(Box::new(Composition { text, functions })),
             linked_from,
+            taken: Some(taken),
         })
     }
 

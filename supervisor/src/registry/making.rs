@@ -11,7 +11,7 @@ use super::error::RegistryError;
 use super::signature::{Signature, signature};
 use super::state::Registry;
 use crate::store::records::{Composition, FunctionModule, FunctionRecord, Hash, Weight};
-use crate::tenants::Account;
+use crate::tenants::{Account, Taken};
 
 /// What a function is made of.
 pub(super) struct Parts {
@@ -24,6 +24,8 @@ pub(super) struct Parts {
     pub(super) composition: Option<Box<Composition>>,
     /// Records of the functions that a composition was linked from.
     pub(super) linked_from: Vec<Arc<FunctionRecord>>,
+    /// The memory of what a composition was linked to: many may be made before the first of them is registered.
+    pub(super) taken: Option<Taken>,
 }
 
 /// A function that can be registered.
@@ -35,6 +37,8 @@ pub(super) struct Made<'r> {
     pub(super) classes: Vec<&'r DeviceClass>,
     /// See [`Parts::linked_from`].
     pub(super) linked_from: Vec<Arc<FunctionRecord>>,
+    /// See [`Parts::taken`].
+    pub(super) taken: Option<Taken>,
 }
 
 impl Registry {
@@ -48,7 +52,16 @@ impl Registry {
         let weights = check_weights(&change.blobs, &blueprint, &new.weights)?;
         drop(change);
         let (name, config) = (new.name.clone(), (hash, config));
-        Ok(Parts { name, config, blueprint, modules, weights, composition: None, linked_from: Vec::new() })
+        Ok(Parts {
+            name,
+            config,
+            blueprint,
+            modules,
+            weights,
+            composition: None,
+            linked_from: Vec::new(),
+            taken: None,
+        })
     }
 
     /// Checks what a function is made of against the devices here.
@@ -58,8 +71,16 @@ impl Registry {
         parts: Parts,
         codes: &mut Codes,
     ) -> Result<Made<'_>, RegistryError> {
-        let Parts { name, config: (hash, config), blueprint, modules, weights, composition, linked_from } =
-            parts;
+        let Parts {
+            name,
+            config: (hash, config),
+            blueprint,
+            modules,
+            weights,
+            composition,
+            linked_from,
+            taken,
+        } = parts;
         let weight_bytes: Vec<u64> = weights.iter().map(|weight| weight.bytes).collect();
         blueprint
             .check_weights(&weight_bytes)
@@ -79,6 +100,6 @@ impl Registry {
             input_types,
             composition,
         };
-        Ok(Made { record: record.into(), config, blueprint, classes, linked_from })
+        Ok(Made { record: record.into(), config, blueprint, classes, linked_from, taken })
     }
 }

@@ -137,7 +137,7 @@ impl Registry {
         };
         self.link_again(account, handed, &users, &mut made, codes)?;
         let again = made.split_off(1);
-        let Some(Made { record, config, blueprint, classes, linked_from }) = made.pop() else {
+        let Some(Made { record, config, blueprint, classes, linked_from, taken }) = made.pop() else {
             return Err(RegistryError::Vanished);
         };
         let mut change = mine.change(account.clone());
@@ -218,7 +218,7 @@ impl Registry {
             Some(before) if before.record.is_made_as(&record) => Registration::Unchanged,
             Some(_) => Registration::Replaced,
         };
-        drop(change);
+        drop((change, taken));
         // Who registers a function mostly calls it next. Large weights are read when they are wanted. Machine code may have gone with a
         // client that handed the module over, while another module was compiled.
         let there = &mut Codes::new(Wish::Known);

@@ -163,7 +163,7 @@ fn a_worker_goes_to_the_tenant_that_had_least_by_its_weight() {
         while running.is_empty() {
             for action in std::mem::take(&mut b.actions) {
                 match action {
-                    Action::Tell { command: Command::Start { id, call, .. }, .. } => {
+                    Action::Tell { command: Command::Start { job: Job { id, call, .. }, .. }, .. } => {
                         let entry = b.scheduler.calls.get(id).unwrap();
                         running.push((id, entry.domain));
                         assert_eq!(entry.call, call);

@@ -98,7 +98,7 @@ impl Device {
                     continue;
                 };
                 match command {
-                    Command::Start { id, call, .. } => {
+                    Command::Start { job: Job { id, call, .. }, .. } => {
                         let caller = self.callers[call as usize];
                         self.started.push((caller, self.now));
                         self.ends.insert((self.now + self.loads[caller].call_ns, id), worker);

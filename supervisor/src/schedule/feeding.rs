@@ -73,13 +73,13 @@ impl<C: Call> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) -> bool {
         let Some(queue) = self.calls.get(id).map(|entry| entry.queue) else { return false };
-        match self.fit_job(now_ns, worker, queue, id, actions) {
-            Ok((fit, job)) => {
+        match self.fit_group(now_ns, worker, queue, id, actions) {
+            Ok((fit, group)) => {
                 if queue.compartment() == Compartment::Shared {
                     self.slots.serve(queue.payer());
                 }
-                self.take_from_queue(&job);
-                self.start(now_ns, worker, fit, &job, actions);
+                self.take_from_queue(&group);
+                self.start(now_ns, worker, fit, &group, actions);
                 true
             }
             Err(short) => {

@@ -5,26 +5,26 @@
 use super::book::Need;
 use super::calls::{CallState, Entry};
 use super::scheduler::Scheduler;
-use super::types::{Action, Batch, Call, CallId};
+use super::types::{Action, Batch, Call, CallId, Job};
 use crate::ids::WorkerId;
 use crate::limits::{MAX_JOB_CALLS, MAX_JOB_REGIONS, STAGING_BYTES};
 
-/// What a lane runs.
+/// Calls that are about to run in one lane; from then on they are a [`Job`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Job {
-    /// The call that was first in its queue; the job's name in the answer is the call's.
+pub(super) struct Group {
+    /// The call that is first in its queue.
     pub(super) first: CallId,
     /// Calls behind that one in the same queue.
     pub(super) others: Vec<CallId>,
 }
 
-impl Job {
+impl Group {
     /// A call by itself.
     pub(super) fn of(first: CallId) -> Self {
         Self { first, others: Vec::new() }
     }
 
-    /// All its calls, in the order in which they lie side by side.
+    /// All its calls, in the order in which they will lie side by side.
     pub(super) fn calls(&self) -> impl Iterator<Item = CallId> {
         std::iter::once(self.first).chain(self.others.iter().copied())
     }
@@ -46,15 +46,15 @@ impl Batch {
 }
 
 impl<C: Call> Scheduler<C> {
-    /// The job that begins with a call that is first in its queue, with as many calls behind it as fit.
-    pub(super) fn job_of(&self, now_ns: u64, first: CallId) -> Job {
-        let mut job = Job::of(first);
-        let Some(entry) = self.calls.get(first) else { return job };
+    /// The group that begins with a call that is first in its queue, with as many calls behind it as fit.
+    pub(super) fn group_of(&self, now_ns: u64, first: CallId) -> Group {
+        let mut group = Group::of(first);
+        let Some(entry) = self.calls.get(first) else { return group };
         // A caller that is careful has one call at a time.
         let is_careful = || self.penalties.is_careful(now_ns, entry.domain.caller);
         let may_join = || may_have_company(entry) && !is_careful() && !self.apart.holds(now_ns, entry.used());
         let Some(mut batch) = entry.batch.filter(|_| may_join()) else {
-            return job;
+            return group;
         };
         let most_bytes = self.shape.lane_bytes.min(self.shape.memory_bytes / 2);
         let mut bytes = entry.memory_bytes;
@@ -68,25 +68,29 @@ impl<C: Call> Scheduler<C> {
                 break;
             };
             batch = both;
-            job.others.push(id);
+            group.others.push(id);
         }
-        job
+        group
     }
 
-    /// What a job needs of the device's memory in a worker.
-    pub(super) fn need_of_job(&self, worker: WorkerId, job: &Job) -> Option<Need> {
-        let mut need = self.need_of(worker, job.first)?;
-        for id in &job.others {
+    /// What a group needs of the device's memory in a worker.
+    pub(super) fn need_of_group(&self, worker: WorkerId, group: &Group) -> Option<Need> {
+        let mut need = self.need_of(worker, group.first)?;
+        for id in &group.others {
             need.lane_bytes = need.lane_bytes.saturating_add(self.calls.get(*id)?.memory_bytes);
         }
         Some(need)
     }
 
-    /// The calls beside one in the job of its lane.
-    pub fn others_in_job(&self, worker: WorkerId, id: CallId) -> Vec<(CallId, C)> {
-        let Some((_, lane)) = self.running_call(worker, id) else { return Vec::new() };
-        let others = self.workers[worker].job_in(lane).filter(|other| *other != id);
-        others.filter_map(|other| Some((other, self.calls.get(other)?.call.clone()))).collect()
+    /// The job that a worker answers, and its lane; none if the worker has no job that begins with this call.
+    pub fn running_job(&self, worker: WorkerId, id: CallId) -> Option<(Job<C>, u32)> {
+        let (call, lane) = self.running_call(worker, id)?;
+        let mut ids = self.workers[worker].job_in(lane);
+        if ids.next() != Some(id) {
+            return None;
+        }
+        let others = ids.map(|id| Some((id, self.calls.get(id)?.call.clone())));
+        Some((Job { id, call: call.clone(), others: others.collect::<Option<_>>()? }, lane))
     }
 
     /// A call that runs was given up by its client: its worker has to end it when the grace period is over, unless somebody still

@@ -45,6 +45,18 @@ fn what_waits_when_a_lane_is_free_runs_together_up_to_the_most() {
 }
 
 #[test]
+fn a_worker_answers_a_job_by_its_first_call() {
+    let mut b = bench();
+    let first = b.items(2, 1, 0);
+    [4, 6].into_iter().for_each(|call| _ = b.items(call, 1, 0));
+    b.finish(W0, first);
+    let ids = b.running();
+    let (job, lane) = b.scheduler.running_job(W0, ids[0]).unwrap();
+    assert_eq!((job, lane), (Job { id: ids[0], call: 4, others: vec![(ids[1], 6)] }, 0));
+    assert!(b.scheduler.running_job(W0, ids[1]).is_none() && b.scheduler.running_job(W0, first).is_none());
+}
+
+#[test]
 fn a_job_has_the_memory_of_all_its_calls_or_fewer_calls() {
     for (memory_bytes, job) in [(1000, "4+6+8+10 on 0.0"), (620, "4+6+8 on 0.0"), (300, "4 on 0.0")] {
         let mut b = Bench::of(Shape { memory_bytes, ..Shape::new(1, 1) });

@@ -3,7 +3,7 @@
 
 use super::book::{LanePlace, Need, Placed, Short};
 use super::events::Loaded;
-use super::jobs::Job;
+use super::jobs::Group;
 use super::scheduler::Scheduler;
 use super::types::{Action, Call, CallId, Command, Compartment, Domain, QueueKey, Verdict};
 use super::weights::{NoRoom, Source, Supply, When};
@@ -17,6 +17,8 @@ const AHEAD: usize = 4;
 #[derive(Debug)]
 pub(super) struct Fit<M> {
     pub(super) place: LanePlace,
+    /// What it takes of the device's memory.
+    pub(super) need: Need,
     pub(super) load: Option<Supply<M>>,
 }
 
@@ -48,40 +50,40 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// Where the first call of a queue can start in a worker at once, together with as many calls behind it as there is memory for.
-    pub(super) fn fit_job(
+    pub(super) fn fit_group(
         &mut self,
         now_ns: u64,
         worker: WorkerId,
         queue: QueueKey,
         id: CallId,
         actions: &mut Vec<Action<C>>,
-    ) -> Result<(Fit<C::Memory>, Job), Short> {
-        let mut job = self.job_of(now_ns, id);
+    ) -> Result<(Fit<C::Memory>, Group), Short> {
+        let mut group = self.group_of(now_ns, id);
         loop {
-            match self.fit(now_ns, worker, queue, &job, actions) {
-                Ok(fit) => return Ok((fit, job)),
-                Err(short) if job.others.is_empty() => return Err(short),
-                Err(_) => job.others.truncate(job.others.len() / 2),
+            match self.fit(now_ns, worker, queue, &group, actions) {
+                Ok(fit) => return Ok((fit, group)),
+                Err(short) if group.others.is_empty() => return Err(short),
+                Err(_) => group.others.truncate(group.others.len() / 2),
             }
         }
     }
 
-    /// Where a job can start in a worker at once. Its function's weights are in use from here on: it has to start.
+    /// Where a group can start in a worker at once. Its function's weights are in use from here on: it has to start.
     pub(super) fn fit(
         &mut self,
         now_ns: u64,
         worker: WorkerId,
         queue: QueueKey,
-        job: &Job,
+        group: &Group,
         actions: &mut Vec<Action<C>>,
     ) -> Result<Fit<C::Memory>, Short> {
-        let need = self.need_of_job(worker, job).ok_or(Short::Line)?;
+        let need = self.need_of_group(worker, group).ok_or(Short::Line)?;
         let placed = {
             let first = self.slots.next_for_memory();
             self.book.place(now_ns, &self.workers, worker, first.is_none_or(|first| first == queue), need)
         }?;
-        let load = self.supply_for(worker, job.first, placed, actions)?;
-        Ok(Fit { place: placed.place, load })
+        let load = self.supply_for(worker, group.first, placed, actions)?;
+        Ok(Fit { place: placed.place, need, load })
     }
 
     /// As [`Scheduler::fit`], for a call that has the whole device.
@@ -94,7 +96,7 @@ impl<C: Call> Scheduler<C> {
         let need = self.need_of(worker, id).ok_or(Short::Line)?;
         let placed = self.book.place_whole(&self.workers, worker, need).ok_or(Short::Line)?;
         let load = self.supply_for(worker, id, placed, actions)?;
-        Ok(Fit { place: placed.place, load })
+        Ok(Fit { place: placed.place, need, load })
     }
 
     /// How a worker gets the weights that a call needs which is about to start there; none if it has them.

@@ -294,7 +294,7 @@ fn who_comes_later_is_not_owed_the_memory_that_others_had() {
         while !b.actions.is_empty() {
             for action in std::mem::take(&mut b.actions) {
                 match action {
-                    Action::Tell { to, command: Command::Start { call, id, .. } } => {
+                    Action::Tell { to, command: Command::Start { job: Job { id, call, .. }, .. } } => {
                         running = Some((to.worker, id, call));
                     }
                     Action::Tell { to, command: Command::GiveBack { .. } } => b.gave_back(to.worker, 0),

@@ -45,6 +45,7 @@ mod loading;
 mod mps_suspicion;
 mod overruns;
 mod penalties;
+mod policy;
 pub mod quarantine;
 mod queries;
 mod reclaim;
@@ -68,10 +69,11 @@ mod weight_holders;
 pub mod weights;
 mod workers;
 
+pub use policy::{Limits, Policy};
 pub use retry::{Attempts, Withdrawn};
 pub use scheduler::Scheduler;
 pub use types::{
-    Action, Address, Batch, Call, CallId, CallSpec, Class, Command, Compartment, Domain, Ended, KillReason,
-    Limits, Loss, MemorySnapshot, NotNow, Policy, Resident, ResidentPrice, Shape, Size, TenantShare, Verdict,
+    Action, Address, Batch, Call, CallId, CallSpec, Class, Command, Compartment, Domain, Ended, Job,
+    KillReason, Loss, MemorySnapshot, NotNow, Resident, ResidentPrice, Shape, Size, TenantShare, Verdict,
     WhyGone,
 };

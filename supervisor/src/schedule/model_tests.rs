@@ -527,8 +527,9 @@ impl World {
 
     fn command(&mut self, worker: WorkerId, command: Command<u64>) {
         match command {
-            Command::Start { lane, alone, memory_bytes, until_ns, id, call, others, load } => {
-                let job: Vec<(CallId, u64)> = std::iter::once((id, call)).chain(others).collect();
+            Command::Start { lane, alone, memory_bytes, until_ns, job, load } => {
+                let call = job.call;
+                let job: Vec<(CallId, u64)> = job.calls().map(|(id, call)| (id, *call)).collect();
                 let may_take_ns = if self.is_shared(worker) { self.shape.shared_limit_ns } else { u64::MAX };
                 let deadline_ns = job.iter().map(|(_, call)| self.calls[call].deadline_ns).min().unwrap();
                 assert_eq!(until_ns, deadline_ns.min(self.now.saturating_add(may_take_ns)));

@@ -3,8 +3,9 @@
 
 use super::budget::{Budget, Budgets};
 use super::mps_suspicion::MpsSuspicion;
+use super::policy::Policy;
 use super::quarantine::{Admission, Quarantine, Quarantined, Refusal, Use};
-use super::types::{Policy, Verdict};
+use super::types::Verdict;
 use crate::ids::{FunctionId, TenantId};
 
 /// The penalties of all callers of one device.

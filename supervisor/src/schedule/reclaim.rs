@@ -1,7 +1,7 @@
 //! What follows where calls need memory that is not free: it is gathered, and who waits for it is served in turn.
 
 use super::book::Short;
-use super::jobs::Job;
+use super::jobs::Group;
 use super::residency::is_worth_less;
 use super::scheduler::Scheduler;
 use super::types::{Action, Call, CallId, Command, QueueKey, WhyGone};
@@ -21,8 +21,8 @@ impl<C: Call> Scheduler<C> {
         if let QueueKey::Of(domain) = queue {
             self.bind(now_ns, worker, domain, actions);
         }
-        match self.fit(now_ns, worker, queue, &Job::of(id), actions) {
-            Ok(fit) => self.start(now_ns, worker, fit, &Job::of(id), actions),
+        match self.fit(now_ns, worker, queue, &Group::of(id), actions) {
+            Ok(fit) => self.start(now_ns, worker, fit, &Group::of(id), actions),
             Err(short) => {
                 self.enqueue(now_ns, id);
                 self.wait_for_memory(now_ns, worker, id, short, actions);
@@ -222,12 +222,12 @@ impl<C: Call> Scheduler<C> {
                 self.memory_served(queue);
                 continue;
             };
-            match self.fit_job(now_ns, worker, queue, id, actions) {
-                Ok((fit, job)) => {
+            match self.fit_group(now_ns, worker, queue, id, actions) {
+                Ok((fit, group)) => {
                     self.slots.serve(queue.payer());
                     self.memory_served(queue);
-                    self.take_from_queue(&job);
-                    self.start(now_ns, worker, fit, &job, actions);
+                    self.take_from_queue(&group);
+                    self.start(now_ns, worker, fit, &group, actions);
                     // Its next call asks again, if it needs more.
                     self.feed(now_ns, worker, actions);
                 }
@@ -273,7 +273,7 @@ impl<C: Call> Scheduler<C> {
                 self.book.reopen();
                 self.exclusive.run();
                 self.list_whole(now_ns, domain.caller);
-                self.start(now_ns, worker, fit, &Job::of(id), actions);
+                self.start(now_ns, worker, fit, &Group::of(id), actions);
             }
             Err(short @ Short::OwnerLimit(_)) => self.wait_for_memory(now_ns, worker, id, short, actions),
             Err(_) => self.gather(now_ns, worker, id, actions),

@@ -161,7 +161,7 @@ fn lost_beside(owners: u32) -> usize {
         while !b.actions.is_empty() {
             for action in std::mem::take(&mut b.actions) {
                 match action {
-                    Action::Tell { to, command: Command::Start { call, id, .. } } => {
+                    Action::Tell { to, command: Command::Start { job: Job { id, call, .. }, .. } } => {
                         serves[to.worker.get()] = Some(call);
                         running.push((to.worker, id, call as usize));
                     }

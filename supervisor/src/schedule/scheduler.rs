@@ -23,6 +23,7 @@ use super::calls::{CallState, Calls, MAX_CALLS};
 use super::device_time::DeviceTime;
 use super::exclusive::Exclusive;
 use super::penalties::{Draw, Penalties};
+use super::policy::{Limits, Policy};
 use super::quarantine::{Admission, Use};
 use super::residency::Residency;
 use super::retry::{Attempts, Withdrawn};
@@ -31,8 +32,8 @@ use super::shared_charges::SharedCharges;
 use super::slots::Slots;
 use super::turns::{Order, Turns};
 use super::types::{
-    Action, Call, CallId, CallSpec, Command, Compartment, Domain, KillReason, Limits, NotNow, Policy,
-    QueueKey, Shape, Verdict, WhyGone,
+    Action, Call, CallId, CallSpec, Command, Compartment, Domain, KillReason, NotNow, QueueKey, Shape,
+    Verdict, WhyGone,
 };
 use super::workers::{State, Workers};
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};

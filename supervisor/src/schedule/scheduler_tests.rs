@@ -4,7 +4,7 @@ use super::*;
 use crate::ids::FunctionId;
 use crate::limits::{DEADLINE_GRACE_NS, SETTLE_NS, SHARED_GRACE_NS, SHARED_LIMIT_NS};
 use crate::schedule::events::*;
-use crate::schedule::{Address, Ended, Loss, WhyGone};
+use crate::schedule::{Address, Ended, Job, Loss, WhyGone};
 
 #[path = "charging_tests.rs"]
 mod charging_tests;
@@ -159,7 +159,7 @@ fn short(action: Action<u64>) -> String {
         Action::OverQuota { call, needs_bytes, .. } => format!("{call} may not have {needs_bytes}"),
         Action::Release { memory } => format!("drop {memory}"),
         Action::Tell { to: Address { worker, .. }, command } => match command {
-            Command::Start { lane, call, alone, others, .. } => {
+            Command::Start { lane, alone, job: Job { call, others, .. }, .. } => {
                 let others: String = others.iter().map(|(_, call)| format!("+{call}")).collect();
                 format!("{call}{others} on {worker}.{lane}{}", if alone { " alone" } else { "" })
             }

@@ -75,7 +75,9 @@ fn a_free_lane_is_for_the_payer_who_had_least() {
     for _ in 0..5 {
         b.now += 5 * MS;
         b.finish(W0, running);
-        let Some(Action::Tell { command: Command::Start { id, call, .. }, .. }) = b.actions.pop() else {
+        let Some(Action::Tell { command: Command::Start { job: Job { id, call, .. }, .. }, .. }) =
+            b.actions.pop()
+        else {
             break;
         };
         order.push(call);

@@ -87,7 +87,7 @@ impl Device {
         while !self.bench.actions.is_empty() {
             for action in std::mem::take(&mut self.bench.actions) {
                 match action {
-                    Action::Tell { to, command: Command::Start { call, id, .. } } => {
+                    Action::Tell { to, command: Command::Start { job: Job { id, call, .. }, .. } } => {
                         let nth = self.domain_of(call);
                         self.waited_ns[nth] = self.waited_ns[nth].max(self.bench.now - self.started_ns[nth]);
                         self.started_ns[nth] = self.bench.now;

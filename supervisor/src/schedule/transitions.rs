@@ -2,7 +2,7 @@
 
 use super::book::LanePlace;
 use super::calls::{CallState, Calls, Entry};
-use super::jobs::Job;
+use super::jobs::Group;
 use super::loading::Fit;
 use super::penalties::Draw;
 use super::quarantine::{Refusal, Use};
@@ -10,7 +10,8 @@ use super::run_times::Kind;
 use super::scheduler::Scheduler;
 use super::turns::{Order, Turns};
 use super::types::{
-    Action, Call, CallId, Command, Compartment, Domain, Ended, KillReason, Loss, QueueKey, Verdict, WhyGone,
+    Action, Call, CallId, Command, Compartment, Domain, Ended, Job, KillReason, Loss, QueueKey, Verdict,
+    WhyGone,
 };
 use super::view::View;
 use super::workers::{State, Workers};
@@ -99,9 +100,9 @@ impl<C: Call> Scheduler<C> {
         Some((entry, true))
     }
 
-    /// The calls of a job wait no more: it is about to start.
-    pub(super) fn take_from_queue(&mut self, job: &Job) {
-        for id in job.calls() {
+    /// The calls of a group wait no more: it is about to start.
+    pub(super) fn take_from_queue(&mut self, group: &Group) {
+        for id in group.calls() {
             if let Some(entry) = self.calls.get(id) {
                 self.slots.started(entry.queue, id, entry.deadline_ns);
             }
@@ -119,17 +120,17 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
-    /// Gives a waiting job to a worker that has room for it, in a lane that has the memory.
+    /// Gives a group to a worker that has room for it, in a lane that has the memory.
     pub(super) fn start(
         &mut self,
         now_ns: u64,
         worker: WorkerId,
-        Fit { place, load }: Fit<C::Memory>,
-        job: &Job,
+        Fit { place, need, load }: Fit<C::Memory>,
+        group: &Group,
         actions: &mut Vec<Action<C>>,
     ) {
-        let id = job.first;
-        let Some((entry, need)) = self.calls.get(id).zip(self.need_of_job(worker, job)) else { return };
+        let id = group.first;
+        let Some(entry) = self.calls.get(id) else { return };
         let (alone, call, domain) = (entry.attempts.is_suspect(), entry.call.clone(), entry.domain);
         let (function, weight_bytes, wants_all) =
             (entry.function, entry.weight_bytes, entry.wants_all_lanes());
@@ -139,7 +140,7 @@ impl<C: Call> Scheduler<C> {
             false => entry.deadline_ns,
         };
         self.book.lend(worker, place, need, is_shared);
-        job.calls().for_each(|id| self.workers.put(worker, id, place.lane, wants_all));
+        group.calls().for_each(|id| self.workers.put(worker, id, place.lane, wants_all));
         if self.workers[worker].rebuild_cost.functions() == 0 && !is_shared {
             // All others paid for its process, too.
             self.slots.charge(domain.caller, self.residency.hand_over_ns());
@@ -147,17 +148,18 @@ impl<C: Call> Scheduler<C> {
         let installs = self.workers[worker].rebuild_cost.ran(place.lane, function, weight_bytes);
         let clock_ns = self.turns.as_ref().map_or(0, |turns| turns.in_the_way_ns(now_ns));
         let LanePlace { lane, lane_bytes: memory_bytes } = place;
-        for id in job.calls() {
+        for id in group.calls() {
             self.calls.started(id, worker, lane, installs, [now_ns, clock_ns]);
         }
         let mut others = Vec::new();
-        for &other in &job.others {
+        for &other in &group.others {
             others.extend(self.calls.get(other).map(|entry| (other, entry.call.clone())));
             if weight_bytes > 0 {
                 self.book.weights.begin(function, true);
             }
         }
-        let start = Command::Start { lane, alone, memory_bytes, until_ns, id, call, others, load };
+        let start =
+            Command::Start { lane, alone, memory_bytes, until_ns, job: Job { id, call, others }, load };
         self.tell(worker, start, actions);
         let party = if is_shared { TenantId::EVERYBODY } else { domain.caller };
         self.turn(actions, |turns, orders| turns.has_work(now_ns, worker, party, orders));

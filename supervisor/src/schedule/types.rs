@@ -374,26 +374,40 @@ pub struct Address {
     pub nth: u64,
 }
 
+/// What a lane runs: a call, or several of one function and caller that lie side by side. One answer is about all of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job<C> {
+    /// The first call's name, which is the job's in the answer.
+    pub id: CallId,
+    /// The first call.
+    pub call: C,
+    /// Those behind the first one.
+    pub others: Vec<(CallId, C)>,
+}
+
+impl<C> Job<C> {
+    /// All calls with their names, in the order in which they lie side by side.
+    pub fn calls(&self) -> impl Iterator<Item = (CallId, &C)> + Clone {
+        std::iter::once((self.id, &self.call)).chain(self.others.iter().map(|(id, call)| (*id, call)))
+    }
+}
+
 /// What a process is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command<C: Call> {
-    /// To run a call.
+    /// To run a job.
     Start {
         /// In which of its lanes.
         lane: u32,
-        /// It is a suspect: no other call is in the worker, nor on the device where faults are shared, and its kernels
+        /// True if its call is a suspect: no other call is in the worker, nor on the device where faults are shared, and its kernels
         /// run one by one.
         alone: bool,
         /// Device memory that the lane has from now on.
         memory_bytes: u64,
         /// When the worker ends it: at its deadline, or sooner in a worker that others share.
         until_ns: u64,
-        /// The call's name in the answer.
-        id: CallId,
-        /// The call.
-        call: C,
-        /// Calls that run with it: their inputs lie behind its own, and the one answer is about all of them.
-        others: Vec<(CallId, C)>,
+        /// What it runs.
+        job: Job<C>,
         /// How it gets weights that it does not have and the call needs.
         load: Option<Supply<C::Memory>>,
     },
@@ -557,44 +571,4 @@ pub enum NotNow {
     /// Its function keeps failing.
     #[error("it failed {} times in a row", .0.failures)]
     Quarantined(Refusal),
-}
-
-/// How failures are answered; may change while running.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Policy {
-    /// Failures in a row after which a function is refused to its caller; 0: never.
-    pub quarantine_after: u32,
-    /// Worker processes that may end under one caller in a minute before its calls wait; 0: any number.
-    pub fault_budget: u32,
-    /// How long a call that was given up may run on.
-    pub cancel_grace_ns: u64,
-    /// How long a call may be in the way of others that wait for their turn; 0: for ever.
-    pub overrun_ns: u64,
-    /// Workers and the supervisor's threads poll while they wait for each other.
-    pub polls: bool,
-}
-
-impl Default for Policy {
-    fn default() -> Self {
-        Self {
-            quarantine_after: 3,
-            fault_budget: 5,
-            cancel_grace_ns: 1_000_000_000,
-            overrun_ns: 2_000_000_000,
-            polls: false,
-        }
-    }
-}
-
-/// Limits of a queue.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Calls.
-    pub calls: u64,
-    /// Inline bytes.
-    pub bytes: u64,
-    /// Of these, calls of one caller.
-    pub own_calls: u64,
-    /// Their inline bytes.
-    pub own_bytes: u64,
 }

@@ -11,7 +11,7 @@ use crate::call::{Completion, CompletionBatch, Outcome};
 use crate::device::decisions::Actions;
 use crate::device::thread::{End, listen};
 use crate::device::turns_heard::TurnsHeard;
-use crate::schedule::{Action, Address, Command};
+use crate::schedule::{Action, Address, Command, Job};
 use crate::tenants::Account;
 
 /// A client whose answers cannot be given, nor the first one gathered.
@@ -206,9 +206,7 @@ fn a_process_that_is_not_told_a_call_for_a_panic_is_killed_and_the_call_counts_a
         alone: false,
         memory_bytes: 0,
         until_ns: u64::MAX,
-        id: CallId(77),
-        call: call.clone(),
-        others: Vec::new(),
+        job: Job { id: CallId(77), call: call.clone(), others: Vec::new() },
         load: None,
     };
     let tell = |nth, command| Action::Tell { to: Address { worker: W0, generation, nth }, command };
