@@ -186,7 +186,13 @@ impl Registry {
         let more = more.sum::<u64>();
         match before {
             Some(existing) => {
-                let (kept, added) = change.blobs.replaced_module_bytes(&existing.record, &record);
+                // Compositions have the modules of their steps.
+                let replaced = again
+                    .iter()
+                    .map(|one| &one.record)
+                    .chain([&record])
+                    .filter_map(|new| functions.get(&new.name).map(|entry| (&*entry.record, &**new)));
+                let (kept, added) = change.blobs.replaced_module_bytes(replaced);
                 account.check(Limit::ModuleBytes, kept, added)?;
                 let of = |record: &FunctionRecord| FunctionEntry::memory_bytes(record, &existing.callers);
                 change.check_memory(more + of(&record).saturating_sub(of(&existing.record)))?;
