@@ -19,7 +19,7 @@ pub const BASE: &str = "%pappus_base";
 pub const OUT: &str = "%pappus_out";
 
 /// Backward branches of a thread between two looks at the stop word.
-pub const FUEL: u32 = 16384;
+pub const FUEL: u32 = 1024;
 /// Where in its window the stop word lies: kernels read it, the worker writes it. Threads exit where it is not zero.
 pub const STOP: u32 = 0xffff_f000;
 /// Where in its window a module's variables begin.

@@ -216,7 +216,7 @@ fn a_loop_has_fuel() {
     assert_eq!(
         found,
         [
-            "mov.b32 %pappus_fuel, 16384;",
+            "mov.b32 %pappus_fuel, 1024;",
             "$s0x0_again:",
             "add.s32 %r1, %r1, 1;",
             "sub.u32 %pappus_fuel, %pappus_fuel, 1;",
@@ -231,7 +231,7 @@ fn a_loop_has_fuel() {
             "ld.volatile.global.u32 %pappus_lo, [%pappus_at];",
             "setp.ne.u32 %pappus_out, %pappus_lo, 0;",
             "@%pappus_out exit;",
-            "mov.b32 %pappus_fuel, 16384;",
+            "mov.b32 %pappus_fuel, 1024;",
             "bra.uni $pappus_on_0;",
         ]
     );

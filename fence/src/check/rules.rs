@@ -12,7 +12,7 @@ pub(super) const BASE: &str = "mov.b64 %pappus_base, ";
 pub(super) const LEAST: &str = "min.u64 %pappus_at, %pappus_at, ";
 pub(super) const REBASE: &str = "add.s64 %pappus_at, %pappus_at, %pappus_base;";
 /// Iterations between two looks at the stop word are fewer.
-pub(super) const REFUEL: &str = "mov.b32 %pappus_fuel, 16384;";
+pub(super) const REFUEL: &str = "mov.b32 %pappus_fuel, 1024;";
 /// A unit of fuel is spent; a number follows `CHECK`, and a label behind.
 pub(super) const CHECK: &str = "@%pappus_out bra $pappus_check_";
 pub(super) const SPEND: &str = "sub.u32 %pappus_fuel, %pappus_fuel, 1;";

@@ -97,7 +97,7 @@ fn nothing_else_writes_the_window() {
         "shfl.sync.idx.b32 %pappus_hi|%p2, %r1, 0, 31, -1;\n",
         "setp.eq.s32 %p2|%pappus_out, %r1, 0;\n",
         "add.s32 %pappus_fuel, %pappus_fuel, 1;\n",
-        "mov.b32 %pappus_fuel, 16384;\n",
+        "mov.b32 %pappus_fuel, 1024;\n",
         "@%p1 mov.b32 %pappus_hi, %r1;\n",
         "activemask.b32 %pappus_out;\n",
         "mov.pred %pappus_out, 0;\n",
@@ -636,10 +636,10 @@ fn fuel_is_spent_in_one_form() {
 #[test]
 fn fuel_is_filled_at_the_entry_and_by_its_check() {
     let text = module("", &format!("$x:\n{FUEL}bra $x;\n"));
-    let fill = "mov.b32 %pappus_fuel, 16384;\n";
+    let fill = "mov.b32 %pappus_fuel, 1024;\n";
     for (from, to) in [
         (fill, ""),
-        (fill, "mov.b32 %pappus_fuel, 16385;\n"),
+        (fill, "mov.b32 %pappus_fuel, 1025;\n"),
         (fill, "mov.b32 %pappus_fuel, 0;\n"),
         ("setp.ne.u32 %pappus_out, %pappus_lo, 0;\n", ""),
         ("@%pappus_out exit", "@!%pappus_out exit"),

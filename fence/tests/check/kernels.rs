@@ -27,12 +27,12 @@ pub(crate) fn zero() -> String {
 
 /// A module with items in front of a kernel of these lines. Without fuel in the lines, the kernel has no check of fuel.
 pub(crate) fn module(items: &str, lines: &str) -> String {
-    let check = format!("$pappus_check_0:\n{STOP}mov.b32 %pappus_fuel, 16384;\nbra.uni $pappus_on_0;\n");
+    let check = format!("$pappus_check_0:\n{STOP}mov.b32 %pappus_fuel, 1024;\nbra.uni $pappus_on_0;\n");
     let check = if lines.contains("$pappus_on_0:") { check } else { String::new() };
     format!(
         "{HEADER}.const .b32 table[4];\n.shared .align 16 .b8 tile[64];\n{items}.visible .entry kernel(\n.param .u64 first,\n\
         .param .align 4 .b8 bytes[12],\n.param .b32 pappus_window\n)\n{{\n{DECLARED}.reg .pred %p<4>;\n.reg .b32 %r<8>, %late;\n\
-        .reg .f32 %f<4>;\n.reg .b64 %rd<4>;\n.local .align 8 .b8 depot[16];\nld.param.b32 %pappus_hi, [pappus_window];\nmov.b32 %pappus_fuel, 16384;\n{}\
+        .reg .f32 %f<4>;\n.reg .b64 %rd<4>;\n.local .align 8 .b8 depot[16];\nld.param.b32 %pappus_hi, [pappus_window];\nmov.b32 %pappus_fuel, 1024;\n{}\
         st.local.b64 [depot], 0;\nst.local.b64 [depot+8], 0;\nmov.pred %p1, 0;\nmov.b32 %r1, 0;\nmov.b32 %r2, 0;\n\
         mov.f32 %f1, 0f00000000;\nmov.b64 %rd1, 0;\n{lines}ret;\n{check}}}\n",
         zero()
