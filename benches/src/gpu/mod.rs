@@ -18,6 +18,7 @@ mod matmul;
 mod models;
 mod mps;
 mod newcomers;
+mod shared;
 mod sparse;
 mod spread;
 mod tenants;
@@ -48,6 +49,8 @@ pub enum Part {
     Few,
     /// 32 tenants that call now and then, with default settings.
     Sparse,
+    /// Workers that tenants share: many tenants that call now and then, and tenants beside one with as many calls in flight.
+    Shared,
     /// Tenants that come while others are busy: their first calls, and what making processes costs the others.
     Newcomers,
     /// 256 tenants by Zipf's law, with default settings and with `tenant-switch=scrub`.
@@ -76,7 +79,7 @@ pub enum Part {
 
 impl Part {
     /// Those that run where none is named.
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         Self::Inference,
         Self::Matmul,
         Self::Latency,
@@ -84,6 +87,7 @@ impl Part {
         Self::Nine,
         Self::Few,
         Self::Sparse,
+        Self::Shared,
         Self::Newcomers,
         Self::Many,
         Self::Fair,
@@ -106,6 +110,7 @@ impl Part {
             Self::Nine => "gpu-nine",
             Self::Few => "gpu-few",
             Self::Sparse => "gpu-sparse",
+            Self::Shared => "gpu-shared",
             Self::Newcomers => "gpu-newcomers",
             Self::Many => "gpu-many",
             Self::Fair => "gpu-fair",
@@ -130,6 +135,7 @@ impl Part {
             Self::Nine => tenants::nine(bed, report),
             Self::Few => few::measure(bed, report),
             Self::Sparse => sparse::measure(bed, report),
+            Self::Shared => shared::measure(bed, report),
             Self::Newcomers => newcomers::measure(bed, report),
             Self::Many => many::measure(bed, report),
             Self::Fair => fair::measure(bed, report),

@@ -1,0 +1,118 @@
+//! Workers that tenants share (`isolation=auto`), everything else by default: 120 tenants from a cold start, and tenants with few calls in
+//! flight beside one tenant with as many. `endless` has the neighbour of kernels that never end.
+
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use super::bed::{Bed, Running};
+use super::load::{self, Calls, Load, USUAL_ROUNDS, jain};
+use crate::Result;
+use crate::bare::work::Work;
+use crate::harness::pace;
+use crate::report::{Report, Unit};
+
+const SETTINGS: &str = "isolation=auto";
+/// Tenants that call now and then, how often, and for how long.
+const TENANTS: usize = 120;
+const PERIOD: Duration = Duration::from_secs(4);
+const LASTS: Duration = Duration::from_secs(20);
+/// Tenants and their calls in flight, and what the sum reaches of one tenant with as many.
+const CROWDS: [(usize, usize, f64); 3] = [(8, 1, 0.85), (64, 1, 0.85), (8, 16, 0.95)];
+
+pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
+    now_and_then(&bed.start(SETTINGS)?, bed, report)?;
+    for work in [Work::Matmul, bed.inference()] {
+        crowds(bed, report, work)?;
+    }
+    Ok(())
+}
+
+/// Tenants of which none was there before, each with a function of its own.
+fn now_and_then(running: &Running, bed: &Bed, report: &mut Report) -> Result<()> {
+    for tenant in 1..=TENANTS {
+        bed.register(&mut load::connect(running, tenant)?, &["matmul"])?;
+    }
+    let begin = Instant::now();
+    let one = |tenant: usize| one_tenant(running, tenant, begin).map_err(|e| e.to_string());
+    let counted = std::thread::scope(|scope| {
+        let one = &one;
+        let threads: Vec<_> = (1..=TENANTS).map(|tenant| scope.spawn(move || one(tenant))).collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        let flat = joined.map(|result| result.unwrap_or_else(|_| Err("a client's thread panicked".into())));
+        flat.collect::<Result<Vec<_>, String>>()
+    })?;
+    let mut latencies = Histogram::<u64>::new(3)?;
+    let mut failed = 0;
+    for (own, fails) in &counted {
+        latencies.add(own)?;
+        failed += fails;
+    }
+    let title = "matmul 128², 120 tenants, a call every 4 s each, isolation=auto, from a cold start";
+    let at = |quantile| latencies.value_at_quantile(quantile) as f64;
+    report.at_most(1e6, format!("{title}, p50"), at(0.5), Unit::Nanoseconds);
+    report.at_most(10e6, format!("{title}, p99"), at(0.99), Unit::Nanoseconds);
+    report.info(format!("{title}, longest"), latencies.max() as f64, Unit::Nanoseconds);
+    report.at_most(0.0, format!("{title}, failed"), f64::from(failed), Unit::Count);
+    Ok(())
+}
+
+/// One tenant's calls, each at its own moment of the period: how long the good ones took, and how many failed.
+fn one_tenant(running: &Running, tenant: usize, begin: Instant) -> Result<(Histogram<u64>, u32)> {
+    let mut client = load::connect(running, tenant)?;
+    let calls = Calls::new(&mut client, Work::Matmul.function(), Work::Matmul, 1)?;
+    let first = begin + PERIOD * u32::try_from(tenant)? / u32::try_from(TENANTS)?;
+    let (mut latencies, mut failed) = (Histogram::new(3)?, 0);
+    for nth in 0.. {
+        let at = first + PERIOD * nth;
+        if at >= begin + LASTS {
+            break;
+        }
+        pace::until(at);
+        match load::call(&mut client, &calls.calls[0]) {
+            Ok(took) => latencies.record(took)?,
+            Err(why) => {
+                if failed == 0 {
+                    eprintln!("  tenant {tenant}: {why}");
+                }
+                failed += 1;
+            }
+        }
+    }
+    if failed == 0 {
+        calls.check()?;
+    }
+    Ok((latencies, failed))
+}
+
+/// Many tenants beside one with as many calls in flight.
+fn crowds(bed: &Bed, report: &mut Report, work: Work) -> Result<()> {
+    let running = bed.start(SETTINGS)?;
+    let most = CROWDS.iter().map(|(tenants, ..)| *tenants).max().unwrap_or(1);
+    for tenant in 1..=most {
+        bed.register(&mut load::connect(&running, tenant)?, &[work.function()])?;
+    }
+    for (tenants, in_flight, target) in CROWDS {
+        let reach = |tenants, in_flight| {
+            let load = Load {
+                work,
+                tenants,
+                connections: 1,
+                in_flight,
+                rounds: USUAL_ROUNDS,
+                measured: bed.measured,
+            };
+            load::run(&running, load, 1)
+        };
+        let one = reach(1, tenants * in_flight)?;
+        let many = reach(tenants, in_flight)?;
+        let title =
+            format!("{}, {tenants} tenants, {in_flight} in flight each, isolation=auto", work.function());
+        report.info(&title, many.all.per_second, Unit::PerSecond);
+        report.info(format!("{title}, p99"), many.all.p99_ns, Unit::Nanoseconds);
+        report.info(format!("{title}, Jain's index of calls"), jain(&many.tenants), Unit::Ratio);
+        let ratio = many.all.per_second / one.all.per_second;
+        report.at_least(target, format!("{title}, / one tenant with as many"), ratio, Unit::Ratio);
+    }
+    Ok(())
+}
