@@ -66,12 +66,12 @@ pub const DEFAULT_FUNCTIONS: u64 = 50_000;
 pub const DEFAULT_MODULE_BYTES: u64 = 8 << 30;
 /// Bytes that one tenant handed over.
 pub const DEFAULT_BLOB_BYTES: u64 = 256 << 30;
+/// Files that these bytes are in.
+pub const DEFAULT_BLOB_FILES: u64 = 200_000;
 /// Bytes of one tenant's arenas.
 pub const DEFAULT_ARENA_BYTES: u64 = 256 << 30;
 /// Of these, bytes that workers map.
 pub const DEFAULT_PINNED_BYTES: u64 = 64 << 30;
-/// Files that they are in.
-pub const DEFAULT_BLOB_FILES: u64 = 200_000;
 /// Invocations of one tenant without an answer.
 pub const DEFAULT_CALLS: u64 = 8192;
 /// Invocations of one tenant that wait on one device: less than half of all that may wait there.
@@ -211,7 +211,7 @@ pub const SHARED_LIMIT_NS: u64 = 10_000_000;
 pub const MIN_SHARED_LIMIT_US: u64 = 100;
 /// See [`MIN_SHARED_LIMIT_US`].
 pub const MAX_SHARED_LIMIT_US: u64 = 10_000_000;
-/// The longest that a device may say, in microseconds.
+/// The longest [`RESIDENCY_NS`] that a device may say, in microseconds.
 pub const MAX_RESIDENCY_US: u64 = 600_000_000;
 
 // Sets of workers, and of the lanes of one, are bits of a `u64`.

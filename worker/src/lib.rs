@@ -1,4 +1,4 @@
-//! A worker: the sandboxed process that executes invocations on one device for one domain at a time.
+//! A worker: the sandboxed process that executes invocations on one device, for one domain at a time or, where kernels cannot leave their memory, for many.
 //!
 //! Folders and files; each imports only what comes earlier in this list:
 //! - [`arenas`]: the memory shared with the client, and ranges of it.
@@ -13,14 +13,14 @@
 //!
 //! # The way of a hot call
 //!
-//! A call of a function that ran before passes ten files of this crate:
+//! A call of a function that ran before passes these files of the crate:
 //!
 //! | file | does |
 //! |---|---|
 //! | `serve/mod.rs` | reads the frame, starts the call, asks for its end, answers, clears |
 //! | `serve/lane.rs` | checks the call's regions, finds its plan, keeps what belongs to the call |
 //! | `serve/installed.rs` | finds the function |
-//! | `serve/turn.rs` | says whether the worker may submit |
+//! | `serve/turn.rs`, `turn_wait.rs` | say whether the worker may submit |
 //! | `serve/poll_order.rs` | says which lanes to ask |
 //! | `arenas.rs` | finds the regions' memory |
 //!
@@ -28,9 +28,9 @@
 //!
 //! | a GPU | does | the CPU | does |
 //! |---|---|---|---|
-//! | `gpu/mod.rs` | gives the call its range | `cpu/mod.rs` | copies in and out, clears |
+//! | `gpu/mod.rs`, `device.rs`, `memory.rs` | gives the call its range | `cpu/mod.rs` | copies in and out, clears |
 //! | `gpu/plan_cache.rs` | finds its commands and graphs | `cpu/launch.rs` | runs the plan's steps |
-//! | `gpu/lane.rs` | submits, asks, clears | `cpu/function.rs` | maps the pool, restores the modules |
+//! | `gpu/lane.rs`, `whole_call.rs` | submits, asks, clears | `cpu/function.rs` | maps the pool, restores the modules |
 //! | `cuda/` or `hip/driver/stream.rs` | calls the driver | `cpu/memory.rs` | linear memory |
 //!
 //! (`gpu/command_list.rs` as well, for the first calls of a plan, which are no graph yet.) Frames are read and written

@@ -167,6 +167,8 @@ pub enum Suite {
     MpsFaults,
     /// Several GPUs.
     Multi,
+    /// Fenced kernels that reach for every address.
+    Fence,
 }
 
 impl Suite {
@@ -176,6 +178,7 @@ impl Suite {
             Self::Leaks => "gpu-leaks",
             Self::System => "gpu-system",
             Self::Demo => "gpu-demo",
+            Self::Fence => "gpu-fence",
             Self::MpsFaults => "gpu-mps-faults",
             Self::Multi => "gpu-multi",
         }

@@ -93,7 +93,6 @@ fn address(body: &mut String, random: &mut Random, mapped: bool) {
         "or.b64 %rd7, %rd2, %rd6;",
         "mad.wide.u32 %rd7, %r6, 1, %rd2;",
         "setp.lt.s32 %p2, %r6, 0;\nadd.u64 %rd8, %rd2, %rd6;\nadd.u64 %rd9, %rd1, %rd6;\nselp.b64 %rd7, %rd8, %rd9, %p2;",
-        "and.b64 %rd8, %rd5, 4088;\nadd.u64 %rd8, %rd8, %rd1;\nld.global.u64 %rd7, [%rd8+1048576];",
         "mov.b64 {%r7, %r8}, %rd2;\nmov.b64 %rd7, {%r6, %r8};",
         "sub.u64 %rd8, %rd2, %rd1;\nadd.u64 %rd9, %rd1, %rd6;\nadd.u64 %rd7, %rd9, %rd8;",
         "shr.u64 %rd8, %rd2, 32;\nbfi.b64 %rd7, %rd8, %rd6, 32, 32;",
@@ -102,6 +101,8 @@ fn address(body: &mut String, random: &mut Random, mapped: bool) {
         "@%p3 add.u64 %rd7, %rd2, %rd6;\n@!%p3 add.u64 %rd7, %rd1, %rd6;",
     ];
     let anywhere = [
+        // A table of addresses, which wild stores may have hit.
+        "and.b64 %rd8, %rd5, 4088;\nadd.u64 %rd8, %rd8, %rd1;\nld.global.u64 %rd7, [%rd8+1048576];",
         "mov.u64 %rd7, %rd5;",
         "mov.u64 %rd7, %rd6;",
         "shr.s64 %rd8, %rd5, 20;\nadd.s64 %rd7, %rd1, %rd8;",
@@ -144,14 +145,14 @@ fn access(body: &mut String, random: &mut Random, only_loads: bool) {
         0 => {
             body.push_str("and.b64 %rd7, %rd7, -3221225473;\nor.b64 %rd7, %rd7, 1073741824;\n");
             let far = i64::try_from(random.below((1 << 30) / 16) * 16).unwrap();
-            if random.rarely(2) { format!("+{far}") } else { format!("-{far}") }
+            if random.rarely(2) { format!("+{far}") } else { format!("+-{far}") }
         }
         _ => String::new(),
     };
     let at = format!("[%rd7{offset}]");
     let predicate = if random.rarely(6) { "@%p3 " } else { "" };
     match kind {
-        "ld" => load(body, random, bytes, &at, predicate),
+        "ld" => load(body, random, bytes, &at, predicate, only_loads),
         "prefetch" => {
             let level = random.one_of(&["L1", "L2"]);
             writeln!(body, "{predicate}prefetch.global.{level} {at};").unwrap();
@@ -205,17 +206,17 @@ fn store(how: &str, what: &str, at: &str, predicate: &str, bytes: u32) -> String
     }
 }
 
-/// A load of so many bytes.
-fn load(body: &mut String, random: &mut Random, bytes: u32, at: &str, predicate: &str) {
+/// A load of so many bytes. One or two are told from what wild stores and atomics leave where there are only loads.
+fn load(body: &mut String, random: &mut Random, bytes: u32, at: &str, predicate: &str, only_loads: bool) {
     let modifier = random.one_of(&["", ".volatile", ".relaxed.gpu", ".acquire.gpu", ".relaxed.sys"]);
     match bytes {
         1 => {
             writeln!(body, "mov.u16 %h1, 0;\n{predicate}ld{modifier}.global.u8 %h1, {at};").unwrap();
-            seen(body, "setp.eq.u16 %p4, %h1, 195;");
+            seen(body, if only_loads { "setp.eq.u16 %p4, %h1, 195;" } else { NOTHING });
         }
         2 => {
             writeln!(body, "mov.u16 %h1, 0;\n{predicate}ld{modifier}.global.u16 %h1, {at};").unwrap();
-            seen(body, "setp.eq.u16 %p4, %h1, 50115;");
+            seen(body, if only_loads { "setp.eq.u16 %p4, %h1, 50115;" } else { NOTHING });
         }
         4 => {
             let how =
@@ -238,6 +239,9 @@ fn load(body: &mut String, random: &mut Random, bytes: u32, at: &str, predicate:
         }
     }
 }
+
+/// A test that nothing passes.
+const NOTHING: &str = "setp.ne.u16 %p4, %h1, %h1;";
 
 /// Counts the secret, where `test` sets `%p4`.
 fn seen(body: &mut String, test: &str) {

@@ -76,7 +76,7 @@ impl<C: Call> Scheduler<C> {
         self.charge(charge);
     }
 
-    /// A job that a worker is about to answer well was on the device for so long, as the worker says.
+    /// A job that a worker answered well was on the device for so long, as the worker says.
     pub(super) fn ran(&mut self, now_ns: u64, worker: WorkerId, id: CallId, device_ns: u64) {
         if self.running_call(worker, id).is_none() {
             return;

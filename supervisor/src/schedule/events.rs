@@ -139,7 +139,7 @@ event! {
 }
 
 event! {
-    /// A worker is about to answer a job well: [`Finished`] follows for each of its calls.
+    /// A worker answered a job well: [`Finished`] follows for each of its calls.
     Ran {
         /// The worker.
         worker: WorkerId,

@@ -8,7 +8,7 @@
 //! where none comes for a while, or none is kept, one after the other. To scrub a process costs the device some
 //! milliseconds (with the graphs that are made again, up to 80 on an H100): a resident in use is scrubbed for another
 //! domain only so often that this takes less than a tenth of the time; one that had no call for as long goes at once.
-//! A process takes a hundred times as long to be made as to be scrubbed: a domain that waits does not wait for one that starts.
+//! To make a process takes tens of times as long as to scrub one: a domain that waits does not wait for one that starts.
 
 use super::types::{ResidentPrice, Shape};
 use super::workers::{Worker, Workers};

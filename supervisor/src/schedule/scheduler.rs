@@ -7,6 +7,7 @@
 //!            │          │         lost ──► what it wrote is being cleared ──► not cleared in time
 //!            └──again── │ ◄─────────┴──────────────┴──► guilty, or overdue
 //!                       └─ expired, refused
+//!          too long beside strangers' calls, or failed in a job: queued again, apart
 //!          overdue while running: its worker is killed
 //!          cancel: a queued call is gone; a running one keeps running until the cancel grace period ends, and its
 //!          result is dropped
@@ -171,7 +172,7 @@ impl<C: Call> Scheduler<C> {
         Ok(id)
     }
 
-    /// In which queue a call waits: whether it may be in a worker beside strangers' calls is decided here and nowhere else. Calls of
+    /// In which queue a call waits: whether it is in a worker beside strangers' calls, of those that may be. Calls of
     /// its kind must have been short lately, as far as that is known.
     pub(super) fn queue_of(
         &self,

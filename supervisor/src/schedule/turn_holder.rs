@@ -22,7 +22,7 @@ pub(super) struct Holder {
     pub(super) accounted_ns: u64,
     /// What it was charged and no [`Charge`](super::turns::Charge) said yet.
     pub(super) unsaid_ns: u64,
-    /// Until when.
+    /// Up to when what it used alone was counted.
     pub(super) counted_ns: u64,
     /// Since when it has no calls, if it has none.
     pub(super) idle_ns: Option<u64>,

@@ -11,7 +11,7 @@
 //! - `lane`: a call from its first copy to its clearing. This file: the device
 //!   and how it submits; `device`: its roles.
 //!
-//! A hot call passes this file, `lane` and `plan_cache`, and the backend's stream.
+//! A hot call passes `device`, this file, `memory`, `plan_cache`, `lane` and `whole_call`, and the backend's stream.
 
 #![allow(unsafe_code, reason = "what a driver copies by itself is host memory that outlives the copy")]
 
