@@ -9,6 +9,7 @@ use pappus_shmem::Mapping;
 use super::driver::{Driver, DriverError, HostBuffer, Stream};
 use super::lane::Lane;
 use super::scrub::Scrubber;
+use super::windows::Windows;
 use super::{Function, Gpu, Stop};
 use crate::device::{Call, Device, FunctionImage, Functions, Hygiene, Lanes, Loading, Memory, Weights};
 
@@ -18,7 +19,10 @@ impl<D: Driver> Device for Gpu<D> {
         let hello = self.driver.hello();
         let context_bytes = match hello.context_bytes {
             0 => 0,
-            measured => measured.saturating_add(self.loader.stock_bytes()),
+            measured => {
+                let windows = self.windows.as_ref().map_or(0, Windows::own_bytes);
+                measured.saturating_add(self.loader.stock_bytes()).saturating_add(windows)
+            }
         };
         Hello { context_bytes, ..hello }
     }
@@ -29,7 +33,8 @@ impl<D: Driver> Functions for Gpu<D> {
 
     fn load(&mut self, image: FunctionImage<'_>) -> Result<Function<D>, Fault> {
         let lanes = self.lanes.len();
-        let loaded = Function::load(&self.driver, &self.stream, &self.plans, image, lanes);
+        let fenced = self.windows.is_some();
+        let loaded = Function::load(&self.driver, &self.stream, &self.plans, image, lanes, fenced);
         let loaded = loaded.map_err(|fault| self.look(fault))?;
         self.stack_bytes = self.stack_bytes.max(loaded.stack_bytes());
         if let Some(scrubber) = &mut self.scrubber {
@@ -56,7 +61,11 @@ impl<D: Driver> Functions for Gpu<D> {
     }
 
     fn unload_weights(&mut self, function: &mut Function<D>, keep: bool) -> Result<(), Fault> {
-        let unloaded = function.weights.unload(&mut self.loader, keep);
+        let hidden = self.windows.as_mut().map_or(Ok(()), |windows| {
+            let streams = self.lanes.iter().map(|lane| &lane.stream);
+            windows.hide(function.key, &streams.collect::<Vec<_>>())
+        });
+        let unloaded = hidden.and_then(|()| function.weights.unload(&mut self.loader, keep));
         unloaded.map_err(|e| self.look(e.fault("giving weights up")))
     }
 
@@ -158,7 +167,8 @@ impl<D: Driver> Lanes for Gpu<D> {
         if let Some(fault) = &self.lost {
             return Some(Err(fault.clone()));
         }
-        let ended = self.lanes[lane.index()].poll().and_then(|end| self.confirm(lane, end));
+        let ended = self.end_overdue(lane).and_then(|()| self.lanes[lane.index()].poll());
+        let ended = ended.and_then(|end| self.confirm(lane, end));
         match ended {
             Ok(end) => end,
             Err(error) if error.is_fatal() => {
@@ -176,7 +186,11 @@ impl<D: Driver> Lanes for Gpu<D> {
         if let Some(reason) = self.reason.as_ref().filter(|_| self.lanes[lane.index()].clears()) {
             reason.clear();
         }
-        let cleared = self.lanes[lane.index()].clear(function, lane);
+        let own = &mut self.lanes[lane.index()];
+        let cleared = own.clear(function, lane).and_then(|()| match &mut self.windows {
+            Some(windows) => windows.clear(lane, &own.stream, own.clears()),
+            None => Ok(()),
+        });
         cleared.map_err(|e| self.look(e.fault("clearing")))
     }
 
