@@ -182,7 +182,9 @@ impl<D: Driver> Gpu<D> {
         let weights = function.weights.memory();
         let needs = Needs { function: function.key, weights, variables: variables.is_some() };
         let shown = windows.show(&self.driver, lane, stream, &needs);
-        let shown = shown.and_then(|()| match variables {
+        // Where nothing is cleared, what a call left of them stays.
+        let clears = self.lanes[lane.index()].clears();
+        let shown = shown.and_then(|fresh| match variables.filter(|_| fresh || clears) {
             Some(variables) => variables.initialise(stream, windows.base(lane)),
             None => Ok(()),
         });

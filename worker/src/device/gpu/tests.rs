@@ -53,7 +53,7 @@ fn blueprint(repeats: u64) -> Blueprint {
     pappus_blueprint::parse(json.as_bytes()).unwrap()
 }
 
-fn file(content: &str) -> File {
+pub(super) fn file(content: &str) -> File {
     let memfd = memfd::sealed("module", content.as_bytes()).unwrap();
     let mut file = File::from(memfd.as_fd().try_clone_to_owned().unwrap());
     file.rewind().unwrap();

@@ -111,7 +111,7 @@ impl<D: Driver> Windows<D> {
         self.lanes[lane.index()].base
     }
 
-    /// Maps what a call needs, and nothing of another function. The lane is idle; its stream ends what clears behind the last
+    /// Maps what a call needs, and nothing of another function; true if something was mapped. The lane is idle; its stream ends what clears behind the last
     /// call first.
     pub(super) fn show(
         &mut self,
@@ -119,23 +119,30 @@ impl<D: Driver> Windows<D> {
         lane: LaneId,
         stream: &D::Stream,
         needs: &Needs<'_, D>,
-    ) -> Result<(), D::Error> {
+    ) -> Result<bool, D::Error> {
         let window = &mut self.lanes[lane.index()];
         if window.shown.as_ref().is_some_and(|shown| shown.function == needs.function) {
-            return Ok(());
+            return Ok(false);
         }
         window.hide(stream)?;
-        let shown = window.shown.insert(Shown { function: needs.function, weights: None, variables: false });
+        let mut shown = Shown { function: needs.function, weights: None, variables: false };
         if let Some((memory, room_bytes)) = needs.weights {
             let at = window.base + weights_at(room_bytes);
             driver.map(at, memory, Access::Read)?;
             shown.weights = Some((at, memory.bytes()));
         }
         if needs.variables {
-            driver.map(window.base + u64::from(VARIABLES_BEGIN), &window.variables, Access::ReadWrite)?;
+            let at = window.base + u64::from(VARIABLES_BEGIN);
+            let mapped = driver.map(at, &window.variables, Access::ReadWrite);
+            if let (Err(error), Some((at, bytes))) = (&mapped, shown.weights) {
+                D::unmap(at, bytes);
+                return Err(*error);
+            }
+            mapped?;
             shown.variables = true;
         }
-        Ok(())
+        window.shown = Some(shown);
+        Ok(true)
     }
 
     /// Takes a function's weights and variables out of all windows: no call of it runs.
