@@ -280,7 +280,8 @@ macro_rules! shared_leaks {
             suite::conformance!(@tests $attributes $device,
                 leaks_between_calls: the_pool_with_its_tails, the_pool_beyond_a_calls_plan, module_variables,
                     staging_and_output_tails, weights_of_one_function_are_not_found_by_another;
-                cuda_shared: nothing_of_a_call_is_in_reach_of_a_smaller_one, nothing_is_left_on_the_chip
+                cuda_shared: nothing_of_a_call_is_in_reach_of_a_smaller_one,
+                    weights_are_in_reach_of_their_own_function_only, nothing_is_left_on_the_chip
             );
         }
     };

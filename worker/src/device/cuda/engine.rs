@@ -82,7 +82,7 @@ impl Driver for Engine {
         Hello {
             arch: arch.clone(),
             context_bytes: self.context_bytes,
-            ..Hello::new("cuda", &format!("{}{form}", fingerprint.trim_end_matches('-')))
+            ..Hello::new("cuda", format!("{}{form}", fingerprint.trim_end_matches('-')))
         }
     }
 

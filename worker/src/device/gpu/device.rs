@@ -86,6 +86,9 @@ impl<D: Driver> Memory for Gpu<D> {
         // Clearing behind calls is over, too: nothing runs while memory is mapped that is not zeroed. Weights that are
         // on their way are no one's concern.
         self.settle()?;
+        if bytes > self.lane_bytes(lane) {
+            self.empty_window(lane).map_err(|e| e.fault("mapping what the lane was lent"))?;
+        }
         let grown = self.memory[lane.index()].grow(&self.driver, &self.stream, bytes);
         grown.map_err(|fault| self.look(fault))
     }
@@ -138,11 +141,11 @@ impl<D: Driver> Lanes for Gpu<D> {
 
     /// Memory, machine code, command list and graph; errors are met again when the call starts.
     fn prepare(&mut self, lane: LaneId, function: &mut Function<D>, call: &Call<'_>, memory_bytes: u64) {
-        let memory = &mut self.memory[lane.index()];
-        if memory.bytes() < memory_bytes {
-            let mapped = memory.map(&self.driver, memory_bytes, Duration::ZERO);
+        if self.lane_bytes(lane) < memory_bytes {
+            let emptied = self.empty_window(lane);
+            let mapped = self.memory[lane.index()].map(&self.driver, memory_bytes, Duration::ZERO);
             self.has_unzeroed = true;
-            if mapped.is_err() {
+            if emptied.is_err() || mapped.is_err() {
                 return;
             }
         }

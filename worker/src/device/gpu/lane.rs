@@ -63,7 +63,7 @@ struct Running<D: Driver> {
     submitted: usize,
     last_kernel: Option<u32>,
     failed: Option<Fault>,
-    /// Its kernels were told to end.
+    /// True if the call's kernels were told to end.
     stopped: bool,
 }
 

@@ -111,7 +111,7 @@ impl<D: Driver> Gpu<D> {
         let lanes = lanes.max(1);
         let all: Result<_, _> = (0..lanes).map(|_| Lane::create(&driver)).collect();
         let (windows, memory) = match shared {
-            true => Self::windows(&driver, lanes)?,
+            true => Self::windows(&driver, lanes).map(|(windows, memory)| (Some(windows), memory))?,
             false => (None, (0..lanes).map(|_| LaneMemory::reserve(&driver)).collect::<Result<_, _>>()?),
         };
         let event = || driver.create_event(false).map_err(failed);
@@ -137,7 +137,7 @@ impl<D: Driver> Gpu<D> {
     }
 
     /// A window for each lane, and the lanes' memory in them.
-    fn windows(driver: &D, lanes: usize) -> Result<(Option<Windows<D>>, Vec<LaneMemory<D>>), Fault> {
+    fn windows(driver: &D, lanes: usize) -> Result<(Windows<D>, Vec<LaneMemory<D>>), Fault> {
         let properties = driver.properties();
         if !properties.has_windows {
             let message = format!("{} is not known to keep strangers apart in one process", properties.name);
@@ -146,7 +146,7 @@ impl<D: Driver> Gpu<D> {
         let failed = |e: D::Error| e.fault("preparing windows");
         let (windows, pools) = Windows::create(driver, lanes).map_err(failed)?;
         let memory = pools.into_iter().map(|pool| LaneMemory::within(driver, pool)).collect::<Result<_, _>>();
-        Ok((Some(windows), memory.map_err(failed)?))
+        Ok((windows, memory.map_err(failed)?))
     }
 
     /// How much of a lane's memory is cleared behind a call. A kernel reaches all of it; only where the next call is the same
@@ -158,37 +158,35 @@ impl<D: Driver> Gpu<D> {
         }
     }
 
-    /// Has the lane's window show what the function needs, and nothing else.
-    fn show(&mut self, lane: LaneId, function: &Function<D>, call: &Call<'_>) -> Result<(), Stop<D::Error>> {
-        if self.windows.is_none() {
+    /// Takes memory from a lane that was lent more for earlier calls than the window has room for beside the function's weights.
+    /// What is left is enough for the call.
+    fn make_room(&mut self, lane: LaneId, function: &Function<D>, call: &Call<'_>) -> Result<(), Fault> {
+        let (weights, needed) = (function.weights.room_bytes(), call.plan.pool_bytes);
+        let fits = |pool_bytes: u64| windows::POOL + pool_bytes <= windows::weights_at(weights);
+        if self.windows.is_none() || fits(self.memory[lane.index()].bytes()) {
             return Ok(());
         }
-        let (most, room_bytes) =
-            (windows::weights_at(function.weights.room_bytes()), function.weights.room_bytes());
-        if windows::POOL + self.memory[lane.index()].bytes() > most {
-            // The lane was lent more for earlier calls than what is left beside these weights.
-            let needed = call.plan.pool_bytes;
-            if windows::POOL + needed.next_multiple_of(GPU_PAGE_BYTES) > most {
-                let message =
-                    format!("{needed} bytes of pool and {room_bytes} of weights do not fit a window");
-                return Err(Stop::Call(Fault::new(FaultCode::OutOfMemory, message)));
-            }
-            self.give_back(lane)?;
-            self.memory[lane.index()].grow(&self.driver, &self.lanes[lane.index()].stream, needed)?;
+        if !fits(needed.next_multiple_of(GPU_PAGE_BYTES)) {
+            let message = format!("{needed} bytes of pool and {weights} of weights do not fit a window");
+            return Err(Fault::new(FaultCode::OutOfMemory, message));
         }
+        self.give_back(lane)?;
+        self.memory[lane.index()].grow(&self.driver, &self.lanes[lane.index()].stream, needed)
+    }
+
+    /// Has the lane's window show what the function needs, and nothing else.
+    fn show(&mut self, lane: LaneId, function: &Function<D>) -> Result<(), D::Error> {
         let Some(windows) = &mut self.windows else { return Ok(()) };
         let stream = &self.lanes[lane.index()].stream;
         let variables = function.window_variables();
         let weights = function.weights.memory();
         let needs = Needs { function: function.key, weights, variables: variables.is_some() };
-        let shown = windows.show(&self.driver, lane, stream, &needs);
+        let fresh = windows.show(&self.driver, lane, stream, &needs)?;
         // Where nothing is cleared, what a call left of them stays.
-        let clears = self.lanes[lane.index()].clears();
-        let shown = shown.and_then(|fresh| match variables.filter(|_| fresh || clears) {
+        match variables.filter(|_| fresh || self.lanes[lane.index()].clears()) {
             Some(variables) => variables.initialise(stream, windows.base(lane)),
             None => Ok(()),
-        });
-        shown.map_err(Stop::Driver)
+        }
     }
 
     /// Submits a call; an error is the driver's or the call's own.
@@ -199,6 +197,7 @@ impl<D: Driver> Gpu<D> {
         call: &Call<'_>,
     ) -> Result<(), Stop<D::Error>> {
         let base = self.memory[lane.index()].base();
+        let room = self.make_room(lane, function, call);
         let used_bytes = self.cleared_bytes(lane, call);
         self.lanes[lane.index()]
             .begin(&Start { base, used_bytes, deadline_ns: call.deadline_ns, alone: call.alone })
@@ -212,7 +211,8 @@ impl<D: Driver> Gpu<D> {
                 "the deadline passed before the call ran",
             )));
         }
-        self.show(lane, function, call)?;
+        room?;
+        self.show(lane, function).map_err(Stop::Driver)?;
         for input in call.brought() {
             self.copy_in(lane, base, input, call)?;
         }
@@ -234,6 +234,14 @@ impl<D: Driver> Gpu<D> {
             self.make_graph(lane, function, call, &bound, false)?;
         }
         self.lanes[lane.index()].run(bound).map_err(Stop::Driver)
+    }
+
+    /// Takes weights and variables out of a lane's window, so that its pool can grow to where they are.
+    fn empty_window(&mut self, lane: LaneId) -> Result<(), D::Error> {
+        match &mut self.windows {
+            Some(windows) => windows.empty(lane, &self.lanes[lane.index()].stream),
+            None => Ok(()),
+        }
     }
 
     /// Zeroes memory that `prepare` or `rest` mapped.

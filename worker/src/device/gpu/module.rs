@@ -14,7 +14,7 @@ use crate::device::broken;
 pub(super) struct LoadedModule<D: Driver> {
     image: Vec<u8>,
     writable: Vec<Section>,
-    /// True if its kernels take their window as a last parameter, and cannot leave it.
+    /// True if the kernels take a window as their last parameter, and cannot leave it.
     fenced: bool,
     /// Those of fenced code.
     variables: Option<Variables<D>>,

@@ -280,8 +280,16 @@ fn a_pool_larger_than_its_place_is_refused_and_one_too_large_for_the_weights_shr
     gpu.grow(LANE, SHARED_BYTES).unwrap();
     let mut function = ready(&mut gpu, FENCED, 1 << 30);
     fake::log();
-    call(&mut gpu, &mut function);
+    let log = call(&mut gpu, &mut function);
     assert_eq!(gpu.lane_bytes(LANE), GRANULE);
+    let pool = window(&gpu) + POOL;
+    let taken = log.iter().position(|did| matches!(did, Did::Unmap { at, .. } if *at == pool)).unwrap();
+    let inside = |did: &Did| !matches!(*did, Did::Fill { to, bytes, .. } if to == pool && bytes > GRANULE);
+    assert!(log[taken..].iter().all(inside), "{log:?}");
+    // The other way round, weights of the call before are in the place of more pool.
+    gpu.grow(LANE, SHARED_BYTES).unwrap();
+    let weights = window(&gpu) + super::windows::weights_at(function.0.weights.room_bytes());
+    assert!(fake::log().iter().any(|did| matches!(did, Did::Unmap { at, .. } if *at == weights)));
     let (mut function, plan) = ready(&mut gpu, FENCED, 4 << 30);
     start(&mut gpu, &mut function, &plan, u64::MAX);
     let fault = end(&mut gpu, &mut function).unwrap_err();

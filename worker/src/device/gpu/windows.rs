@@ -67,6 +67,7 @@ struct Shown {
     function: FunctionKey,
     /// Address and bytes.
     weights: Option<(u64, u64)>,
+    /// True if the window's memory for variables is mapped.
     variables: bool,
 }
 
@@ -76,6 +77,7 @@ pub(super) struct Needs<'a, D: Driver> {
     pub(super) function: FunctionKey,
     /// The weights' memory, and how many bytes of addresses they have.
     pub(super) weights: Option<(&'a D::Memory, u64)>,
+    /// True if the function has variables in its window.
     pub(super) variables: bool,
 }
 
@@ -156,6 +158,11 @@ impl<D: Driver> Windows<D> {
             }
         }
         Ok(())
+    }
+
+    /// Takes out of a lane's window what was mapped for a function. The lane is idle.
+    pub(super) fn empty(&mut self, lane: LaneId, stream: &D::Stream) -> Result<(), D::Error> {
+        self.lanes[lane.index()].hide(stream)
     }
 
     /// Has the kernels of a lane end, soon.
