@@ -32,6 +32,13 @@ pub struct CodeInfo {
     pub kernels: Vec<KernelInfo>,
     /// Targets of a module that was only described, as far as the file names them, such as `gfx90a:xnack-`; empty for PTX.
     pub targets: Vec<String>,
+    /// True if the kernels cannot leave a window of addresses: strangers may run them beside each other in one process.
+    #[serde(default)]
+    pub fenced: bool,
+    /// Bytes of variables that fenced kernels have in their window. They lie at the same place for every module, so of a
+    /// function's modules in a shared worker at most one has any.
+    #[serde(default)]
+    pub window_variables: u64,
 }
 
 /// A kernel of a module.

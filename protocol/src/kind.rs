@@ -44,7 +44,8 @@ pub struct KindTraits {
     pub max_contexts: Option<usize>,
     /// What UUIDs of slices begin with, where a GPU can be cut into such (MIG).
     pub slices: Option<&'static str>,
-    /// True if no kernel can leave the memory that its call was given, whoever wrote it: calls of strangers may be in one process.
+    /// True if there is code whose kernels cannot leave the memory that their call was given, whoever wrote them: calls of strangers
+    /// may be in one process where all their code is such.
     pub keeps_kernels_in: bool,
     /// Its compiler can put a check in front of every access to memory, for checked calls.
     pub has_checks: bool,
@@ -108,7 +109,7 @@ const CUDA: KindTraits = KindTraits {
     // Driver 580 on an H200: the 65th is "out of memory" (docs/benchmarks/history.md).
     max_contexts: Some(64),
     slices: Some("MIG-"),
-    keeps_kernels_in: false,
+    keeps_kernels_in: true,
     has_checks: false,
     formats: &[&Cubin, &Fatbin, &Ptx],
     environment: Some(DriverEnvironment {

@@ -66,8 +66,12 @@ pub struct Arguments {
     pub uid: Option<u32>,
     /// True if the supervisor adopts a successor that the process leaves behind.
     pub adopted: bool,
-    /// True if calls end in the middle of a kernel when their time is over, where that takes machine code of its own.
+    /// True if machine code is made, or read, in the form that a device needs whose calls end in the middle of a kernel when their
+    /// time is over, and whose kernels cannot leave what their call was given. The same for all processes of a kind.
     pub interruptible: bool,
+    /// True if the process serves calls of strangers beside each other: it loads only kernels that cannot leave a window, where
+    /// these are code of their own.
+    pub shared: bool,
     /// Layers of the sandbox that are not tried.
     pub without: Layers,
 }
@@ -75,12 +79,13 @@ pub struct Arguments {
 impl Arguments {
     /// What to say where arguments do not read.
     pub const USAGE: &str = "usage: pappus-worker serve|compile|survey --device=KIND --lanes=N [--numa-node=N] \
-        [--uid=N] [--adopted] [--interruptible] [--without=LAYER]... (started by pappus-supervisor)";
+        [--uid=N] [--adopted] [--interruptible] [--shared] [--without=LAYER]... (started by pappus-supervisor)";
 
     /// A process of this role with one lane, no user of its own and nothing left off.
     pub fn new(role: Role, kind: Kind) -> Self {
         let (numa_node, uid, without) = (None, None, Layers::default());
-        Self { role, kind, lanes: 1, numa_node, uid, adopted: false, interruptible: false, without }
+        let (adopted, interruptible, shared) = (false, false, false);
+        Self { role, kind, lanes: 1, numa_node, uid, adopted, interruptible, shared, without }
     }
 
     /// As given to the process.
@@ -94,6 +99,7 @@ impl Arguments {
         encoded.extend(self.uid.map(|uid| format!("--uid={uid}")));
         encoded.extend(self.adopted.then(|| "--adopted".to_owned()));
         encoded.extend(self.interruptible.then(|| "--interruptible".to_owned()));
+        encoded.extend(self.shared.then(|| "--shared".to_owned()));
         encoded.extend(self.without.iter().map(|layer| format!("--without={}", layer.name())));
         encoded
     }
@@ -110,6 +116,7 @@ impl Arguments {
             let switch = match argument {
                 "--adopted" => Some(&mut parsed.adopted),
                 "--interruptible" => Some(&mut parsed.interruptible),
+                "--shared" => Some(&mut parsed.shared),
                 _ => None,
             };
             if let Some(switch) = switch {
@@ -156,6 +163,7 @@ mod tests {
                 uid: Some(65_532),
                 adopted: true,
                 interruptible: true,
+                shared: true,
                 without: [Layer::PidNs].into_iter().collect(),
                 ..plain.clone()
             };

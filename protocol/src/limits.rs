@@ -16,3 +16,6 @@ pub const MAX_FDS: usize = 520;
 pub const MAX_FAULT_BYTES: usize = 2048;
 /// Bytes of pipe buffer asked for; the kernel may grant less.
 pub const PIPE_BYTES: usize = 1 << 20;
+/// Bytes of device memory and weights together, each rounded up to whole pages, that a function has at most in a worker which strangers
+/// share on a GPU: a window of addresses has room for them.
+pub const SHARED_BYTES: u64 = 3 << 30;

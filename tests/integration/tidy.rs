@@ -14,7 +14,7 @@ const DEPENDENCIES: [(&str, &[&str]); 16] = [
     ("kernels", &[]),
     ("proto", &[]),
     ("protocol", &["blueprint", "shmem"]),
-    ("worker", &["blueprint", "protocol", "shmem", "version"]),
+    ("worker", &["blueprint", "fence", "protocol", "shmem", "version"]),
     ("supervisor", &["blueprint", "proto", "protocol", "shmem", "version"]),
     ("client", &["blueprint", "fence", "kernels", "proto", "shmem", "version"]),
     ("gateway", &["blueprint", "client", "version"]),

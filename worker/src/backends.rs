@@ -9,10 +9,10 @@ use pappus_protocol::pipe::Got;
 use pappus_protocol::{FromWorker, Kind, cpu_affinity};
 use pappus_shmem::{SharedWords, memfd};
 
-use crate::device::Backend;
 use crate::device::cpu::Cpu;
 use crate::device::cuda::Cuda;
 use crate::device::hip::Hip;
+use crate::device::{Backend, Mode};
 use crate::sandbox::policy::Policy;
 use crate::serve::Memory;
 use crate::{Channels, Role, compile, launch, serve};
@@ -60,7 +60,8 @@ fn serve<B: Backend>(arguments: &Arguments) -> Outcome {
     let staging = memfd::judge_arena(staging, u64::MAX)?;
     let turns = SharedWords::open(&memfd::judge_arena(turns, u64::MAX)?)?;
     let mut channels = Channels::new(commands, answers, control);
-    let device = B::device(arguments.lanes as usize, arguments.interruptible)?;
+    let mode = Mode { interruptible: arguments.interruptible, shared: arguments.shared };
+    let device = B::device(arguments.lanes as usize, mode)?;
     channels.layers = sandbox.close()?;
     Ok(serve::run(channels, Memory { staging: &staging, turns }, device)?)
 }

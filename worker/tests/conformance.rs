@@ -14,6 +14,7 @@ mod suite;
 
 use suite::cpu::OnCpu;
 use suite::cuda::OnCuda;
+use suite::cuda_shared::OnSharedCuda;
 use suite::hip::{Gfx90a, Gfx942, Machine, OnHip};
 
 suite::conformance!(cpu, OnCpu<false>, [],
@@ -21,6 +22,7 @@ suite::conformance!(cpu, OnCpu<false>, [],
 suite::conformance!(interruptible_cpu, OnCpu<true>, [],
     leaks: local_memory, the_stack_pointer, shared_memory, parameters, after_faults);
 suite::gpu_conformance!(cuda, OnCuda, [#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]]);
+suite::shared_conformance!(cuda_shared, OnSharedCuda, [#[ignore = "needs an NVIDIA GPU: scripts/gpu-check conformance"]]);
 suite::gpu_conformance!(hip, OnHip<Machine>, [#[ignore = "needs an AMD GPU: scripts/gpu-check --device hip:0 conformance"]]);
 // The same on a library that looks like HIP's.
 suite::gpu_conformance!(gfx90a, OnHip<Gfx90a>, []);

@@ -14,9 +14,11 @@ mod harness;
 mod suite;
 
 use suite::cuda::OnCuda;
+use suite::cuda_shared::OnSharedCuda;
 use suite::hip::{Gfx90a, Gfx942, Machine, OnHip};
 
 suite::gpu_leaks!(cuda, OnCuda, [#[ignore = "needs an NVIDIA GPU: scripts/gpu-check leaks"]]);
+suite::shared_leaks!(cuda_shared, OnSharedCuda, [#[ignore = "needs an NVIDIA GPU: scripts/gpu-check leaks"]]);
 suite::gpu_leaks!(hip, OnHip<Machine>, [#[ignore = "needs an AMD GPU: scripts/gpu-check --device hip:0 leaks"]]);
 suite::gpu_leaks!(gfx90a, OnHip<Gfx90a>, []);
 /// What has code objects of its own there; ends of workers are the same.

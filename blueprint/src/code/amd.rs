@@ -47,6 +47,7 @@ impl CodeFormat for Hsaco {
             Ok(CodeInfo {
                 kernels: kernels.iter().map(Into::into).collect(),
                 targets: objects.iter().map(|object| object.target.to_string()).collect(),
+                ..CodeInfo::default()
             })
         })
     }

@@ -100,7 +100,7 @@ impl CodeFormat for Ptx {
             }
             let kernels = ptx::entries(text).map_err(|e| CodeError(e.to_string()))?;
             check_size(&kernels)?;
-            Ok(CodeInfo { kernels, targets: Vec::new() })
+            Ok(CodeInfo { kernels, ..CodeInfo::default() })
         })
     }
 }

@@ -239,7 +239,7 @@ impl Registry {
                 return reader.describe(&bytes).map_err(NotMade::Compile);
             }
             // Nothing runs anywhere, and nothing starts processes.
-            (None, None) => return Ok(CodeInfo { kernels: Vec::new(), targets: Vec::new() }),
+            (None, None) => return Ok(CodeInfo::default()),
         };
         let compiled = class.compiler.compile(&bytes);
         self.failures.note(*job, Instant::now(), &compiled);

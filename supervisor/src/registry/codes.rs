@@ -61,7 +61,7 @@ impl Codes {
     /// A job that was made, whatever became of its machine code.
     #[cfg(test)]
     pub(super) fn put_made(&mut self, job: Job) {
-        let info = CodeInfo { kernels: Vec::new(), targets: Vec::new() };
+        let info = CodeInfo::default();
         self.made(job, Ok(info.into())).unwrap();
     }
 

@@ -32,7 +32,7 @@ fn directory(root: &Path) -> Hash {
     state.publish_blob(OWNER, module, staged).unwrap();
     let variant = Variant { format: "wasm".into(), arch: "".into(), sha256: module, bytes: 4 };
     state.put_module(OWNER, &ModuleRecord { name: "m".into(), variants: vec![variant] }).unwrap();
-    let info = CodeInfo { kernels: Vec::new(), targets: Vec::new() };
+    let info = CodeInfo::default();
     let code = state.stage_code(OWNER, module, "print", &b"machine code"[..], &info).unwrap();
     state.publish_code(OWNER, module, "print", code).unwrap();
     module

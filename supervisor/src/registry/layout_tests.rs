@@ -28,7 +28,7 @@ fn kernel(params: &[(u32, u32, ParamClass)]) -> KernelInfo {
 }
 
 fn judge(blueprint: &Blueprint, kernel: KernelInfo) -> Result<(), (String, String)> {
-    check(blueprint, &[Some(Arc::new(CodeInfo { kernels: vec![kernel], targets: vec![] }))], ANYWHERE)
+    check(blueprint, &[Some(Arc::new(CodeInfo { kernels: vec![kernel], ..CodeInfo::default() }))], ANYWHERE)
         .map_err(|e| (e.to_string(), e.place().into_owned()))
 }
 
@@ -178,8 +178,12 @@ fn blocks_and_stacks_have_limits() {
     }
     let host = DeviceLimits { stack_bytes: None, ..ANYWHERE };
     assert!(
-        check(&function("", 1), &[Some(Arc::new(CodeInfo { kernels: vec![hungry], targets: vec![] }))], host)
-            .is_ok()
+        check(
+            &function("", 1),
+            &[Some(Arc::new(CodeInfo { kernels: vec![hungry], ..CodeInfo::default() }))],
+            host
+        )
+        .is_ok()
     );
     let (why, at) = judge(&function("", 1), KernelInfo { name: "other".into(), ..kernel(&[]) }).unwrap_err();
     assert!(why == "module m has no kernel `k`; it has \"other\"" && at == "kernels[0]", "{why} {at}");

@@ -436,9 +436,7 @@ mod tests {
         let state = StateDir::open(dir.path()).unwrap();
         let keep = put(&state, b"keep");
         let lose = put(&state, b"lose");
-        let code = state
-            .stage_code(TENANT, lose, "f", &b"code"[..], &CodeInfo { kernels: vec![], targets: vec![] })
-            .unwrap();
+        let code = state.stage_code(TENANT, lose, "f", &b"code"[..], &CodeInfo::default()).unwrap();
         state.publish_code(TENANT, lose, "f", code).unwrap();
         state.put_module(TENANT, &module("good")).unwrap();
         let folder = dir.path().join("tenants/1/modules");

@@ -108,7 +108,7 @@ impl StateDir {
         fingerprint: &str,
     ) -> Result<Option<CodeInfo>, StateError> {
         let whole = self.whole_code(tenant, hash, fingerprint)?;
-        Ok(whole.map(|(_, record)| CodeInfo { kernels: record.kernels, targets: Vec::new() }))
+        Ok(whole.map(|(_, record)| CodeInfo { kernels: record.kernels, ..CodeInfo::default() }))
     }
 
     /// Opens machine code; none if it is not there, or damaged: then it has to be made again.
@@ -252,7 +252,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::open(dir.path()).unwrap();
         let hash = Hash([7; 32]);
-        let info = CodeInfo { kernels: vec![], targets: vec![] };
+        let info = CodeInfo::default();
         let store = || {
             let staged = state.stage_code(TENANT, hash, "print", &b"machine code"[..], &info).unwrap();
             state.publish_code(TENANT, hash, "print", staged).unwrap();

@@ -287,6 +287,16 @@ fn broken() -> Fault {
     Fault::new(FaultCode::Internal, "the plan does not fit the function it was made for")
 }
 
+/// What machine code a device runs, and for whom.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Mode {
+    /// True if calls end in the middle of a kernel, where that takes machine code of its own.
+    pub interruptible: bool,
+    /// True if strangers' calls run beside each other, where that takes code of its own: only kernels are loaded that cannot
+    /// leave a window of addresses, and each lane is one.
+    pub shared: bool,
+}
+
 /// A kind of device, as the roles start it: each backend's folder has one.
 pub trait Backend: Device + Sized {
     /// Turns modules into machine code for the device.
@@ -295,11 +305,10 @@ pub trait Backend: Device + Sized {
     /// What its processes may do.
     const POLICY: &'static Policy;
 
-    /// The first device that the process sees, whose lanes have no memory yet. An `interruptible` one ends calls in the middle
-    /// of a kernel, where that takes machine code of its own: [`Backend::compiler`] is told the same.
-    fn device(lanes: usize, interruptible: bool) -> Result<Self, Fault>;
+    /// The first device that the process sees, whose lanes have no memory yet.
+    fn device(lanes: usize, mode: Mode) -> Result<Self, Fault>;
 
-    /// A compiler for that device.
+    /// A compiler for devices that are as [`interruptible`](Mode::interruptible).
     fn compiler(interruptible: bool) -> Result<Self::Compiler, Fault>;
 
     /// Which devices there are; an error says what is missing. None of them is kept busy.

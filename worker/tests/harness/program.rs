@@ -19,6 +19,8 @@ pub struct Options {
     pub lanes: u32,
     /// Calls end in the middle of a kernel when their time is over.
     pub interruptible: bool,
+    /// Serves strangers beside each other: `interruptible` code only.
+    pub shared: bool,
     /// Clears nothing: the control of every test for leaks. Programs built with `test-hooks` listen to it.
     pub uncleared: bool,
     /// Where the driver's library is, if not where the machine has it.
@@ -26,9 +28,16 @@ pub struct Options {
 }
 
 impl Options {
-    pub const CPU: Self =
-        Self { device: "cpu", lanes: 1, interruptible: false, uncleared: false, library: None };
+    pub const CPU: Self = Self {
+        device: "cpu",
+        lanes: 1,
+        interruptible: false,
+        shared: false,
+        uncleared: false,
+        library: None,
+    };
     pub const CUDA: Self = Self { device: "cuda", ..Self::CPU };
+    pub const SHARED_CUDA: Self = Self { interruptible: true, shared: true, ..Self::CUDA };
     pub const HIP: Self = Self { device: "hip", ..Self::CPU };
 }
 
@@ -59,7 +68,7 @@ pub fn path() -> PathBuf {
 
 /// Starts a role; a shell puts the channels where the worker expects them.
 pub fn start(role: &str, options: &Options, staging: &ValidatedMemfd, turns: &ValidatedMemfd) -> Started {
-    const SCRIPT: &str = r#"exec "$0" "$1" --device "$2" --lanes "$3" 3<&0 4>&1 5<&2 6<>"$4" 7<>"$5" </dev/null >>"$6" 2>>"$7" $8"#;
+    const SCRIPT: &str = r#"exec "$0" "$1" --device "$2" --lanes "$3" 3<&0 4>&1 5<&2 6<>"$4" 7<>"$5" </dev/null >>"$6" 2>>"$7" $8 $9"#;
     let (commands, to) = pipe::pipe().unwrap();
     let (from, answers) = pipe::pipe().unwrap();
     let (ours, theirs) = control::pair().unwrap();
@@ -74,6 +83,7 @@ pub fn start(role: &str, options: &Options, staging: &ValidatedMemfd, turns: &Va
         .args(shared.each_ref().map(|fd| own(fd.as_raw_fd())))
         .args([own(stdout.as_raw_fd()), own(stderr.as_raw_fd())])
         .args(options.interruptible.then_some("--interruptible"))
+        .args(options.shared.then_some("--shared"))
         .env_clear()
         .envs(environment(options))
         .stdin(commands)

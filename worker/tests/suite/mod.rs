@@ -1,6 +1,6 @@
 //! The conformance suite: the same cases for every device.
 //!
-//! - `cpu`, `cuda`, `hip`: the devices.
+//! - `cpu`, `cuda`, `hip`: the devices; `cuda_shared`: one that strangers share, and what only that does.
 //! - `blueprints`: blueprints over the probe kernels, which every device brings as a module.
 //! - `regions`: bytes in, bytes out, and nothing beside them.
 //! - `elastic`: memory of lanes comes and goes.
@@ -21,6 +21,7 @@
 pub mod blueprints;
 pub mod cpu;
 pub mod cuda;
+pub mod cuda_shared;
 pub mod elastic;
 pub mod faults;
 pub mod gpu_lanes;
@@ -236,3 +237,53 @@ macro_rules! gpu_leaks {
     };
 }
 pub(crate) use gpu_leaks;
+
+/// What a device is asked where strangers share a worker: nothing of turns, of other domains, and of two modules with variables.
+macro_rules! shared_conformance {
+    ($name:ident, $device:ty, $attributes:tt) => {
+        mod $name {
+            use super::*;
+            suite::conformance!(@tests $attributes $device,
+                regions: library_kernels_compute, inputs_of_many_items_arrive_in_one_piece,
+                    an_output_that_nobody_wants_is_copied_nowhere, descriptors_are_read_at_their_offset,
+                    staging_is_cleared_and_the_rest_of_the_arena_untouched,
+                    regions_that_do_not_exist_are_refused, weights_are_read,
+                    arenas_come_and_go, bulk_copies_and_fills_are_exact, every_block_runs_once,
+                    repeats_and_copies_follow_the_plan, buffers_that_share_memory_start_as_zeroes;
+                faults: a_trap_names_kernel_and_cause, stray_accesses_trap, weights_are_read_only,
+                    what_exceeds_the_loan_is_refused, failed_outputs_are_zeroed,
+                    a_lane_can_be_lent_more_and_less;
+                elastic: memory_is_empty_when_it_comes_again, lanes_grow_and_give_back,
+                    calls_that_come_again_survive_the_loss_of_their_memory,
+                    weights_come_and_go_and_leave_nothing;
+                gpu_lanes: calls_on_all_lanes_at_once_get_their_own_results,
+                    answers_come_as_calls_end,
+                    each_lane_has_its_own_module_globals,
+                    a_call_repeated_gives_the_same_with_and_without_a_graph,
+                    a_call_may_need_far_more_than_those_beside_it,
+                    a_lane_grows_and_gives_back_beside_running_calls,
+                    a_fault_beside_other_calls_blames_none_of_them,
+                    weights_travel_as_device_memory;
+                cuda_shared: an_endless_kernel_ends_by_its_deadline_and_nobody_else_notices,
+                    plain_code_is_refused, unfenced_code_serves_one_tenant
+            );
+        }
+    };
+}
+pub(crate) use shared_conformance;
+
+/// Tests for leaks between strangers' calls of one worker.
+macro_rules! shared_leaks {
+    ($name:ident, $device:ty, $attributes:tt) => {
+        mod $name {
+            use super::*;
+            suite::conformance!(@tests $attributes $device,
+                leaks_between_calls: the_pool_with_its_tails, the_pool_beyond_a_calls_plan, module_variables,
+                    staging_and_output_tails, weights_of_one_function_are_not_found_by_another;
+                cuda_shared: nothing_of_a_call_is_in_reach_of_a_smaller_one,
+                    weights_are_in_reach_of_their_own_function_only, nothing_is_left_on_the_chip
+            );
+        }
+    };
+}
+pub(crate) use shared_leaks;

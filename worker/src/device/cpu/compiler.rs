@@ -56,7 +56,7 @@ impl CpuCompiler {
             let lines = Lines::find(module).map_err(|e| refused(CodeError(format!("malformed: {e}"))))?;
             lines.append_to(&mut code);
         }
-        Ok((code, CodeInfo { kernels, ..CodeInfo::default() }))
+        Ok((code, CodeInfo { kernels, fenced: self.interruptible, ..CodeInfo::default() }))
     }
 }
 

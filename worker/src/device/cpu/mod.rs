@@ -40,7 +40,7 @@ use self::alarm::{Alarm, Ringing};
 use self::compiler::CpuCompiler;
 use self::memory::{Handover, Pool};
 use super::{
-    Backend, Call, CopyIn, Device, FunctionImage, Functions, Hygiene, Lanes, Loading, Memory, Source,
+    Backend, Call, CopyIn, Device, FunctionImage, Functions, Hygiene, Lanes, Loading, Memory, Mode, Source,
     Weights, broken,
 };
 use crate::sandbox::policy::Policy;
@@ -256,8 +256,9 @@ impl Backend for Cpu {
 
     const POLICY: &'static Policy = &policy::POLICY;
 
-    fn device(_: usize, interruptible: bool) -> Result<Self, Fault> {
-        Self::new(interruptible)
+    /// Its code in one form serves strangers as well.
+    fn device(_: usize, mode: Mode) -> Result<Self, Fault> {
+        Self::new(mode.interruptible)
     }
 
     fn compiler(interruptible: bool) -> Result<CpuCompiler, Fault> {

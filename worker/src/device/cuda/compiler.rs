@@ -4,15 +4,18 @@ use std::collections::HashMap;
 
 use pappus_blueprint::kernel_info::check_size;
 use pappus_blueprint::ptx;
+use pappus_fence::window::VARIABLES_BEGIN;
+use pappus_fence::{Fenced, Variable};
 use pappus_protocol::from_worker::{CodeInfo, Hello, KernelInfo, ParamClass, ParamInfo};
 use pappus_protocol::{Fault, FaultCode};
 
 use super::check::{self, Format};
 use super::driver::module::{Kernel, Module, Source, link};
-use super::elf;
 use super::engine::Engine;
+use super::{elf, image};
 use crate::device::Compiler;
-use crate::device::gpu::driver::{Driver, DriverError};
+use crate::device::gpu::driver::{Code, Driver, DriverError};
+use crate::device::gpu::windows::VARIABLES_BYTES;
 
 /// Compiles PTX, cubins and fatbins for the first GPU that the process sees.
 #[derive(Debug)]
@@ -59,6 +62,7 @@ impl CudaCompiler {
             Fault::new(FaultCode::BadModule, why.to_string())
         }
         let arch = &self.engine.context.info.arch;
+        let mut source = None;
         let (code, classes) = match check::format(module).map_err(refused)? {
             Format::Cubin => (module.to_vec(), Default::default()),
             Format::Fatbin => {
@@ -69,7 +73,8 @@ impl CudaCompiler {
                 )
             }
             Format::Ptx => {
-                let classes = std::str::from_utf8(module).map(classes).unwrap_or_default();
+                source = std::str::from_utf8(module).ok();
+                let classes = source.map(classes).unwrap_or_default();
                 let mut text = module.to_vec();
                 text.push(0);
                 let code = link(Source::Ptx, &text);
@@ -88,7 +93,7 @@ impl CudaCompiler {
         if kernels.is_empty() {
             return Err(refused("the module has no kernel"));
         }
-        let kernels: Vec<_> = kernels
+        let mut kernels: Vec<_> = kernels
             .into_iter()
             .map(|(name, kernel)| {
                 let classes = classes.get(&name);
@@ -96,8 +101,75 @@ impl CudaCompiler {
             })
             .collect();
         check_size(&kernels).map_err(refused)?;
-        Ok((code, CodeInfo { kernels, ..CodeInfo::default() }))
+        if !self.engine.interruptible {
+            return Ok((code, CodeInfo { kernels, ..CodeInfo::default() }));
+        }
+        let fenced = source.and_then(|text| self.fence(text, &mut kernels));
+        let image = image::write(&code, fenced.as_ref());
+        let window_variables = fenced.as_ref().map_or(0, |code| code.variables_bytes);
+        Ok((image, CodeInfo { kernels, fenced: fenced.is_some(), window_variables, ..CodeInfo::default() }))
     }
+
+    /// Code of the same kernels that cannot leave a window; none where the text cannot be fenced. What kernels need from the
+    /// device is as much as both codes need.
+    fn fence(&self, text: &str, plain: &mut [KernelInfo]) -> Option<Code> {
+        if !self.engine.properties().has_windows {
+            return None;
+        }
+        let Fenced { mut text, variables, variables_bytes, .. } = pappus_fence::fence(text).ok()?;
+        if variables_bytes > VARIABLES_BYTES {
+            return None;
+        }
+        // The very text that the driver's compiler gets, but for the zero behind it.
+        let checked = pappus_fence::check(&text).ok()?;
+        text.push('\0');
+        let machine = link(Source::Ptx, text.as_bytes()).ok()?;
+        if !elf::judge(&machine).ok()?.is_empty() {
+            return None;
+        }
+        let loaded = Module::load(&machine).ok()?.kernels().ok()?;
+        let found: HashMap<_, _> = loaded
+            .into_iter()
+            .map(|(name, kernel)| (name.clone(), self.describe(name, kernel, None)))
+            .collect();
+        let needs =
+            |kernel: &KernelInfo| found.get(&kernel.name).filter(|fenced| takes_window(kernel, fenced));
+        if checked.kernels.len() != found.len() || !plain.iter().all(|kernel| needs(kernel).is_some()) {
+            return None;
+        }
+        for kernel in plain {
+            let Some(fenced) = found.get(&kernel.name) else { continue };
+            kernel.local_bytes = kernel.local_bytes.max(fenced.local_bytes);
+            kernel.stack_bytes = kernel.stack_bytes.max(fenced.stack_bytes);
+            kernel.shared_bytes = kernel.shared_bytes.max(fenced.shared_bytes);
+        }
+        Some(Code { machine, variables_bytes, initial: initial(&variables)? })
+    }
+}
+
+/// True if a fenced kernel takes what the plain one does and its window, and may have as many threads.
+fn takes_window(plain: &KernelInfo, fenced: &KernelInfo) -> bool {
+    let (Some(plain_params), Some(params)) = (&plain.params, &fenced.params) else { return false };
+    let Some((window, others)) = params.split_last() else { return false };
+    let place = |param: &ParamInfo| (param.offset, param.bytes);
+    window.bytes == 4
+        && others.iter().map(place).eq(plain_params.iter().map(place))
+        && fenced.max_threads >= plain.max_threads
+}
+
+/// The first bytes of all variables, up to the last that is not left at zero.
+fn initial(variables: &[Variable]) -> Option<Vec<u8>> {
+    let mut initial = Vec::new();
+    for variable in variables.iter().filter(|variable| !variable.bytes.is_empty()) {
+        let at = variable.offset.checked_sub(VARIABLES_BEGIN)? as usize;
+        let end = at + variable.bytes.len();
+        if end as u64 > VARIABLES_BYTES {
+            return None;
+        }
+        initial.resize(end.max(initial.len()), 0);
+        initial[at..end].copy_from_slice(&variable.bytes);
+    }
+    Some(initial)
 }
 
 /// The classes of every kernel's parameters, as far as the text tells them.

@@ -10,11 +10,14 @@ use super::driver::memory::{self, DeviceBuffer, HostBuffer, Physical, Pinned};
 use super::driver::module::{Kernel, Module};
 use super::driver::tensor_map;
 use super::driver::{Context, CudaError, DeviceInfo, Event, GraphExec, GraphNode, Library, Stream};
-use super::{copy_kernel, elf, nvml, scrub_kernels};
+use super::{copy_kernel, elf, image, nvml, scrub_kernels};
 use crate::device::CodeError;
 use crate::device::gpu::driver::{
-    Access, Driver, DriverError, Properties, ScrubKernel, Section, TENSOR_MAP_SLOTS, silence,
+    Access, Code, Driver, DriverError, Properties, ScrubKernel, Section, TENSOR_MAP_SLOTS, silence,
 };
+
+/// Chips whose shared memory, registers and stacks are known to be kept apart as fenced code needs it (docs/fence.md).
+const MEASURED: [&str; 1] = ["sm_90"];
 
 /// The driver and the process's context on its device.
 #[derive(Debug)]
@@ -24,11 +27,13 @@ pub struct Engine {
     library: Library,
     /// Device memory that the context took.
     context_bytes: u64,
+    /// True if code is in the form that holds fenced code as well.
+    pub(super) interruptible: bool,
 }
 
 impl Engine {
     /// The first device that the process sees: the supervisor lets it see one.
-    pub(super) fn start() -> Result<Self, Fault> {
+    pub(super) fn start(interruptible: bool) -> Result<Self, Fault> {
         // Output of kernels is dropped: the driver keeps a buffer for it even with a limit of zero.
         silence()?;
         let library = Library::open()?;
@@ -50,8 +55,9 @@ impl Engine {
             finds_others: false,
             stacks_per_stream: false,
             has_clusters: context.info.has_clusters,
+            has_windows: MEASURED.contains(&context.info.arch.as_str()),
         };
-        Ok(Self { context, properties, library, context_bytes })
+        Ok(Self { context, properties, library, context_bytes, interruptible })
     }
 }
 
@@ -72,10 +78,11 @@ impl Driver for Engine {
         let arch = &self.context.info.arch;
         let release = Library::release().unwrap_or_default().replace('.', "-");
         let fingerprint = format!("cuda-{arch}-{}-{release}", self.library.version);
+        let form = if self.interruptible { "-windows" } else { "" };
         Hello {
             arch: arch.clone(),
             context_bytes: self.context_bytes,
-            ..Hello::new("cuda", fingerprint.trim_end_matches('-'))
+            ..Hello::new("cuda", format!("{}{form}", fingerprint.trim_end_matches('-')))
         }
     }
 
@@ -93,6 +100,10 @@ impl Driver for Engine {
 
     fn create_event(&self, timed: bool) -> Result<Event, CudaError> {
         Event::create(timed)
+    }
+
+    fn open(image: Vec<u8>, fenced: bool) -> Result<Code, CodeError> {
+        image::read(image, fenced)
     }
 
     fn writable_sections(image: &[u8]) -> Result<Vec<Section>, CodeError> {

@@ -2,8 +2,8 @@
 //!
 //! In reading order:
 //! - `driver`: the driver's library, its results, and types that own its handles.
-//! - `check`, `elf`, `compiler`: from a module to machine code (the compiling role); `survey`: which
-//!   devices there are.
+//! - `check`, `elf`, `image`, `compiler`: from a module to machine code (the compiling role), fenced where workers may be
+//!   shared; `survey`: which devices there are.
 //! - `engine`, `nvml`: the context for both roles, its cost, and the answers to `gpu`.
 //! - `policy`: what its processes may do.
 //! - `copy_kernel`, `scrub_kernels`: the PTX that `gpu` launches on its own account.
@@ -16,6 +16,7 @@ mod copy_kernel;
 mod driver;
 mod elf;
 mod engine;
+mod image;
 mod nvml;
 mod policy;
 mod scrub_kernels;
@@ -28,7 +29,7 @@ use pappus_protocol::from_worker::Survey;
 use self::compiler::CudaCompiler;
 pub use self::engine::Engine;
 use super::gpu::Gpu;
-use super::{Backend, CodeError};
+use super::{Backend, CodeError, Mode};
 use crate::sandbox::policy::Policy;
 
 /// One NVIDIA GPU, or a slice of one.
@@ -39,12 +40,12 @@ impl Backend for Cuda {
 
     const POLICY: &'static Policy = &policy::POLICY;
 
-    fn device(lanes: usize, _: bool) -> Result<Self, Fault> {
-        Self::new(Engine::start()?, lanes)
+    fn device(lanes: usize, mode: Mode) -> Result<Self, Fault> {
+        Self::new(Engine::start(mode.interruptible)?, lanes, mode.shared)
     }
 
-    fn compiler(_: bool) -> Result<CudaCompiler, Fault> {
-        Ok(CudaCompiler { engine: Engine::start()? })
+    fn compiler(interruptible: bool) -> Result<CudaCompiler, Fault> {
+        Ok(CudaCompiler { engine: Engine::start(interruptible)? })
     }
 
     fn survey() -> Result<Survey, Fault> {

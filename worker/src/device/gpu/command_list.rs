@@ -62,6 +62,9 @@ impl Cursor {
     }
 }
 
+/// Bytes of the parameter that tells a fenced kernel its window.
+pub(super) const WINDOW_PARAM_BYTES: u32 = 4;
+
 /// Where a lane's calls have their memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Bases {
@@ -70,6 +73,11 @@ pub(super) struct Bases {
 }
 
 impl Bases {
+    /// The high word of all addresses in the window that the pool lies in.
+    fn window(self) -> u32 {
+        (self.pool >> 32) as u32
+    }
+
     fn address(self, location: Location) -> u64 {
         match location.space {
             Space::Pool => self.pool + location.offset,
@@ -145,7 +153,9 @@ impl<D: Driver> CommandList<D> {
             return Err(ArgumentError::Count { takes: kernel.params.len(), passed: list.len() });
         }
         let start = self.params.len().next_multiple_of(16);
-        let bytes = kernel.params.iter().map(|place| place.offset + place.bytes).max().unwrap_or(0) as usize;
+        let window = kernel.window.map(|offset| ParamPlace { offset, bytes: WINDOW_PARAM_BYTES });
+        let places = kernel.params.iter().chain(&window);
+        let bytes = places.map(|place| place.offset + place.bytes).max().unwrap_or(0) as usize;
         self.params.resize(start + bytes, 0);
         for (position, (param, &ParamPlace { offset, bytes })) in list.iter().zip(&kernel.params).enumerate()
         {
@@ -184,6 +194,10 @@ impl<D: Driver> CommandList<D> {
                 let at = target + nth * 8;
                 self.params[at..at + length].copy_from_slice(&value.to_le_bytes()[..length]);
             }
+        }
+        if let Some(at) = kernel.window.map(|offset| start + offset as usize) {
+            let place = at..at + WINDOW_PARAM_BYTES as usize;
+            self.params[place].copy_from_slice(&bases.window().to_le_bytes());
         }
         Ok(start as u32..(start + bytes) as u32)
     }

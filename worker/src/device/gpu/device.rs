@@ -9,6 +9,7 @@ use pappus_shmem::Mapping;
 use super::driver::{Driver, DriverError, HostBuffer, Stream};
 use super::lane::Lane;
 use super::scrub::Scrubber;
+use super::windows::Windows;
 use super::{Function, Gpu, Stop};
 use crate::device::{Call, Device, FunctionImage, Functions, Hygiene, Lanes, Loading, Memory, Weights};
 
@@ -18,7 +19,10 @@ impl<D: Driver> Device for Gpu<D> {
         let hello = self.driver.hello();
         let context_bytes = match hello.context_bytes {
             0 => 0,
-            measured => measured.saturating_add(self.loader.stock_bytes()),
+            measured => {
+                let windows = self.windows.as_ref().map_or(0, Windows::own_bytes);
+                measured.saturating_add(self.loader.stock_bytes()).saturating_add(windows)
+            }
         };
         Hello { context_bytes, ..hello }
     }
@@ -29,7 +33,8 @@ impl<D: Driver> Functions for Gpu<D> {
 
     fn load(&mut self, image: FunctionImage<'_>) -> Result<Function<D>, Fault> {
         let lanes = self.lanes.len();
-        let loaded = Function::load(&self.driver, &self.stream, &self.plans, image, lanes);
+        let fenced = self.windows.is_some();
+        let loaded = Function::load(&self.driver, &self.stream, &self.plans, image, lanes, fenced);
         let loaded = loaded.map_err(|fault| self.look(fault))?;
         self.stack_bytes = self.stack_bytes.max(loaded.stack_bytes());
         if let Some(scrubber) = &mut self.scrubber {
@@ -56,7 +61,11 @@ impl<D: Driver> Functions for Gpu<D> {
     }
 
     fn unload_weights(&mut self, function: &mut Function<D>, keep: bool) -> Result<(), Fault> {
-        let unloaded = function.weights.unload(&mut self.loader, keep);
+        let hidden = self.windows.as_mut().map_or(Ok(()), |windows| {
+            let streams = self.lanes.iter().map(|lane| &lane.stream);
+            windows.hide(function.key, &streams.collect::<Vec<_>>())
+        });
+        let unloaded = hidden.and_then(|()| function.weights.unload(&mut self.loader, keep));
         unloaded.map_err(|e| self.look(e.fault("giving weights up")))
     }
 
@@ -77,6 +86,9 @@ impl<D: Driver> Memory for Gpu<D> {
         // Clearing behind calls is over, too: nothing runs while memory is mapped that is not zeroed. Weights that are
         // on their way are no one's concern.
         self.settle()?;
+        if bytes > self.lane_bytes(lane) {
+            self.empty_window(lane).map_err(|e| e.fault("mapping what the lane was lent"))?;
+        }
         let grown = self.memory[lane.index()].grow(&self.driver, &self.stream, bytes);
         grown.map_err(|fault| self.look(fault))
     }
@@ -129,11 +141,11 @@ impl<D: Driver> Lanes for Gpu<D> {
 
     /// Memory, machine code, command list and graph; errors are met again when the call starts.
     fn prepare(&mut self, lane: LaneId, function: &mut Function<D>, call: &Call<'_>, memory_bytes: u64) {
-        let memory = &mut self.memory[lane.index()];
-        if memory.bytes() < memory_bytes {
-            let mapped = memory.map(&self.driver, memory_bytes, Duration::ZERO);
+        if self.lane_bytes(lane) < memory_bytes {
+            let emptied = self.empty_window(lane);
+            let mapped = self.memory[lane.index()].map(&self.driver, memory_bytes, Duration::ZERO);
             self.has_unzeroed = true;
-            if mapped.is_err() {
+            if emptied.is_err() || mapped.is_err() {
                 return;
             }
         }
@@ -158,7 +170,8 @@ impl<D: Driver> Lanes for Gpu<D> {
         if let Some(fault) = &self.lost {
             return Some(Err(fault.clone()));
         }
-        let ended = self.lanes[lane.index()].poll().and_then(|end| self.confirm(lane, end));
+        let ended = self.end_overdue(lane).and_then(|()| self.lanes[lane.index()].poll());
+        let ended = ended.and_then(|end| self.confirm(lane, end));
         match ended {
             Ok(end) => end,
             Err(error) if error.is_fatal() => {
@@ -176,7 +189,11 @@ impl<D: Driver> Lanes for Gpu<D> {
         if let Some(reason) = self.reason.as_ref().filter(|_| self.lanes[lane.index()].clears()) {
             reason.clear();
         }
-        let cleared = self.lanes[lane.index()].clear(function, lane);
+        let own = &mut self.lanes[lane.index()];
+        let cleared = own.clear(function, lane).and_then(|()| match &mut self.windows {
+            Some(windows) => windows.clear(lane, &own.stream, own.clears()),
+            None => Ok(()),
+        });
         cleared.map_err(|e| self.look(e.fault("clearing")))
     }
 

@@ -75,6 +75,14 @@ pub trait Driver: Debug + Sized {
     /// An event that says whether it has passed and, if `timed`, when.
     fn create_event(&self, timed: bool) -> Result<Self::Event, Self::Error>;
 
+    /// What this process loads of an image from the compiling role: the `fenced` code or the plain one.
+    fn open(image: Vec<u8>, fenced: bool) -> Result<Code, CodeError> {
+        match fenced {
+            true => Err("this device has no fenced code".into()),
+            false => Ok(Code { machine: image, variables_bytes: 0, initial: Vec::new() }),
+        }
+    }
+
     /// The memory of machine code that kernels can write, which outlives a call. The image comes from the compiling
     /// role and is judged once more: everything that its headers name must lie inside it.
     fn writable_sections(image: &[u8]) -> Result<Vec<Section>, CodeError>;
@@ -333,6 +341,8 @@ pub struct Properties {
     pub stacks_per_stream: bool,
     /// Blocks can be launched in clusters, and kernels can read tensor maps.
     pub has_clusters: bool,
+    /// True if there are kernels that cannot leave a window of addresses, and the chip is known to keep what else there is apart.
+    pub has_windows: bool,
 }
 
 /// What kernels may do with mapped memory.
@@ -369,6 +379,8 @@ pub struct LoadedKernel<K> {
     pub params: Vec<ParamPlace>,
     /// Bytes of stack of each thread.
     pub local_bytes: u32,
+    /// Where in its parameter memory the high word of its window goes, of a fenced kernel.
+    pub window: Option<u32>,
 }
 
 /// Where a parameter lies.
@@ -378,6 +390,17 @@ pub struct ParamPlace {
     pub offset: u32,
     /// How long it is.
     pub bytes: u32,
+}
+
+/// Machine code as a process loads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Code {
+    /// For [`Driver::load_module`].
+    pub machine: Vec<u8>,
+    /// Bytes of the variables that fenced code has in its window.
+    pub variables_bytes: u64,
+    /// Their first bytes before each call; the others are zero.
+    pub initial: Vec<u8>,
 }
 
 /// A section of variables that kernels can write.

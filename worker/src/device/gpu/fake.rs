@@ -14,8 +14,8 @@ use pappus_protocol::{Fault, FaultCode};
 
 pub(super) use self::memory::{DeviceBuffer, HostBuffer, Memory, Pinned};
 use super::driver::{
-    self, Access, COUNTERS_BYTES, Driver, DriverError, LoadedKernel, ParamPlace, Properties, ScrubKernel,
-    ScrubRun, Section, Shape, TENSOR_MAP_SLOTS, Variable,
+    self, Access, COUNTERS_BYTES, Code, Driver, DriverError, LoadedKernel, ParamPlace, Properties,
+    ScrubKernel, ScrubRun, Section, Shape, TENSOR_MAP_SLOTS, Variable,
 };
 use crate::device::CodeError;
 
@@ -248,6 +248,7 @@ impl Fake {
             finds_others: false,
             stacks_per_stream: false,
             has_clusters: true,
+            has_windows: true,
         };
         Self { properties, context_bytes: 0 }
     }
@@ -284,6 +285,16 @@ impl Driver for Fake {
 
     fn create_event(&self, _: bool) -> Result<Event, FakeError> {
         Ok(Event(with(State::number)))
+    }
+
+    /// A module has fenced code if a line says so; that takes the lines as they are, but for variables.
+    fn open(image: Vec<u8>, fenced: bool) -> Result<Code, CodeError> {
+        let parsed = Module::parse(&image).ok_or("no fake module")?;
+        if !fenced {
+            return Ok(Code { machine: image, variables_bytes: 0, initial: Vec::new() });
+        }
+        let (variables_bytes, initial) = parsed.fenced.ok_or("it is not fenced")?;
+        Ok(Code { machine: image, variables_bytes, initial: vec![1; initial] })
     }
 
     fn writable_sections(image: &[u8]) -> Result<Vec<Section>, CodeError> {
@@ -518,13 +529,15 @@ impl Drop for Graph {
 }
 
 /// A module is a text of lines: `kernel NAME BYTES…` (of its parameters), `stack BYTES` (of all kernels),
-/// `variable NAME`, and `hidden NAME` for a variable that the driver does not know by name.
+/// `variable NAME`, `hidden NAME` for a variable that the driver does not know by name, and `fenced BYTES INITIAL` for code with so
+/// many bytes of variables in its window, of which some are not zero.
 #[derive(Debug, Default)]
 pub(super) struct Module {
     kernels: Vec<(String, Vec<u32>)>,
     variables: Vec<String>,
     hidden: Vec<String>,
     stack: u32,
+    fenced: Option<(u64, usize)>,
 }
 
 impl Module {
@@ -538,6 +551,7 @@ impl Module {
                 "variable" => module.variables.push(name),
                 "hidden" => module.hidden.push(name),
                 "stack" => module.stack = name.parse().ok()?,
+                "fenced" => module.fenced = Some((name.parse().ok()?, parts.next()?.parse().ok()?)),
                 _ => return None,
             }
         }
@@ -568,7 +582,7 @@ impl driver::Module for Module {
         });
         let params = params.collect();
         let kernel: &'static str = name.clone().leak();
-        Ok(Some(LoadedKernel { kernel, params, local_bytes: self.stack }))
+        Ok(Some(LoadedKernel { kernel, params, local_bytes: self.stack, window: None }))
     }
 
     fn variable(&self, name: &str) -> Option<(u64, u64)> {

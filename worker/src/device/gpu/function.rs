@@ -9,6 +9,7 @@ use pappus_protocol::{Fault, FaultCode, LaneId};
 use super::driver::{Driver, LoadedKernel};
 use super::module::LoadedModule;
 use super::plan_cache::{BoundPlans, FunctionKey};
+use super::variables::Variables;
 use super::weights::FunctionWeights;
 use crate::device::{FunctionImage, MAX_MODULE_BYTES, broken};
 
@@ -26,6 +27,8 @@ pub struct Function<D: Driver> {
     pub(super) weights: FunctionWeights<D>,
     /// Its kernels can write variables, which are reset behind every call.
     pub(super) has_variables: bool,
+    /// The module whose variables lie in the window of the call.
+    in_window: Option<usize>,
     plans: Rc<RefCell<BoundPlans<D>>>,
 }
 
@@ -44,11 +47,12 @@ impl<D: Driver> Function<D> {
         plans: &Rc<RefCell<BoundPlans<D>>>,
         image: FunctionImage<'_>,
         lanes: usize,
+        fenced: bool,
     ) -> Result<Self, Fault> {
         let load = |message| Fault::new(FaultCode::Load, message);
         let blueprint = image.blueprint;
         image.check()?;
-        if !driver.properties().has_clusters {
+        if fenced || !driver.properties().has_clusters {
             image.check_plain()?;
         }
         let mut symbols = vec![Vec::new(); blueprint.modules().len()];
@@ -69,14 +73,22 @@ impl<D: Driver> Function<D> {
             file.take(MAX_CODE_BYTES)
                 .read_to_end(&mut code)
                 .map_err(|e| load(format!("reading machine code: {e}")))?;
-            modules.push(LoadedModule::load(driver, stream, code, symbols, lanes).map_err(in_module)?);
+            modules
+                .push(LoadedModule::load(driver, stream, code, symbols, lanes, fenced).map_err(in_module)?);
         }
         let weights = FunctionWeights::absent(image.weight_bytes);
         let key = plans.borrow_mut().next_function();
         let names = blueprint.kernels().iter().map(|kernel| kernel.name.clone()).collect();
         let has_variables = modules.iter().any(LoadedModule::has_variables);
-        let plans = plans.clone();
-        Ok(Self { key, kernels, names, modules, weights, has_variables, plans })
+        let have: Vec<_> =
+            (0..modules.len()).filter(|&at| modules[at].window_variables().is_some()).collect();
+        if let [_, second, ..] = have[..] {
+            let name = &blueprint.modules()[second].name;
+            let why = "has variables in the same place as an earlier module's: link the two";
+            return Err(load(format!("module `{name}` {why}")));
+        }
+        let (plans, in_window) = (plans.clone(), have.first().copied());
+        Ok(Self { key, kernels, names, modules, weights, has_variables, in_window, plans })
     }
 
     /// A lane's instance of a kernel.
@@ -100,6 +112,11 @@ impl<D: Driver> Function<D> {
     /// The largest stack of its kernels' threads.
     pub(super) fn stack_bytes(&self) -> u32 {
         self.modules.iter().map(LoadedModule::stack_bytes).max().unwrap_or(0)
+    }
+
+    /// Its variables in the window of the call.
+    pub(super) fn window_variables(&self) -> Option<&Variables<D>> {
+        self.modules[self.in_window?].window_variables()
     }
 
     /// Clears every module's variables and their pristine copies.

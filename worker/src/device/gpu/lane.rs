@@ -63,12 +63,15 @@ struct Running<D: Driver> {
     submitted: usize,
     last_kernel: Option<u32>,
     failed: Option<Fault>,
+    /// True if the call's kernels were told to end.
+    stopped: bool,
 }
 
 /// A call that is about to start.
 #[derive(Debug)]
 pub(super) struct Start {
     pub(super) base: u64,
+    /// From there on, what is cleared behind the call.
     pub(super) used_bytes: u64,
     pub(super) deadline_ns: u64,
     pub(super) alone: bool,
@@ -209,6 +212,7 @@ impl<D: Driver> Lane<D> {
             submitted: 0,
             last_kernel: None,
             failed: None,
+            stopped: false,
         });
         self.cleared |= self.uncleared;
         if !self.uncleared && start.used_bytes > self.clean_bytes {
@@ -341,6 +345,22 @@ impl<D: Driver> Lane<D> {
             // If even this fails, the next query of the event says why.
             let _ = self.stream.record(&self.done);
         }
+    }
+
+    /// True once the time of a call is over that goes on, and whose kernels were not told to end yet.
+    pub(super) fn is_overdue(&self) -> Result<bool, D::Error> {
+        match self.running.as_ref().filter(|running| !running.stopped && now_ns() > running.deadline_ns) {
+            Some(running) => Ok(running.unfinished || !self.done.has_passed()?),
+            None => Ok(false),
+        }
+    }
+
+    /// Nothing more of the call is submitted, and its kernels were told to end.
+    pub(super) fn stopped(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.stopped = true;
+        }
+        self.fail(Fault::new(FaultCode::Deadline, "the deadline passed while it ran"));
     }
 
     /// Index and name of the kernel that was submitted last.

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use pappus_protocol::Fault;
 use pappus_protocol::device_memory::GPU_PAGE_BYTES;
+use pappus_protocol::{Fault, FaultCode};
 
 use super::driver::{Access, Driver, DriverError, Stream};
 use super::ranges::AddressRange;
@@ -45,6 +45,11 @@ impl<D: Driver> LaneMemory<D> {
         Ok(Self { range, granularity, zeroed_bytes: 0 })
     }
 
+    /// Addresses in a window, none of it mapped.
+    pub(super) fn within(driver: &D, range: AddressRange<D>) -> Result<Self, D::Error> {
+        Ok(Self { range, granularity: driver.granularity()?, zeroed_bytes: 0 })
+    }
+
     /// How much there is.
     pub(super) fn bytes(&self) -> u64 {
         self.range.mapped_bytes()
@@ -84,6 +89,11 @@ impl<D: Driver> LaneMemory<D> {
         let missing = bytes.next_multiple_of(self.granularity).saturating_sub(self.bytes());
         if missing == 0 {
             return Ok(());
+        }
+        let (needed, room) = (self.bytes() + missing, self.range.room_bytes());
+        if needed > room {
+            let message = format!("{needed} bytes for a lane, which has room for {room}");
+            return Err(Fault::new(FaultCode::OutOfMemory, message));
         }
         let memory = create(driver, missing, patience)?;
         let pushed = self.range.push(driver, memory, Access::ReadWrite);

@@ -5,6 +5,7 @@
 //! - [`driver`]: the traits that a backend implements. `layout`: sizes that the parts agree on.
 //! - `ranges`, `memory`, `spare`, `weights`: device addresses and what is mapped there; lanes' memory, and weights.
 //! - [`copy_kernels`]: copies and clearing of small calls as kernels; `scrub`: clearing on-chip memory.
+//! - `windows`, `variables`: what lanes are where strangers share a worker.
 //! - `module`, `function`, `command_list`, `whole_call`, `plan_cache`: from machine code and a plan to commands and graphs.
 //! - `reason`: what a kernel that traps says.
 //! - `policy`: what processes of every driver may do.
@@ -33,15 +34,19 @@ pub(super) mod policy;
 mod ranges;
 mod reason;
 mod scrub;
+#[cfg(test)]
+mod shared_tests;
 mod spare;
 #[cfg(test)]
 mod tests;
+mod variables;
 mod weights;
 #[cfg(test)]
 mod weights_tests;
 mod whole_call;
 #[cfg(test)]
 mod whole_call_tests;
+pub mod windows;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -49,6 +54,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use pappus_blueprint::TensorMap;
+use pappus_protocol::device_memory::GPU_PAGE_BYTES;
 use pappus_protocol::from_worker::Done;
 use pappus_protocol::{ArenaId, Fault, FaultCode, LaneId, now_ns};
 use pappus_shmem::memfd;
@@ -65,7 +71,8 @@ use self::plan_cache::{BoundPlan, BoundPlans, Key};
 use self::reason::Reason;
 use self::scrub::Scrubber;
 use self::weights::Loader;
-use super::{Call, CopyIn, Source, broken};
+use self::windows::{Needs, Windows};
+use super::{Call, CopyIn, Memory as _, Source, broken};
 
 /// One GPU, or a slice of one.
 #[derive(Debug)]
@@ -75,6 +82,8 @@ pub struct Gpu<D: Driver> {
     plans: Rc<RefCell<BoundPlans<D>>>,
     /// Of each lane.
     memory: Vec<LaneMemory<D>>,
+    /// Where strangers share the worker: only fenced code is loaded.
+    windows: Option<Windows<D>>,
     /// Memory was mapped ahead of a call, and is not zeroed yet. No kernel ran since; the next start zeroes it first.
     has_unzeroed: bool,
     loader: Loader<D>,
@@ -96,15 +105,21 @@ pub struct Gpu<D: Driver> {
 }
 
 impl<D: Driver> Gpu<D> {
-    /// The driver's device, whose lanes have no memory yet.
-    pub fn new(driver: D, lanes: usize) -> Result<Self, Fault> {
+    /// The driver's device, whose lanes have no memory yet; windows where strangers `share` it.
+    pub fn new(driver: D, lanes: usize, shared: bool) -> Result<Self, Fault> {
         let failed = |e: D::Error| e.fault("preparing the device");
-        let all: Result<_, _> = (0..lanes.max(1)).map(|_| Lane::create(&driver)).collect();
+        let lanes = lanes.max(1);
+        let all: Result<_, _> = (0..lanes).map(|_| Lane::create(&driver)).collect();
+        let (windows, memory) = match shared {
+            true => Self::windows(&driver, lanes).map(|(windows, memory)| (Some(windows), memory))?,
+            false => (None, (0..lanes).map(|_| LaneMemory::reserve(&driver)).collect::<Result<_, _>>()?),
+        };
         let event = || driver.create_event(false).map_err(failed);
         Ok(Self {
             lanes: all.map_err(failed)?,
             plans: Rc::default(),
-            memory: (0..lanes.max(1)).map(|_| LaneMemory::reserve(&driver)).collect::<Result<_, _>>()?,
+            memory,
+            windows,
             has_unzeroed: false,
             loader: Loader::create(&driver).map_err(failed)?,
             arenas: HashMap::new(),
@@ -115,9 +130,63 @@ impl<D: Driver> Gpu<D> {
             scrubber: None,
             stack_bytes: 0,
             lost: None,
-            reason: Reason::prepare(&driver),
+            // In no window.
+            reason: if shared { None } else { Reason::prepare(&driver) },
             driver,
         })
+    }
+
+    /// A window for each lane, and the lanes' memory in them.
+    fn windows(driver: &D, lanes: usize) -> Result<(Windows<D>, Vec<LaneMemory<D>>), Fault> {
+        let properties = driver.properties();
+        if !properties.has_windows {
+            let message = format!("{} is not known to keep strangers apart in one process", properties.name);
+            return Err(Fault::new(FaultCode::Device, message));
+        }
+        let failed = |e: D::Error| e.fault("preparing windows");
+        let (windows, pools) = Windows::create(driver, lanes).map_err(failed)?;
+        let memory = pools.into_iter().map(|pool| LaneMemory::within(driver, pool)).collect::<Result<_, _>>();
+        Ok((windows, memory.map_err(failed)?))
+    }
+
+    /// How much of a lane's memory is cleared behind a call. A kernel reaches all of it; only where the next call is the same
+    /// domain's, what the plan does not use may wait for a call that uses it.
+    fn cleared_bytes(&self, lane: LaneId, call: &Call<'_>) -> u64 {
+        match self.windows {
+            Some(_) => self.memory[lane.index()].bytes(),
+            None => call.plan.pool_bytes,
+        }
+    }
+
+    /// Takes memory from a lane that was lent more for earlier calls than the window has room for beside the function's weights.
+    /// What is left is enough for the call.
+    fn make_room(&mut self, lane: LaneId, function: &Function<D>, call: &Call<'_>) -> Result<(), Fault> {
+        let (weights, needed) = (function.weights.room_bytes(), call.plan.pool_bytes);
+        let fits = |pool_bytes: u64| windows::POOL + pool_bytes <= windows::weights_at(weights);
+        if self.windows.is_none() || fits(self.memory[lane.index()].bytes()) {
+            return Ok(());
+        }
+        if !fits(needed.next_multiple_of(GPU_PAGE_BYTES)) {
+            let message = format!("{needed} bytes of pool and {weights} of weights do not fit a window");
+            return Err(Fault::new(FaultCode::OutOfMemory, message));
+        }
+        self.give_back(lane)?;
+        self.memory[lane.index()].grow(&self.driver, &self.lanes[lane.index()].stream, needed)
+    }
+
+    /// Has the lane's window show what the function needs, and nothing else.
+    fn show(&mut self, lane: LaneId, function: &Function<D>) -> Result<(), D::Error> {
+        let Some(windows) = &mut self.windows else { return Ok(()) };
+        let stream = &self.lanes[lane.index()].stream;
+        let variables = function.window_variables();
+        let weights = function.weights.memory();
+        let needs = Needs { function: function.key, weights, variables: variables.is_some() };
+        let fresh = windows.show(&self.driver, lane, stream, &needs)?;
+        // Where nothing is cleared, what a call left of them stays.
+        match variables.filter(|_| fresh || self.lanes[lane.index()].clears()) {
+            Some(variables) => variables.initialise(stream, windows.base(lane)),
+            None => Ok(()),
+        }
     }
 
     /// Submits a call; an error is the driver's or the call's own.
@@ -128,13 +197,10 @@ impl<D: Driver> Gpu<D> {
         call: &Call<'_>,
     ) -> Result<(), Stop<D::Error>> {
         let base = self.memory[lane.index()].base();
+        let room = self.make_room(lane, function, call);
+        let used_bytes = self.cleared_bytes(lane, call);
         self.lanes[lane.index()]
-            .begin(&Start {
-                base,
-                used_bytes: call.plan.pool_bytes,
-                deadline_ns: call.deadline_ns,
-                alone: call.alone,
-            })
+            .begin(&Start { base, used_bytes, deadline_ns: call.deadline_ns, alone: call.alone })
             .map_err(Stop::Driver)?;
         if self.has_unzeroed {
             self.zero().map_err(Stop::Driver)?;
@@ -145,6 +211,8 @@ impl<D: Driver> Gpu<D> {
                 "the deadline passed before the call ran",
             )));
         }
+        room?;
+        self.show(lane, function).map_err(Stop::Driver)?;
         for input in call.brought() {
             self.copy_in(lane, base, input, call)?;
         }
@@ -168,6 +236,14 @@ impl<D: Driver> Gpu<D> {
         self.lanes[lane.index()].run(bound).map_err(Stop::Driver)
     }
 
+    /// Takes weights and variables out of a lane's window, so that its pool can grow to where they are.
+    fn empty_window(&mut self, lane: LaneId) -> Result<(), D::Error> {
+        match &mut self.windows {
+            Some(windows) => windows.empty(lane, &self.lanes[lane.index()].stream),
+            None => Ok(()),
+        }
+    }
+
     /// Zeroes memory that `prepare` or `rest` mapped.
     fn zero(&mut self) -> Result<(), D::Error> {
         self.memory.iter().try_for_each(|memory| memory.zero(&self.stream))?;
@@ -186,7 +262,11 @@ impl<D: Driver> Gpu<D> {
         function: &mut Function<D>,
         call: &Call<'_>,
     ) -> Result<Rc<BoundPlan<D>>, Stop<D::Error>> {
-        let bases = Bases { pool: self.memory[lane.index()].base(), weights: function.weights.base() };
+        let weights = match &self.windows {
+            Some(windows) => windows.base(lane) + windows::weights_at(function.weights.room_bytes()),
+            None => function.weights.base(),
+        };
+        let bases = Bases { pool: self.memory[lane.index()].base(), weights };
         let key = key_of(function, call, lane);
         let known = self.plans.borrow_mut().get(&key);
         if let Some(bound) = known {
@@ -292,6 +372,17 @@ impl<D: Driver> Gpu<D> {
             while !event.has_passed().map_err(Stop::Driver)? {
                 std::hint::spin_loop();
             }
+        }
+        Ok(())
+    }
+
+    /// Has the kernels of a call end whose time is over, where they can be told.
+    fn end_overdue(&mut self, lane: LaneId) -> Result<(), D::Error> {
+        let Some(windows) = &mut self.windows else { return Ok(()) };
+        let lane_state = &mut self.lanes[lane.index()];
+        if lane_state.is_overdue()? {
+            windows.stop(lane)?;
+            lane_state.stopped();
         }
         Ok(())
     }

@@ -1,9 +1,12 @@
 //! One module of a loaded function. Code without writable variables is loaded once; code with some has
-//! an instance per lane, which is reset from a pristine copy behind every call.
+//! an instance per lane, which is reset from a pristine copy behind every call. Fenced code is loaded once: its variables lie
+//! in the window of the call.
 
 use pappus_protocol::{Fault, FaultCode, LaneId};
 
+use super::command_list::WINDOW_PARAM_BYTES;
 use super::driver::{DeviceBuffer, Driver, DriverError, LoadedKernel, Module, Section, Stream};
+use super::variables::Variables;
 use crate::device::broken;
 
 /// A module, ready to run.
@@ -11,6 +14,10 @@ use crate::device::broken;
 pub(super) struct LoadedModule<D: Driver> {
     image: Vec<u8>,
     writable: Vec<Section>,
+    /// True if the kernels take a window as their last parameter, and cannot leave it.
+    fenced: bool,
+    /// Those of fenced code.
+    variables: Option<Variables<D>>,
     /// Kernels that the blueprint names, in its order.
     symbols: Vec<String>,
     /// One for all lanes, or one for each.
@@ -44,11 +51,18 @@ impl<D: Driver> LoadedModule<D> {
         image: Vec<u8>,
         symbols: Vec<String>,
         lanes: usize,
+        fenced: bool,
     ) -> Result<Self, Fault> {
-        let writable = D::writable_sections(&image);
-        let writable = writable.map_err(|why| Fault::new(FaultCode::Load, format!("machine code: {why}")))?;
+        let refused = |why| Fault::new(FaultCode::Load, format!("machine code: {why}"));
+        let code = D::open(image, fenced).map_err(refused)?;
+        let writable = D::writable_sections(&code.machine).map_err(refused)?;
+        if fenced && !writable.is_empty() {
+            return Err(refused("fenced code has variables outside of its window".into()));
+        }
+        let variables = Variables::load(driver, stream, &code)?;
         let count = if writable.is_empty() { 1 } else { lanes };
-        let mut module = Self { image, writable, symbols, instances: (0..count).map(|_| None).collect() };
+        let (image, instances) = (code.machine, (0..count).map(|_| None).collect());
+        let mut module = Self { image, writable, fenced, variables, symbols, instances };
         module.instance(driver, stream, LaneId::new(0))?;
         if module.writable.is_empty() {
             // Never loaded again.
@@ -60,6 +74,11 @@ impl<D: Driver> LoadedModule<D> {
     /// True if the module's kernels can write variables.
     pub(super) fn has_variables(&self) -> bool {
         !self.writable.is_empty()
+    }
+
+    /// Its variables in the window.
+    pub(super) fn window_variables(&self) -> Option<&Variables<D>> {
+        self.variables.as_ref()
     }
 
     /// The largest stack of its kernels' threads.
@@ -83,7 +102,8 @@ impl<D: Driver> LoadedModule<D> {
     fn instance(&mut self, driver: &D, stream: &D::Stream, lane: LaneId) -> Result<&Instance<D>, Fault> {
         let index = lane.index() % self.instances.len();
         if self.instances[index].is_none() {
-            let made = Instance::load(driver, stream, &self.image, &self.writable, &self.symbols)?;
+            let made =
+                Instance::load(driver, stream, &self.image, &self.writable, &self.symbols, self.fenced)?;
             self.instances[index] = Some(made);
         }
         self.instances[index].as_ref().ok_or_else(broken)
@@ -96,7 +116,7 @@ impl<D: Driver> LoadedModule<D> {
             stream.fill(reset.address, 0, reset.bytes)?;
             stream.fill(reset.pristine, 0, reset.bytes)?;
         }
-        Ok(())
+        self.variables.as_ref().map_or(Ok(()), |variables| variables.wipe(stream))
     }
 
     /// Resets the variables that a lane's call may have changed, behind the call on its stream. Returns whether the
@@ -131,6 +151,7 @@ impl<D: Driver> Instance<D> {
         image: &[u8],
         writable: &[Section],
         symbols: &[String],
+        fenced: bool,
     ) -> Result<Self, Fault> {
         let refused = |why: String| Fault::new(FaultCode::Load, why);
         let module = driver.load_module(image);
@@ -138,7 +159,14 @@ impl<D: Driver> Instance<D> {
         let mut kernels = Vec::with_capacity(symbols.len());
         for symbol in symbols {
             let kernel = module.kernel(symbol).map_err(|e| refused(format!("kernel `{symbol}`: {e}")))?;
-            kernels.push(kernel.ok_or_else(|| refused(format!("the module has no kernel `{symbol}`")))?);
+            let mut kernel = kernel.ok_or_else(|| refused(format!("the module has no kernel `{symbol}`")))?;
+            if fenced {
+                let last = kernel.params.pop().filter(|last| last.bytes == WINDOW_PARAM_BYTES);
+                let last =
+                    last.ok_or_else(|| refused(format!("kernel `{symbol}` does not take its window")))?;
+                kernel.window = Some(last.offset);
+            }
+            kernels.push(kernel);
         }
         let located = locate::<D>(&module, writable);
         let (reset, pristine) = match located {

@@ -1,6 +1,33 @@
 //! Ranges of device addresses and what is mapped into them.
 
+use std::rc::Rc;
+
 use super::driver::{Access, Driver, DriverError, Memory};
+
+/// Reserved addresses; given back when dropped, by when nothing is mapped in them.
+#[derive(Debug)]
+pub(super) struct Reserved<D: Driver> {
+    base: u64,
+    bytes: u64,
+    _driver: std::marker::PhantomData<D>,
+}
+
+impl<D: Driver> Reserved<D> {
+    pub(super) fn new(driver: &D, bytes: u64) -> Result<Rc<Self>, D::Error> {
+        Ok(Rc::new(Self { base: driver.reserve(bytes)?, bytes, _driver: std::marker::PhantomData }))
+    }
+
+    /// The first address.
+    pub(super) fn base(&self) -> u64 {
+        self.base
+    }
+}
+
+impl<D: Driver> Drop for Reserved<D> {
+    fn drop(&mut self) {
+        D::free(self.base, self.bytes);
+    }
+}
 
 /// A range of device addresses and what is mapped into it, from its start on without gaps.
 #[derive(Debug)]
@@ -8,17 +35,36 @@ pub(super) struct AddressRange<D: Driver> {
     base: u64,
     bytes: u64,
     mapped: Vec<D::Memory>,
+    // Dropped when nothing is mapped any more.
+    _of: Rc<Reserved<D>>,
 }
 
 impl<D: Driver> AddressRange<D> {
     /// Reserves addresses only.
     pub(super) fn reserve(driver: &D, bytes: u64) -> Result<Self, D::Error> {
-        Ok(Self { base: driver.reserve(bytes)?, bytes, mapped: Vec::new() })
+        let reserved = Reserved::new(driver, bytes)?;
+        let base = reserved.base();
+        Ok(Self::part(reserved, base, bytes))
+    }
+
+    /// A part of reserved addresses that no other range has.
+    pub(super) fn part(of: Rc<Reserved<D>>, base: u64, bytes: u64) -> Self {
+        Self { base, bytes, mapped: Vec::new(), _of: of }
     }
 
     /// The first address.
     pub(super) fn base(&self) -> u64 {
         self.base
+    }
+
+    /// How much can be mapped.
+    pub(super) fn room_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The memory that was mapped last.
+    pub(super) fn last(&self) -> Option<&D::Memory> {
+        self.mapped.last()
     }
 
     /// How much is mapped.
@@ -48,7 +94,6 @@ impl<D: Driver> AddressRange<D> {
 impl<D: Driver> Drop for AddressRange<D> {
     fn drop(&mut self) {
         while self.pop().is_some() {}
-        D::free(self.base, self.bytes);
     }
 }
 

@@ -263,6 +263,17 @@ impl<D: Driver> FunctionWeights<D> {
         self.range.as_ref().map_or(0, AddressRange::base)
     }
 
+    /// Their memory, while they are there, and the bytes of the addresses that they have.
+    pub(super) fn memory(&self) -> Option<(&D::Memory, u64)> {
+        let range = self.range.as_ref()?;
+        Some((range.last()?, range.room_bytes()))
+    }
+
+    /// Bytes of the addresses that they have, once they were loaded; else zero.
+    pub(super) fn room_bytes(&self) -> u64 {
+        self.range.as_ref().map_or(0, AddressRange::room_bytes)
+    }
+
     /// Begins to load the weights; [`FunctionWeights::poll`] tells the outcome.
     pub(super) fn load(&mut self, driver: &D, loader: &mut Loader<D>, weights: Weights) {
         let kept = loader.kept.take();

@@ -31,7 +31,7 @@ impl HipCompiler {
             ..kernel.into()
         };
         let kernels = object.kernels.iter().map(described).collect();
-        let compiled = CodeInfo { kernels, targets: Vec::new() };
+        let compiled = CodeInfo { kernels, ..CodeInfo::default() };
         let loaded = Module::load(object.bytes);
         let loaded = loaded
             .map_err(|e| refused(format!("the driver refuses it for {}: {e}", self.engine.info.arch)))?;

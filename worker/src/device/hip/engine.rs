@@ -63,6 +63,7 @@ impl Engine {
             stacks_per_stream: true,
             // Neither exists on AMD GPUs in this form.
             has_clusters: false,
+            has_windows: false,
         };
         Ok(Self { info, target, properties, library, context_bytes })
     }

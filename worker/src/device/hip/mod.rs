@@ -26,8 +26,8 @@ use pappus_protocol::from_worker::Survey;
 
 use self::compiler::HipCompiler;
 pub use self::engine::Engine;
-use super::Backend;
 use super::gpu::Gpu;
+use super::{Backend, Mode};
 use crate::sandbox::policy::Policy;
 
 /// One AMD GPU, or a partition of one.
@@ -38,8 +38,8 @@ impl Backend for Hip {
 
     const POLICY: &'static Policy = &policy::POLICY;
 
-    fn device(lanes: usize, _: bool) -> Result<Self, Fault> {
-        Self::new(Engine::start()?, lanes)
+    fn device(lanes: usize, mode: Mode) -> Result<Self, Fault> {
+        Self::new(Engine::start()?, lanes, mode.shared)
     }
 
     fn compiler(_: bool) -> Result<HipCompiler, Fault> {

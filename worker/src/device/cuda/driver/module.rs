@@ -81,7 +81,7 @@ impl driver::Module for Module {
         kernel.allow_shared(self.shared_bytes.saturating_sub(kernel.shared_bytes()))?;
         let place = |(offset, bytes)| ParamPlace { offset, bytes };
         let params = kernel.params().into_iter().map(place).collect();
-        Ok(Some(LoadedKernel { kernel, params, local_bytes: kernel.local_bytes() }))
+        Ok(Some(LoadedKernel { kernel, params, local_bytes: kernel.local_bytes(), window: None }))
     }
 
     fn variable(&self, name: &str) -> Option<(u64, u64)> {

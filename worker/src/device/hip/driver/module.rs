@@ -89,7 +89,7 @@ impl driver::Module for Module {
             let place =
                 |argument: &hsaco::Argument| ParamPlace { offset: argument.offset, bytes: argument.bytes };
             let params = told.arguments.iter().map(place).collect();
-            LoadedKernel { kernel, params, local_bytes: told.private_bytes }
+            LoadedKernel { kernel, params, local_bytes: told.private_bytes, window: None }
         }))
     }
 
