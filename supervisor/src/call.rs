@@ -17,7 +17,9 @@ use pappus_shmem::memfd;
 use zerocopy::little_endian::U64;
 
 use crate::client_memfd::ClientMemfd;
+use crate::config::DeviceConfig;
 use crate::function::Loaded;
+use crate::limits::{SHARED_POOL_BYTES, SHARED_WEIGHTS_BYTES};
 use crate::refusal::Refusal;
 use crate::routing::Routed;
 use crate::schedule::{Batch, Domain, Ended, quarantine};
@@ -123,15 +125,21 @@ pub struct Call {
 }
 
 impl Call {
-    /// True if neither the call's function, nor its owner, nor the caller wants the call in a process of its own. A checked call always
-    /// is: it says where it left its memory.
-    pub fn may_share(&self) -> bool {
+    /// True if the call may be in a worker of a device that strangers share: no kernel of it can leave what the call is given there,
+    /// which a window of addresses has room for, and neither its function, nor its owner, nor the caller wants it in a process of its
+    /// own. A checked call always is: it says where it left its memory. The weights of its function take `weight_bytes` there.
+    pub fn may_share(&self, device: &DeviceConfig, weight_bytes: u64) -> bool {
         let apart = |account: &Account| account.share().own_processes;
-        let blueprint = &self.function.blueprint;
-        !blueprint.is_checked()
-            && blueprint.isolation() == Isolation::Auto
+        let (function, has_own_memory) = (&self.function, device.kind.traits().has_own_memory);
+        let fits = || self.plan.pool_bytes <= SHARED_POOL_BYTES && weight_bytes <= SHARED_WEIGHTS_BYTES;
+        device.shared_workers > 0
+            && function.is_fenced(device.kind, &device.arch)
+            && !function.is_special()
+            && (!has_own_memory || fits())
+            && !function.blueprint.is_checked()
+            && function.blueprint.isolation() == Isolation::Auto
             && !apart(self.reply.account())
-            && !apart(&self.function.account)
+            && !apart(&function.account)
     }
 
     /// What the call brings into a job with others, if its function runs calls together.

@@ -204,6 +204,11 @@ pub const MAX_BLOCKING_THREADS: usize = 96;
 pub const MAX_TENANTS_THREADS: usize = 32;
 /// How long a domain keeps a worker that another domain waits for, where the device does not say.
 pub const RESIDENCY_NS: u64 = 100_000_000;
+/// Device memory of a lane in a worker of a GPU that all domains share. A lane keeps what it was lent: this and weights have room of
+/// their own in a window of addresses.
+pub const SHARED_POOL_BYTES: u64 = 1 << 30;
+/// Weights of a function that runs there.
+pub const SHARED_WEIGHTS_BYTES: u64 = pappus_protocol::limits::SHARED_BYTES - SHARED_POOL_BYTES;
 /// How long a call may run in a worker that all domains share, where the device does not say: short calls wait that long for a lane
 /// at most.
 pub const SHARED_LIMIT_NS: u64 = 10_000_000;

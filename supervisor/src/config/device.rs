@@ -95,6 +95,17 @@ impl DeviceConfig {
         self.turns && self.workers > 1
     }
 
+    /// True if the process in a worker's slot is made to be shared, which a process in another slot is not. Where there is no driver,
+    /// all processes are the same.
+    pub fn makes_shared(&self, worker: usize) -> bool {
+        self.kind.traits().has_driver && worker < self.shared_workers
+    }
+
+    /// True if the process of a standby is made to be shared: the second one, where there are such processes.
+    pub fn stands_by_shared(&self, standby: usize) -> bool {
+        standby == 1 && self.makes_shared(0)
+    }
+
     /// Estimated device memory of a process's context, until a process reports its own.
     pub fn context_estimate(&self) -> u64 {
         if self.kind.traits().has_own_memory { CONTEXT_BYTES } else { 0 }
@@ -139,7 +150,7 @@ impl DeviceConfig {
                 Some(true) => limits::processors().min(workers.saturating_sub(1)),
                 Some(false) | None => 0,
             },
-            shared_limit: request.shared_limit.unwrap_or(Duration::from_nanos(limits::SHARED_LIMIT_NS)),
+            shared_limit: request.shared_limit(),
             interruptible: false,
             memory_bytes: request.memory_bytes.unwrap_or(512 << 20),
             there_bytes: limits::MAX_CPU_MEMORY_BYTES,
@@ -195,7 +206,9 @@ impl DeviceConfig {
         let name = name_of(kind, found);
         let memory_bytes = request.memory_bytes.unwrap_or_else(|| default_memory(found.free_bytes));
         let share = request.memory_bytes.unwrap_or(found.memory_bytes) / CONTEXTS_SHARE;
-        let standbys = request.standbys.unwrap_or(1);
+        let shares = request.shares == Some(true);
+        // One more is for the worker that tenants share: the process of such a worker is made for that.
+        let standbys = request.standbys.unwrap_or(1 + usize::from(shares));
         let made = max_contexts(kind, survey.shared).saturating_sub(standbys + COMPILERS);
         let most = (share / CONTEXT_BYTES).min(made as u64).clamp(1, limits::MAX_WORKERS as u64) as usize;
         let workers = request.workers.unwrap_or(most);
@@ -231,8 +244,8 @@ impl DeviceConfig {
             lanes: request.lanes.unwrap_or(8),
             standbys,
             workers_per_domain: 1,
-            shared_workers: 0,
-            shared_limit: Duration::from_nanos(limits::SHARED_LIMIT_NS),
+            shared_workers: usize::from(shares),
+            shared_limit: request.shared_limit(),
             interruptible: false,
             memory_bytes,
             there_bytes: found.memory_bytes,

@@ -84,6 +84,8 @@ const CPU_SETTINGS: &str = "workers=N, memory=SIZE, weights=SIZE, standbys=N, tu
 const GPU_SETTINGS: &str = "workers=N, lanes=N, memory=SIZE, standbys=N, quantum=DURATION, \
     turns=on|off, weights=SIZE, stack=SIZE, scrub=switch|call, min-residency=DURATION and \
     tenant-switch=replace|scrub, e.g. cuda:0:workers=4,lanes=8";
+/// Behind those, where kernels of strangers can be in one process.
+const SHARED_SETTINGS: &str = "; isolation=process|auto and shared-limit=DURATION";
 /// The longest UUID that is read.
 const MAX_UUID: usize = 96;
 
@@ -129,10 +131,19 @@ impl DeviceRequest {
         self.min_residency.unwrap_or(Duration::from_nanos(limits::RESIDENCY_NS))
     }
 
+    /// How long a call may run in a worker that all domains share.
+    pub(super) fn shared_limit(&self) -> Duration {
+        self.shared_limit.unwrap_or(Duration::from_nanos(limits::SHARED_LIMIT_NS))
+    }
+
     fn no_setting(&self, setting: &str) -> ConfigError {
-        let has_driver = self.selector.kind().traits().has_driver;
-        let there_are = if has_driver { GPU_SETTINGS } else { CPU_SETTINGS };
-        bad("device", &self.text, format!("{setting:?} is no setting of it; there are {there_are}"))
+        let traits = self.selector.kind().traits();
+        let (there_are, and) = match (traits.has_driver, traits.keeps_kernels_in) {
+            (false, _) => (CPU_SETTINGS, ""),
+            (true, true) => (GPU_SETTINGS, SHARED_SETTINGS),
+            (true, false) => (GPU_SETTINGS, ""),
+        };
+        bad("device", &self.text, format!("{setting:?} is no setting of it; there are {there_are}{and}"))
     }
 
     /// One more setting is given, as `setting` says.

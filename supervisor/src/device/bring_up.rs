@@ -31,13 +31,18 @@ const LEAVE: Duration = Duration::from_millis(300);
 /// How often to look whether all slots that want a process have one.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Starts a process and waits for its greeting. It is `urgent` if a slot waits for it.
-pub(super) fn bring_up(device: &Device, launcher: &Launcher, urgent: bool) -> Result<Ready, BringUpError> {
+/// Starts a process, one that is made to be `shared` or not, and waits for its greeting. It is `urgent` if a slot waits for it.
+pub(super) fn bring_up(
+    device: &Device,
+    launcher: &Launcher,
+    shared: bool,
+    urgent: bool,
+) -> Result<Ready, BringUpError> {
     let mut reservation = device.processes.reserve_process(urgent).ok_or(BringUpError::Closing)?;
     let epoch = reservation.epoch();
     let _first = device.processes.until_measured();
     let MadeFor { edition, lanes, memory_bytes } = device.made_for();
-    let target = DeviceTarget::with(&device.config, lanes, memory_bytes);
+    let target = DeviceTarget { shared, ..DeviceTarget::with(&device.config, lanes, memory_bytes) };
     let (mut started, staging, turns) = start(launcher, &target, lanes).map_err(BringUpError::Start)?;
     if let Some(mps_terminator) = &device.mps {
         started.process.end_through(mps_terminator);
@@ -59,7 +64,7 @@ pub(super) fn bring_up(device: &Device, launcher: &Launcher, urgent: bool) -> Re
     let reached = started.process.reached(hello.layers);
     launcher.confinement().check(&reached)?;
     reservation.measured(hello.context_bytes);
-    Ok(Ready { started, staging, turns, target, reservation, epoch, edition, reached })
+    Ok(Ready { started, staging, turns, target, reservation, shared, epoch, edition, reached })
 }
 
 /// Starts a process for so many lanes, with memory of its own to share.
@@ -115,7 +120,8 @@ pub(super) fn keep(device: &Arc<Device>, slot: usize, launcher: &Launcher) {
         let brought_up = {
             // One at a time: to make a process costs all who use the device.
             let _making = standbys.making();
-            contained(|| bring_up(device, launcher, false)).map_err(BringUpError::from).flatten()
+            let shared = device.config.stands_by_shared(slot);
+            contained(|| bring_up(device, launcher, shared, false)).map_err(BringUpError::from).flatten()
         };
         let took = begun.elapsed();
         let watched = brought_up.and_then(|ready| standbys.offer(slot, ready, || device.epochs.current()));

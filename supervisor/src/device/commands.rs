@@ -211,7 +211,7 @@ impl CommandRunner {
     pub(super) fn standbys_changed(&self, standbys: &Standbys) {
         let mut actions = Actions::default();
         self.decisions.decide(&mut actions, |deciding| {
-            deciding.handle(StandbysReady { count: standbys.ready() });
+            deciding.handle(StandbysReady { count: standbys.ready_for_domains() });
         });
         self.carry_out(&mut actions, None);
     }

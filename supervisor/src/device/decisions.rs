@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::call::Call;
 use crate::config::DeviceConfig;
-use crate::limits::{CPU_CHANGE_NS, GPU_CHANGE_NS};
+use crate::limits::{CPU_CHANGE_NS, GPU_CHANGE_NS, SHARED_POOL_BYTES};
 use crate::processes::process_table::most_starting;
 use crate::schedule::events::{Event, SetPolicy};
 use crate::schedule::{Action, Policy, ResidentPrice, Scheduler, Shape, Size};
@@ -90,7 +90,8 @@ pub(super) fn size_of(config: &DeviceConfig, remakes: bool) -> Size {
         workers_per_domain: config.workers_per_domain,
         quantum_us: config.quantum.as_micros().min(u32::MAX.into()) as u32,
         residency_ns: config.min_residency.as_nanos().min(u64::MAX.into()) as u64,
-        standbys: config.standbys,
+        // That of the shared worker's slot is of no use to any other.
+        standbys: (0..config.standbys).filter(|standby| !config.stands_by_shared(*standby)).count(),
         memory_bytes: config.memory_bytes,
         remakes,
     }
@@ -128,6 +129,7 @@ pub fn shape(config: &DeviceConfig) -> Shape {
         lanes: size.lanes,
         workers_per_domain: size.workers_per_domain,
         shared_workers: config.shared_workers,
+        shared_lane_bytes: if traits.has_own_memory { SHARED_POOL_BYTES } else { u64::MAX },
         shared_limit_ns: config.shared_limit.as_nanos().min(u64::MAX.into()) as u64,
         quantum_us: config.takes_turns().then_some(size.quantum_us),
         change_ns,

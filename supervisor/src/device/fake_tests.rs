@@ -164,7 +164,7 @@ impl Gpu {
             blueprint: pappus_blueprint::parse(config.as_bytes()).unwrap(),
             config: config.into(),
             weights: Some(Arc::new(weights)),
-            runs_on: vec![RunsOn { kind: Kind::Cuda, arch: "sm_90".into(), stack_bytes: 0 }],
+            runs_on: vec![RunsOn { kind: Kind::Cuda, arch: "sm_90".into(), stack_bytes: 0, fenced: false }],
         };
         self.cache.insert(account, Arc::new(record), parsed, || Some(Arc::default())).unwrap().unwrap()
     }
@@ -337,6 +337,7 @@ fn attach_process(
         turns: Orders::new(Arc::new(turns)),
         killer: Killer::new(pidfd),
         target,
+        shared: device.config.makes_shared(worker.get()),
         epoch,
         edition,
         reached: Reached::default(),

@@ -255,7 +255,7 @@ impl Device {
         let (function, weight_bytes) = (call.function.id, taken_by(&call.function, traits.has_own_memory));
         let stack_bytes = call.function.stack_bytes(self.config.kind, &self.config.arch);
         let share = call.reply.account().share();
-        let may_share = self.config.shared_workers > 0 && call.may_share();
+        let may_share = call.may_share(&self.config, weight_bytes);
         let spec = CallSpec {
             domain,
             function,
@@ -396,7 +396,8 @@ impl Device {
         if !is_first {
             return;
         }
-        while let Some(ready) = self.take_standby() {
+        while let Some(ready) = self.standbys.take(|_| true) {
+            self.standbys_changed();
             ready.started.process.kill_now();
             let why = Some("another process failed".to_owned());
             self.reaper.take(self, Dying::unused(ready.started.process, ready.reservation, why));
@@ -423,10 +424,11 @@ impl Device {
         self.decisions.ask().memory()
     }
 
-    /// A standby, for good.
-    pub(super) fn take_standby(&self) -> Option<Ready> {
+    /// A standby for a worker's slot, for good.
+    pub(super) fn take_standby(&self, worker: WorkerId) -> Option<Ready> {
+        let shared = self.config.makes_shared(worker.get());
         loop {
-            let ready = self.standbys.take()?;
+            let ready = self.standbys.take(|ready| ready.shared == shared)?;
             self.standbys_changed();
             if ready.edition == self.made_for().edition {
                 return Some(ready);

@@ -29,6 +29,8 @@ pub(super) struct Ready {
     pub(super) target: CodeTarget,
     /// Its place among the processes of the device.
     pub(super) reservation: ProcessReservation,
+    /// True if it is made to be shared: it goes into no other slot.
+    pub(super) shared: bool,
     /// The device's epoch when it was started.
     pub(super) epoch: Epoch,
     /// Which settings of the device it was made for.
@@ -46,8 +48,8 @@ pub(super) struct Standbys {
     wanted: AtomicUsize,
     /// Held while one is made.
     making: OrderedMutex<(), { rank::MAKING_STANDBY }>,
-    /// How many are ready.
-    ready: AtomicUsize,
+    /// How many are ready: those that are not made to be shared, then those that are.
+    ready: [AtomicUsize; 2],
 }
 
 #[derive(Debug)]
@@ -64,7 +66,7 @@ impl Standbys {
             slots: OrderedRwLock::default(),
             wanted: AtomicUsize::new(0),
             making: OrderedMutex::new(()),
-            ready: AtomicUsize::new(0),
+            ready: Default::default(),
         };
         standbys.grow(count)?;
         standbys.resize(count);
@@ -99,11 +101,11 @@ impl Standbys {
         self.slots.read()[slot].clone()
     }
 
-    /// One that is ready, for good.
-    pub(super) fn take(&self) -> Option<Ready> {
+    /// One that is ready and of which this is true, for good.
+    pub(super) fn take(&self, is_one: impl Fn(&Ready) -> bool) -> Option<Ready> {
         self.all().iter().find_map(|slot| {
-            let ready = slot.ready.lock().take()?;
-            self.ready.fetch_sub(1, Ordering::Relaxed);
+            let ready = slot.ready.lock().take_if(|ready| is_one(ready))?;
+            self.counter(&ready).fetch_sub(1, Ordering::Relaxed);
             slot.waker.wake();
             Some(ready)
         })
@@ -111,7 +113,16 @@ impl Standbys {
 
     /// How many are ready.
     pub(super) fn ready(&self) -> usize {
-        self.ready.load(Ordering::Relaxed)
+        self.ready.iter().map(|ready| ready.load(Ordering::Relaxed)).sum()
+    }
+
+    /// How many are ready for slots of workers that no strangers share.
+    pub(super) fn ready_for_domains(&self) -> usize {
+        self.ready[0].load(Ordering::Relaxed)
+    }
+
+    fn counter(&self, ready: &Ready) -> &AtomicUsize {
+        &self.ready[usize::from(ready.shared)]
     }
 
     /// Waits until no other one is made.
@@ -137,14 +148,14 @@ impl Standbys {
         let own_epoch = ready.epoch;
         {
             let mut place = slot.ready.lock();
+            self.counter(&ready).fetch_add(1, Ordering::Relaxed);
             *place = Some(ready);
-            self.ready.fetch_add(1, Ordering::Relaxed);
         }
         let late = slot.ready.lock().take_if(|_| own_epoch != epoch());
         match late {
             None => Ok(pidfd),
-            Some(_) => {
-                self.ready.fetch_sub(1, Ordering::Relaxed);
+            Some(late) => {
+                self.counter(&late).fetch_sub(1, Ordering::Relaxed);
                 Err(BringUpError::EpochOver)
             }
         }
@@ -153,7 +164,9 @@ impl Standbys {
     /// Takes the standby out of a slot, if it is still there.
     pub(super) fn withdraw(&self, slot: usize) -> Option<Ready> {
         let ready = self.slot(slot).ready.lock().take();
-        self.ready.fetch_sub(usize::from(ready.is_some()), Ordering::Relaxed);
+        if let Some(ready) = &ready {
+            self.counter(ready).fetch_sub(1, Ordering::Relaxed);
+        }
         ready
     }
 

@@ -83,10 +83,13 @@ fn run(device: &Arc<Device>, worker: WorkerId, launcher: &Launcher) {
                 device.metrics.restarts.increment(1);
             }
             let born = Instant::now();
-            let ready = match device.take_standby() {
+            let ready = match device.take_standby(worker) {
                 Some(ready) => Ok(ready),
                 None => {
-                    let made = contained(|| bring_up::bring_up(device, launcher, true));
+                    let made = contained(|| {
+                        let shared = device.config.makes_shared(worker.get());
+                        bring_up::bring_up(device, launcher, shared, true)
+                    });
                     made.map_err(BringUpError::from).flatten()
                 }
             };
@@ -165,7 +168,7 @@ pub(super) enum End {
 /// Lets one process serve to its end, and hands it to the reaper. True if it did anything, or left because it
 /// was told to.
 fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: Ready) -> bool {
-    let Ready { started, staging, turns, target, reservation, epoch, edition, reached } = ready;
+    let Ready { started, staging, turns, target, reservation, shared, epoch, edition, reached } = ready;
     let Started { process, mut inbox, outbox, control } = started;
     let completed = || device.slots.slot(worker).completed.load(Ordering::Relaxed);
     let before = completed();
@@ -182,6 +185,7 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: 
             turns,
             killer,
             target,
+            shared,
             epoch,
             edition,
             reached,

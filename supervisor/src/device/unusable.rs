@@ -64,6 +64,9 @@ pub(super) enum Unusable {
     /// The device was set up otherwise while it started.
     #[error("it was made for settings of before")]
     Outdated,
+    /// A process that tenants share was made otherwise.
+    #[error("it was made for a slot of another kind")]
+    WrongSlot,
     /// The device was closed before it was ready.
     #[error("it came too late")]
     TooLate,

@@ -50,6 +50,8 @@ pub(super) struct Arrival {
     pub(super) killer: Killer,
     /// The target of its machine code.
     pub(super) target: CodeTarget,
+    /// True if it is made to be shared.
+    pub(super) shared: bool,
     /// A fault ends all processes of an epoch.
     pub(super) epoch: Epoch,
     /// The edition of the device's settings that the process was made for.

@@ -42,8 +42,12 @@ pub(super) struct WorkerEvents {
 
 impl WorkerEvents {
     /// A process is in a worker's slot and ready for calls, unless its epoch is over, or it was made for
-    /// settings of before. No such process gets further than here: both change with the scheduler locked.
+    /// settings of before. No such process gets further than here: both change with the scheduler locked. Nor does one that is made
+    /// for another slot: what keeps strangers apart in it is not the same.
     pub(super) fn attach(&self, worker: WorkerId, arrival: Arrival) -> Result<(), Unusable> {
+        if arrival.shared != self.commands.config.makes_shared(worker.get()) {
+            return Err(Unusable::WrongSlot);
+        }
         self.targets.send_if_modified(|known| arrival.target.learn(known));
         let (generation, epoch, edition) = (arrival.generation, arrival.epoch, arrival.edition);
         self.slots.channel(worker).attach(arrival);

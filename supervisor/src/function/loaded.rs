@@ -48,6 +48,8 @@ pub struct Loaded {
     weights: Option<Arc<PackedWeights>>,
     /// Kinds and architectures of devices that have its machine code.
     runs_on: Vec<RunsOn>,
+    /// See [`Loaded::is_special`].
+    special: bool,
     /// Machine code that is in memory only, for each module: a checked version's.
     pub(super) code: Option<Vec<ValidatedMemfd>>,
     /// The checked version, once one was made; removed together with the function.
@@ -105,11 +107,13 @@ impl Loaded {
         callers: Callers,
         taken: Charges,
     ) -> Self {
+        let special = parsed.blueprint.launches().any(|launch| launch.special().is_some());
         Self {
             id,
             owner: account.tenant,
             versions: Versions::of(&record),
             weight_bytes: record.weights.iter().map(|w| w.bytes).collect(),
+            special,
             blueprint: parsed.blueprint,
             account,
             callers: OrderedRwLock::new(callers),
@@ -160,6 +164,16 @@ impl Loaded {
     /// Device memory that the stacks of its kernels take on devices of this kind and architecture.
     pub fn stack_bytes(&self, kind: Kind, arch: &str) -> u64 {
         self.on(kind, arch).map_or(0, |on| on.stack_bytes)
+    }
+
+    /// True if no kernel of it can leave a window of addresses on devices of this kind and architecture.
+    pub fn is_fenced(&self, kind: Kind, arch: &str) -> bool {
+        self.on(kind, arch).is_some_and(|on| on.fenced)
+    }
+
+    /// True if a launch of it takes a tensor map or clusters of blocks.
+    pub fn is_special(&self) -> bool {
+        self.special
     }
 
     fn on(&self, kind: Kind, arch: &str) -> Option<&RunsOn> {
@@ -221,6 +235,8 @@ pub struct RunsOn {
     pub arch: String,
     /// Device memory that the stacks of its kernels take there.
     pub stack_bytes: u64,
+    /// True if none of its kernels can leave a window of addresses there.
+    pub fenced: bool,
 }
 
 /// What a function in memory is made of.

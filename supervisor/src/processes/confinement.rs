@@ -104,6 +104,7 @@ impl Confinement {
             uid: rustix::process::geteuid().is_root().then_some(self.settings.worker_uid),
             adopted: true,
             interruptible: target.interruptible,
+            shared: target.shared,
             without: without_pidns.then_some(Layer::PidNs).into_iter().collect(),
             ..Arguments::new(role, target.kind)
         }

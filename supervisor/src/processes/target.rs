@@ -22,12 +22,15 @@ pub struct DeviceTarget {
     pub memory_bytes: u64,
     /// True if its processes make and run machine code that ends in the middle of a kernel when its call's time is over.
     pub interruptible: bool,
+    /// True if its process serves calls of strangers beside each other, where only a process made for that can.
+    pub shared: bool,
 }
 
 impl DeviceTarget {
     /// Any device of a kind, with one lane: for what runs no call.
     pub fn any(kind: Kind) -> Self {
-        Self { kind, uuid: String::new(), lanes: 1, numa_node: None, memory_bytes: 0, interruptible: false }
+        let (uuid, interruptible, shared) = (String::new(), false, false);
+        Self { kind, uuid, lanes: 1, numa_node: None, memory_bytes: 0, interruptible, shared }
     }
 
     /// The device of a configuration.
@@ -45,6 +48,7 @@ impl DeviceTarget {
             // A call may have the memory of all workers.
             memory_bytes: if config.kind.traits().has_own_memory { 0 } else { memory_bytes },
             interruptible: config.interruptible,
+            shared: false,
         }
     }
 

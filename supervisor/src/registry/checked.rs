@@ -85,7 +85,8 @@ impl Registry {
                 Some(Arc::new(self.pack_weights(account, record, &blueprint, take)?))
             }
         };
-        let runs_on = vec![RunsOn { kind: class.kind, arch: class.arch.clone(), stack_bytes: 0 }];
+        let runs_on =
+            vec![RunsOn { kind: class.kind, arch: class.arch.clone(), stack_bytes: 0, fenced: false }];
         let parsed = Parsed { blueprint, config, weights, runs_on };
         Ok(self.loaded.insert_checked(function, parsed, code)?)
     }

@@ -100,7 +100,8 @@ impl Registry {
             }
             let kernels = found.iter().flatten().flat_map(|info| &info.kernels);
             let stack_bytes = kernels.map(|kernel| kernel.stack_bytes).max().unwrap_or(0);
-            runs_on.push(RunsOn { kind: class.kind, arch: class.arch.clone(), stack_bytes });
+            let fenced = can_share_window(&found);
+            runs_on.push(RunsOn { kind: class.kind, arch: class.arch.clone(), stack_bytes, fenced });
         }
         codes.all_made().map(|()| runs_on)
     }
@@ -264,6 +265,14 @@ impl Registry {
         change.blobs.replace_code(hash, fingerprint, disk_bytes);
         Ok(compiled.info)
     }
+}
+
+/// True if no kernel of a function's modules can leave a window, and one window has the variables of them all: those of every module
+/// lie at the same place.
+fn can_share_window(modules: &[Option<Arc<CodeInfo>>]) -> bool {
+    let has_variables = |code: &&Arc<CodeInfo>| code.window_variables > 0;
+    modules.iter().all(|code| code.as_ref().is_some_and(|code| code.fenced))
+        && modules.iter().flatten().filter(has_variables).count() <= 1
 }
 
 #[cfg(test)]

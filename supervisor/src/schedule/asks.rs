@@ -47,13 +47,16 @@ pub(super) struct Asks {
     for_memory: usize,
     for_lanes: usize,
     for_device: usize,
+    /// The weights of the callers that ask for lanes.
+    lanes_weight: u32,
 }
 
 impl Asks {
     /// No asks. A domain has a worker for about so long.
     pub(super) fn new(turn_ns: u64) -> Self {
         let (line, places) = (ShareLine::new(turn_ns, 0), IdMap::default());
-        Self { line, places, next_place: 0, for_workers: 0, for_memory: 0, for_lanes: 0, for_device: 0 }
+        let (for_workers, for_memory, for_lanes, for_device) = (0, 0, 0, 0);
+        Self { line, places, next_place: 0, for_workers, for_memory, for_lanes, for_device, lanes_weight: 0 }
     }
 
     /// A domain has a worker for about so long from now on.
@@ -107,15 +110,29 @@ impl Asks {
         asks.into_iter().flatten().filter(|(_, (_, what))| *what == What::Lane).map(|(caller, _)| caller)
     }
 
+    /// True if a caller asks for a lane of a shared worker.
+    pub(super) fn has_lane(&self, caller: TenantId) -> bool {
+        self.has_lanes() && self.places.contains_key(&(caller, What::Lane))
+    }
+
+    /// The weights of those that do.
+    pub(super) fn lanes_weight(&self) -> u32 {
+        self.lanes_weight
+    }
+
     /// A caller asks for a lane of a shared worker.
     pub(super) fn push_lane(&mut self, caller: TenantId) {
-        self.for_lanes += usize::from(self.add(caller, What::Lane));
+        if self.add(caller, What::Lane) {
+            self.for_lanes += 1;
+            self.lanes_weight += self.share_of(caller).weight;
+        }
     }
 
     /// A caller does not ask for a lane of a shared worker any more.
     pub(super) fn remove_lane(&mut self, caller: TenantId) {
-        if self.has_lanes() {
-            self.for_lanes -= usize::from(self.take(caller, What::Lane));
+        if self.has_lanes() && self.take(caller, What::Lane) {
+            self.for_lanes -= 1;
+            self.lanes_weight -= self.share_of(caller).weight;
         }
     }
 
@@ -231,6 +248,9 @@ impl Asks {
 
     /// A caller is given this from now on.
     pub(super) fn set_share(&mut self, caller: TenantId, share: TenantShare) {
+        if self.has_lane(caller) {
+            self.lanes_weight = self.lanes_weight - self.share_of(caller).weight + share.weight;
+        }
         self.line.set_share(caller, share);
     }
 }

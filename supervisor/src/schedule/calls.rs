@@ -53,6 +53,8 @@ pub(super) struct Entry<C> {
     counted: bool,
     /// When it was handed over.
     pub(super) started_ns: u64,
+    /// When its worker ends it.
+    pub(super) until_ns: u64,
     /// What the clock showed then by which calls are in the way of others.
     pub(super) started_clock_ns: u64,
     serial: u64,
@@ -240,6 +242,7 @@ impl<C> Calls<C> {
             installs: false,
             counted: false,
             started_ns: 0,
+            until_ns: 0,
             started_clock_ns: 0,
         };
         let id = id_of(serial, self.entries.insert(entry));
@@ -271,10 +274,11 @@ impl<C> Calls<C> {
         worker: WorkerId,
         lane: u32,
         installs: bool,
-        [now_ns, clock_ns]: [u64; 2],
+        [now_ns, clock_ns, until_ns]: [u64; 3],
     ) {
         let Some(entry) = self.get_mut(id) else { return };
-        (entry.started_ns, entry.started_clock_ns, entry.installs) = (now_ns, clock_ns, installs);
+        (entry.started_ns, entry.started_clock_ns, entry.until_ns) = (now_ns, clock_ns, until_ns);
+        entry.installs = installs;
         entry.state = CallState::Running { worker, lane, overdue: false };
         entry.attempts.started();
         let (caller, bytes) = (entry.domain.caller, entry.bytes);

@@ -48,6 +48,9 @@ impl<C: Call> Scheduler<C> {
             if !ended_well {
                 self.charge_failed(now_ns, worker, payer, started_ns);
             }
+            if self.workers[worker].is_shared() {
+                self.weigh_everybody();
+            }
         }
         if has_weights {
             self.book.weights.end(function);
@@ -167,6 +170,9 @@ impl<C: Call> Scheduler<C> {
         if let Some(ended) = if overran { Some(Ended::Overran) } else { ended } {
             let entry = self.calls.remove(id)?;
             if ended == Ended::Guilty {
+                if entry.may_share {
+                    self.unshared.add_for_good(now_ns, entry.used());
+                }
                 if self.shape.shared_faults {
                     self.draw(now_ns, entry.domain.caller, actions);
                 }

@@ -5,7 +5,7 @@
 use super::book::Need;
 use super::calls::{CallState, Entry};
 use super::scheduler::Scheduler;
-use super::types::{Action, Batch, Call, CallId, Job};
+use super::types::{Action, Batch, Call, CallId, Job, QueueKey};
 use crate::ids::WorkerId;
 use crate::limits::{MAX_JOB_CALLS, MAX_JOB_REGIONS, STAGING_BYTES};
 
@@ -56,7 +56,11 @@ impl<C: Call> Scheduler<C> {
         let Some(mut batch) = entry.batch.filter(|_| may_join()) else {
             return group;
         };
-        let most_bytes = self.shape.lane_bytes.min(self.shape.memory_bytes / 2);
+        let lane_bytes = match entry.queue {
+            QueueKey::Of(_) => self.shape.lane_bytes,
+            QueueKey::Shared(_) => self.shape.lane_bytes.min(self.shape.shared_lane_bytes),
+        };
+        let most_bytes = lane_bytes.min(self.shape.memory_bytes / 2);
         let mut bytes = entry.memory_bytes;
         for id in self.slots.next_few(entry.queue, MAX_JOB_CALLS).skip_while(|id| *id != first).skip(1) {
             let Some((other, part)) = self.calls.get(id).and_then(|other| Some((other, other.batch?))) else {
@@ -105,7 +109,7 @@ impl<C: Call> Scheduler<C> {
             }
             if self.workers[worker].is_shared() {
                 // The worker ends it by then, and is not taken from others before.
-                until_ns = until_ns.max(entry.started_ns.saturating_add(self.shape.shared_limit_ns));
+                until_ns = until_ns.max(entry.until_ns);
             }
         }
         self.calls.move_to(id, until_ns.min(entry.deadline_ns));

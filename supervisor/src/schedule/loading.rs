@@ -308,6 +308,7 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn function_gone(&mut self, now_ns: u64, function: FunctionId, actions: &mut Vec<Action<C>>) {
         self.penalties.forget_function(function);
         self.run_times.forget(function);
+        self.unshared.forget(function);
         for worker in WorkerId::first(self.workers.len()) {
             if matches!(self.workers[worker].state, State::Free | State::Bound(_)) {
                 self.uninstall(worker, function, actions);

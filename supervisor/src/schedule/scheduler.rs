@@ -51,6 +51,8 @@ pub struct Scheduler<C: Call> {
     pub(super) device_time: DeviceTime,
     pub(super) shared_charges: SharedCharges,
     pub(super) apart: Apart,
+    /// Uses of functions that are not in shared workers any more: a process ended under a call of them while no other call was there.
+    pub(super) unshared: Apart,
     /// How long a call may be in the way of others, and when that is looked at next.
     pub(super) overrun_ns: u64,
     pub(super) overrun_check_ns: u64,
@@ -84,6 +86,7 @@ impl<C: Call> Scheduler<C> {
             device_time: DeviceTime::default(),
             shared_charges: SharedCharges::default(),
             apart: Apart::default(),
+            unshared: Apart::default(),
             overrun_ns: Policy::default().overrun_ns,
             overrun_check_ns: 0,
             exclusive: Exclusive::default(),
@@ -183,7 +186,8 @@ impl<C: Call> Scheduler<C> {
     ) -> QueueKey {
         let takes_ns = || self.run_times.at_least_ns(Kind::of(function, domain.caller, memory_bytes));
         let is_short = || takes_ns().is_none_or(|ns| ns <= self.shape.shared_limit_ns);
-        match self.shape.shared_workers > 0 && may_share && is_short() {
+        let is_unshared = || self.unshared.holds(0, Use { function, caller: domain.caller });
+        match self.shape.shared_workers > 0 && may_share && !is_unshared() && is_short() {
             true => QueueKey::Shared(domain.caller),
             false => QueueKey::Of(domain),
         }

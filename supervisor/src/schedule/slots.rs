@@ -228,6 +228,16 @@ impl Slots {
         self.asks.lanes()
     }
 
+    /// The weights of the payers whose calls wait for a lane of a shared worker.
+    pub(super) fn lanes_weight(&self) -> u32 {
+        self.asks.lanes_weight()
+    }
+
+    /// True if a payer's calls wait for a lane of a shared worker.
+    pub(super) fn asks_for_lane(&self, payer: TenantId) -> bool {
+        self.asks.has_lane(payer)
+    }
+
     /// True if a domain's first call waits for memory.
     pub(super) fn waits_for_memory(&self, domain: Domain) -> bool {
         self.asks.has_memory(QueueKey::Of(domain))

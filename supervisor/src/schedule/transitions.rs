@@ -84,6 +84,9 @@ impl<C: Call> Scheduler<C> {
         let (penalties, workers, calls) = (&self.penalties, &self.workers, &self.calls);
         let held = || penalties.holds(now_ns, payer, || runs(workers, calls, payer));
         self.slots.enqueue(queue, id, (entry.deadline_ns, takes_ns), held);
+        if queue.compartment() == Compartment::Shared {
+            self.weigh_everybody();
+        }
         self.calls.count(id);
         self.note_contention(now_ns);
     }
@@ -135,10 +138,9 @@ impl<C: Call> Scheduler<C> {
         let (function, weight_bytes, wants_all) =
             (entry.function, entry.weight_bytes, entry.wants_all_lanes());
         let is_shared = self.workers[worker].is_shared();
-        let until_ns = match is_shared {
-            true => entry.deadline_ns.min(now_ns.saturating_add(self.shape.shared_limit_ns)),
-            false => entry.deadline_ns,
-        };
+        let deadline_ns = entry.deadline_ns;
+        let until_ns =
+            if is_shared { deadline_ns.min(self.shared_until_ns(now_ns, worker)) } else { deadline_ns };
         self.book.lend(worker, place, need, is_shared);
         group.calls().for_each(|id| self.workers.put(worker, id, place.lane, wants_all));
         if self.workers[worker].rebuild_cost.functions() == 0 && !is_shared {
@@ -149,7 +151,7 @@ impl<C: Call> Scheduler<C> {
         let clock_ns = self.turns.as_ref().map_or(0, |turns| turns.in_the_way_ns(now_ns));
         let LanePlace { lane, lane_bytes: memory_bytes } = place;
         for id in group.calls() {
-            self.calls.started(id, worker, lane, installs, [now_ns, clock_ns]);
+            self.calls.started(id, worker, lane, installs, [now_ns, clock_ns, until_ns]);
         }
         let mut others = Vec::new();
         for &other in &group.others {
@@ -162,12 +164,21 @@ impl<C: Call> Scheduler<C> {
             Command::Start { lane, alone, memory_bytes, until_ns, job: Job { id, call, others }, load };
         self.tell(worker, start, actions);
         let party = if is_shared { TenantId::EVERYBODY } else { domain.caller };
+        if is_shared {
+            self.weigh_everybody();
+        }
         self.turn(actions, |turns, orders| turns.has_work(now_ns, worker, party, orders));
         self.note_contention(now_ns);
         if self.penalties.is_careful(now_ns, domain.caller) {
             self.slots.hold(domain.caller);
             self.slots.withdraw_device_ask(domain.caller);
         }
+    }
+
+    /// When a shared worker ends a call that it gets now. What it waits for its turn is not held against the call.
+    fn shared_until_ns(&self, now_ns: u64, worker: WorkerId) -> u64 {
+        let waits_ns = self.turns.as_ref().map_or(0, |turns| turns.waits_at_most_ns(worker));
+        now_ns.saturating_add(self.shape.shared_limit_ns).saturating_add(waits_ns)
     }
 
     /// Gives a worker that belongs to no domain to this one.
@@ -303,6 +314,7 @@ impl<C: Call> Scheduler<C> {
         self.kill(now_ns, worker, why, actions);
         if is_shared && is_alone {
             // The process was everybody's, and this call alone took it from them.
+            self.unshared.add_for_good(now_ns, used);
             self.draw(now_ns, domain.caller, actions);
         }
         if blamed && let Some(refusal) = self.penalties.judge(now_ns, used, Verdict::Fault, probe) {

@@ -228,6 +228,12 @@ impl Turns {
         self.active.count_ones() + u32::from(self.outside)
     }
 
+    /// For how long at most a worker waits for its turn from now on, where all others that want the device overrun theirs before it.
+    pub fn waits_at_most_ns(&self, worker: WorkerId) -> u64 {
+        let others = self.parties() - u32::from(self.active >> worker.get() & 1 == 1);
+        u64::from(others) * OVERRUN_QUANTA * self.quantum_ns()
+    }
+
     /// Workers with a grant, and what the clock by which they are in the way of others showed when they got it.
     pub fn granted(&self) -> impl Iterator<Item = (WorkerId, u64)> {
         self.holders.iter().map(|holder| (holder.worker, holder.granted_clock_ns))

@@ -86,6 +86,8 @@ pub struct Shape {
     pub workers_per_domain: usize,
     /// Of the workers, those that all domains share: the first slots are theirs.
     pub shared_workers: usize,
+    /// The most device memory that one lane of them may have.
+    pub shared_lane_bytes: u64,
     /// How long a call may run in a shared worker. One that takes longer begins again in a worker of its domain.
     pub shared_limit_ns: u64,
     /// Workers submit by turns of so many microseconds; none says at any time.
@@ -211,6 +213,7 @@ impl Shape {
             lanes,
             workers_per_domain: workers,
             shared_workers: 0,
+            shared_lane_bytes: u64::MAX,
             shared_limit_ns: SHARED_LIMIT_NS,
             quantum_us: None,
             change_ns: CPU_CHANGE_NS,

@@ -259,6 +259,10 @@ pub struct DeclinedRecord {
 pub struct CodeRecord {
     /// Kernels it offers.
     pub kernels: Vec<KernelInfo>,
+    /// True if they cannot leave a window of addresses.
+    pub fenced: bool,
+    /// Bytes of variables that they have in their window.
+    pub window_variables: u64,
     /// Bytes of the code.
     pub code_bytes: u64,
     /// Their hash.
@@ -354,9 +358,17 @@ mod tests {
             max_threads: 4,
         };
         let unknown = KernelInfo { name: "u".into(), ..KernelInfo::default() };
-        let record =
-            CodeRecord { kernels: vec![kernel, unknown], code_bytes: 7, code_sha256: Hash([0x11; 32]) };
-        let code = format!(r#","code_bytes":7,"code_sha256":"{}"}}"#, "1".repeat(64));
+        let record = CodeRecord {
+            kernels: vec![kernel, unknown],
+            fenced: true,
+            window_variables: 5,
+            code_bytes: 7,
+            code_sha256: Hash([0x11; 32]),
+        };
+        let code = format!(
+            r#","fenced":true,"window_variables":5,"code_bytes":7,"code_sha256":"{}"}}"#,
+            "1".repeat(64)
+        );
         reads_and_writes(record, &(KERNELS.to_owned() + &code));
         let nameless = (KERNELS.to_owned() + &code).replace(r#""name":"n","#, "");
         let record: CodeRecord = serde_json::from_str(&nameless).unwrap();

@@ -82,7 +82,8 @@ impl StateDir {
         let mut hasher = Sha256::new();
         let code = Staged::write(&path, code, |chunk| hasher.update(chunk))?;
         let code_sha256 = Hash(hasher.finalize().into());
-        let record = CodeRecord { kernels: info.kernels.clone(), code_bytes: code.bytes, code_sha256 };
+        let CodeInfo { kernels, targets: _, fenced, window_variables } = info.clone();
+        let record = CodeRecord { kernels, fenced, window_variables, code_bytes: code.bytes, code_sha256 };
         let text = record_files::encode(&record).map_err(|e| failed("encode", &about)(e.into()))?;
         Ok(StagedCode { code, about: Staged::write(&about, &text[..], |_| {})? })
     }
@@ -108,7 +109,12 @@ impl StateDir {
         fingerprint: &str,
     ) -> Result<Option<CodeInfo>, StateError> {
         let whole = self.whole_code(tenant, hash, fingerprint)?;
-        Ok(whole.map(|(_, record)| CodeInfo { kernels: record.kernels, ..CodeInfo::default() }))
+        Ok(whole.map(|(_, CodeRecord { kernels, fenced, window_variables, .. })| CodeInfo {
+            kernels,
+            targets: Vec::new(),
+            fenced,
+            window_variables,
+        }))
     }
 
     /// Opens machine code; none if it is not there, or damaged: then it has to be made again.
