@@ -180,3 +180,54 @@ fn classes(text: &str) -> HashMap<String, Vec<ParamClass>> {
     };
     ptx::entries(text).unwrap_or_default().into_iter().map(classes).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_begin_where_fenced_code_looks_for_them() {
+        let text = ".version 7.0\n.target sm_70\n.address_size 64\n.global .align 4 .u32 first = 7;\n\
+            .global .align 8 .b8 empty[100];\n.global .align 4 .u32 last[2] = {1, 16908546};\n\
+            .visible .entry k(.param .u64 to)\n{\n.reg .b32 %r<2>;\n.reg .b64 %t<3>;\n ld.param.u64 %t1, [to];\n\
+            ld.global.u32 %r1, [last];\n cvta.to.global.u64 %t2, %t1;\n st.global.u32 [%t2], %r1;\n ret;\n}\n";
+        let fenced = pappus_fence::fence(text).unwrap();
+        pappus_fence::check(&fenced.text).unwrap();
+        let bytes = initial(&fenced.variables).unwrap();
+        assert_eq!(bytes[..4], 7u32.to_le_bytes());
+        let at = (fenced.variables[2].offset - VARIABLES_BEGIN) as usize;
+        assert_eq!(bytes[at..], [1, 0, 0, 0, 2, 1, 2, 1]);
+        assert!(bytes[4..at].iter().all(|byte| *byte == 0) && bytes.len() as u64 <= fenced.variables_bytes);
+        let mut far = fenced.variables;
+        far[2].offset = VARIABLES_BEGIN + VARIABLES_BYTES as u32;
+        assert_eq!(initial(&far), None);
+    }
+
+    #[test]
+    fn fenced_code_is_of_the_same_kernels() {
+        let kernel = |params: &[(u32, u32)], max_threads| {
+            let param = |&(offset, bytes)| ParamInfo {
+                name: Box::default(),
+                offset,
+                bytes,
+                class: ParamClass::Unknown,
+            };
+            KernelInfo {
+                params: Some(params.iter().map(param).collect()),
+                max_threads,
+                ..KernelInfo::default()
+            }
+        };
+        let plain = kernel(&[(0, 8), (8, 4)], 512);
+        assert!(takes_window(&plain, &kernel(&[(0, 8), (8, 4), (12, 4)], 512)));
+        for other in [
+            kernel(&[(0, 8), (8, 4)], 512),
+            kernel(&[(0, 8), (8, 4), (16, 8)], 512),
+            kernel(&[(0, 8), (8, 8), (16, 4)], 512),
+            kernel(&[(0, 8), (8, 4), (12, 4)], 256),
+            kernel(&[], 512),
+        ] {
+            assert!(!takes_window(&plain, &other), "{other:?}");
+        }
+    }
+}

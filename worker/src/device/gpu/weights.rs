@@ -263,7 +263,7 @@ impl<D: Driver> FunctionWeights<D> {
         self.range.as_ref().map_or(0, AddressRange::base)
     }
 
-    /// Their memory, while they are there, and the bytes of the addresses that they have.
+    /// The weights' memory, while the weights are there, and how many bytes of addresses are reserved for them.
     pub(super) fn memory(&self) -> Option<(&D::Memory, u64)> {
         let range = self.range.as_ref()?;
         Some((range.last()?, range.room_bytes()))

@@ -123,7 +123,10 @@ impl<D: Driver> Windows<D> {
         needs: &Needs<'_, D>,
     ) -> Result<bool, D::Error> {
         let window = &mut self.lanes[lane.index()];
-        if window.shown.as_ref().is_some_and(|shown| shown.function == needs.function) {
+        let is_there = |shown: &Shown| {
+            shown.function == needs.function && shown.weights.is_some() == needs.weights.is_some()
+        };
+        if window.shown.as_ref().is_some_and(is_there) {
             return Ok(false);
         }
         window.hide(stream)?;
