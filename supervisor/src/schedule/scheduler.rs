@@ -49,6 +49,8 @@ pub struct Scheduler<C: Call> {
     pub(super) run_times: RunTimes,
     pub(super) device_time: DeviceTime,
     pub(super) shared_charges: SharedCharges,
+    /// A worker that was taken from its domain for a call for the whole device.
+    pub(super) for_device: Option<WorkerId>,
     pub(super) apart: Apart,
     /// Uses of functions that are not in shared workers any more: a process ended under a call of them while no other call was there.
     pub(super) unshared: Apart,
@@ -84,6 +86,7 @@ impl<C: Call> Scheduler<C> {
             run_times: RunTimes::default(),
             device_time: DeviceTime::default(),
             shared_charges: SharedCharges::default(),
+            for_device: None,
             apart: Apart::default(),
             unshared: Apart::default(),
             overrun_ns: Policy::default().overrun_ns,
@@ -259,6 +262,15 @@ impl<C: Call> Scheduler<C> {
             self.bring_shared(actions);
         }
         self.tell(worker, Command::Configure, actions);
+        self.hand_out(now_ns, worker, actions);
+    }
+
+    /// A worker is nobody's: who needs one has it.
+    fn hand_out(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+        if self.for_device.take_if(|taken| *taken == worker).is_some() {
+            // Else a domain whose call cannot start yet would have it, and it would be taken again.
+            self.try_exclusive(now_ns, actions);
+        }
         self.feed(now_ns, worker, actions);
         self.bring_next(now_ns, actions);
         self.try_exclusive(now_ns, actions);
@@ -272,9 +284,7 @@ impl<C: Call> Scheduler<C> {
             self.book.weights.worker_gone(worker, generation);
             self.book.weights.reaped(worker, generation);
             self.memory_came(now_ns, actions);
-            self.feed(now_ns, worker, actions);
-            self.bring_next(now_ns, actions);
-            self.try_exclusive(now_ns, actions);
+            self.hand_out(now_ns, worker, actions);
         }
         asked
     }

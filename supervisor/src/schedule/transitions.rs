@@ -468,6 +468,7 @@ impl<C: Call> Scheduler<C> {
                 Some(empty) => self.bring(empty, actions),
                 None => {
                     let worker = self.worth_least(now_ns, |id, _| self.may_leave(id));
+                    self.for_device = worker;
                     let caller = worker.and_then(|worker| self.hand_on(now_ns, worker, actions));
                     self.feed_callers(now_ns, caller, actions);
                 }
