@@ -65,6 +65,8 @@ fn contexts_of_all_workers_must_fit_and_nothing_else_is_set_aside() {
         97 * GIB,
         "beside a worker there are a standby and a compiler"
     );
+    let shares = one("cuda:0:memory=100GiB,isolation=auto,standbys=1");
+    assert_eq!(shares.largest_call_of(100 * GIB, 1, GIB), 95 * GIB, "the shared one stays, with its stacks");
     let why = take(&["cuda:0:workers=16,memory=8GiB"], &two()).unwrap_err();
     for words in [
         "memory=8.0 GiB on cuda:0",

@@ -49,7 +49,7 @@ pub struct Scheduler<C: Call> {
     pub(super) run_times: RunTimes,
     pub(super) device_time: DeviceTime,
     pub(super) shared_charges: SharedCharges,
-    /// A worker that was taken from its domain for a call for the whole device.
+    /// A worker that was taken for a call for the whole device, from a domain that waits for memory.
     pub(super) for_device: Option<WorkerId>,
     pub(super) apart: Apart,
     /// Uses of functions that are not in shared workers any more: a process ended under a call of them while no other call was there.
@@ -268,7 +268,7 @@ impl<C: Call> Scheduler<C> {
     /// A worker is nobody's: who needs one has it.
     fn hand_out(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
         if self.for_device.take_if(|taken| *taken == worker).is_some() {
-            // Else a domain whose call cannot start yet would have it, and it would be taken again.
+            // Else that domain, whose call cannot start yet, would have it again, and it would be taken again.
             self.try_exclusive(now_ns, actions);
         }
         self.feed(now_ns, worker, actions);
@@ -447,6 +447,7 @@ impl<C: Call> Scheduler<C> {
         }
         self.turn(actions, |turns, orders| turns.overrun(now_ns, orders));
         self.check_overruns(now_ns, actions);
+        self.end_stuck(now_ns, actions);
         for caller in self.penalties.due(now_ns) {
             self.review(now_ns, caller, actions);
         }

@@ -187,6 +187,33 @@ fn who_takes_a_shared_process_from_all_is_not_shared_any_more() {
 }
 
 #[test]
+fn a_shared_process_that_does_not_end_a_call_is_ended() {
+    let stuck = |quantum_us, shared_stuck_ns| {
+        let shape = Shape { shared_workers: 1, shared_stuck_ns, quantum_us, ..Shape::new(2, 2) };
+        let mut b = Bench::of(shape);
+        b.share(1, ALICE);
+        b.now = LIMIT / 2;
+        b.share(2, BOB);
+        b.actions.clear();
+        b
+    };
+    for quantum_us in [None, Some(5000)] {
+        let mut b = stuck(quantum_us, 100 * MS);
+        assert_eq!(b.scheduler.next_deadline_ns(), Some(LIMIT + 100 * MS));
+        b.pass(LIMIT / 2 + 100 * MS - 1);
+        b.expect("");
+        b.pass(1);
+        b.expect("kill 0");
+        b.pass(LIMIT);
+        b.expect("");
+    }
+    // The control: a device whose kernels always end.
+    let mut b = stuck(None, u64::MAX);
+    b.pass(500 * MS);
+    b.expect("");
+}
+
+#[test]
 fn calls_whose_kind_is_known_to_be_long_are_not_shared_until_they_are_short() {
     let mut b = bench(1);
     let run = |b: &mut Bench, call, takes_ns| {
