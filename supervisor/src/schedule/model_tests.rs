@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ids::FunctionId;
-use crate::limits::{CLEAR_NS, MAX_WORKERS, OVERRUN_QUANTA};
+use crate::limits::{CLEAR_NS, OVERRUN_QUANTA};
 use crate::schedule::events::{
     Allow, Buried, Cancel, Clearing, FellApart, Finished, Gone, Outlasted, Ready, Scrubbed, SetPolicy,
     StandbysReady, Submit, Tick, Yielded, Yielding,
@@ -235,12 +235,6 @@ impl World {
     }
 
     /// True if all domains share a worker.
-    /// How long a worker waits for its turn at most: all others, and those that have none, overrun theirs before.
-    fn most_wait_ns(&self) -> u64 {
-        let turn_ns = self.shape.quantum_us.map_or(0, |us| OVERRUN_QUANTA * u64::from(us) * 1000);
-        (MAX_WORKERS as u64 + 1) * turn_ns
-    }
-
     fn is_shared(&self, worker: WorkerId) -> bool {
         worker.get() < self.shape.shared_workers
     }
@@ -536,16 +530,7 @@ impl World {
             Command::Start { lane, alone, memory_bytes, until_ns, job, load } => {
                 let call = job.call;
                 let job: Vec<(CallId, u64)> = job.calls().map(|(id, call)| (id, *call)).collect();
-                let deadline_ns = job.iter().map(|(_, call)| self.calls[call].deadline_ns).min().unwrap();
-                let ends = |ns: u64| deadline_ns.min(self.now.saturating_add(ns));
-                let ends = match self.is_shared(worker) {
-                    true => {
-                        ends(self.shape.shared_limit_ns)
-                            ..=ends(self.shape.shared_limit_ns + self.most_wait_ns())
-                    }
-                    false => deadline_ns..=deadline_ns,
-                };
-                assert!(ends.contains(&until_ns), "{call} is ended at {until_ns}, not in {ends:?}");
+                self.ends_in_time(worker, &job, until_ns);
                 self.supplied(worker, call, load);
                 self.processes.get_mut(&worker).unwrap().2.lent(lane, memory_bytes);
                 let needs = job.iter().map(|(_, call)| self.calls[call].memory).sum::<u64>();
