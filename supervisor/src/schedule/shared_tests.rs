@@ -61,6 +61,19 @@ fn a_shared_worker_is_nobodys_and_stays() {
 }
 
 #[test]
+fn a_shared_process_that_comes_is_none_for_a_domain_that_waits() {
+    let mut b = bench(1);
+    b.submit(1, ALICE);
+    b.expect("1 on 1.0");
+    let alice = b.scheduler.workers[W1].calls().next().unwrap();
+    b.finish(W1, alice);
+    b.dies(W0);
+    b.now = 1000 * MS;
+    b.submit(2, BOB);
+    b.expect("replace 1");
+}
+
+#[test]
 fn a_free_lane_is_for_the_payer_who_had_least() {
     let mut b = bench(1);
     let first = b.share(1, ALICE);
