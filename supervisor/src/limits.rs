@@ -209,6 +209,8 @@ pub const RESIDENCY_NS: u64 = 100_000_000;
 pub const SHARED_POOL_BYTES: u64 = 1 << 30;
 /// Weights of a function that runs there.
 pub const SHARED_WEIGHTS_BYTES: u64 = pappus_protocol::limits::SHARED_BYTES - SHARED_POOL_BYTES;
+/// So long after the end of a call's time there the process is ended, where kernels do not always end by themselves.
+pub const SHARED_STUCK_NS: u64 = 1_000_000_000;
 /// How long a call may run in a worker that all domains share, where the device does not say: short calls wait that long for a lane
 /// at most.
 pub const SHARED_LIMIT_NS: u64 = 10_000_000;

@@ -112,11 +112,13 @@ impl DeviceConfig {
     }
 
     /// The most device memory that one call can have of so much, where a process takes `context_bytes` for itself: beside
-    /// the process that runs it there are `standbys`, and one that compiles.
+    /// the process that runs it there are `standbys`, one that compiles, and those that tenants share, which keep their stacks.
     pub fn largest_call_of(&self, memory_bytes: u64, standbys: usize, context_bytes: u64) -> u64 {
         let traits = self.kind.traits();
-        let contexts = (standbys as u64 + 2).saturating_mul(context_bytes);
-        let most = traits.whole_pages(memory_bytes.saturating_sub(contexts));
+        let shared = self.shared_workers as u64;
+        let contexts = (standbys as u64 + 2 + shared).saturating_mul(context_bytes);
+        let kept = contexts.saturating_add(shared * self.stack_bytes);
+        let most = traits.whole_pages(memory_bytes.saturating_sub(kept));
         traits.max_lease_bytes.map_or(most, |address| most.min(traits.whole_pages(address)))
     }
 

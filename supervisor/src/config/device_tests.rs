@@ -65,6 +65,8 @@ fn contexts_of_all_workers_must_fit_and_nothing_else_is_set_aside() {
         97 * GIB,
         "beside a worker there are a standby and a compiler"
     );
+    let shares = one("cuda:0:memory=100GiB,isolation=auto,standbys=1");
+    assert_eq!(shares.largest_call_of(100 * GIB, 1, GIB), 95 * GIB, "the shared one stays, with its stacks");
     let why = take(&["cuda:0:workers=16,memory=8GiB"], &two()).unwrap_err();
     for words in [
         "memory=8.0 GiB on cuda:0",
@@ -218,4 +220,29 @@ fn a_device_that_shares_workers_makes_code_of_its_kind_interruptible() {
     assert_eq!(of(&["cpu", "cuda:0"]), [false, false]);
     assert_eq!(of(&["cpu:isolation=process"]), [false]);
     assert_eq!(of(&["cpu", "cuda:0", "cpu:1:isolation=auto"]), [true, false, true], "they run the same code");
+    assert_eq!(of(&["cpu", "cuda:0", "cuda:1:isolation=auto"]), [false, true, true]);
+}
+
+#[test]
+fn a_gpu_shares_one_worker_whose_process_and_standby_are_made_for_that() {
+    let shares = one("cuda:0:isolation=auto,shared-limit=20ms");
+    assert_eq!((shares.shared_workers, shares.shared_limit), (1, Duration::from_millis(20)));
+    assert_eq!((shares.workers, shares.standbys), (61, 2), "one standby more, one worker less");
+    let made =
+        |device: &DeviceConfig| [0, 1, 2].map(|nth| (device.makes_shared(nth), device.stands_by_shared(nth)));
+    assert_eq!(made(&shares), [(true, false), (false, true), (false, false)]);
+    let none = [(false, false); 3];
+    assert_eq!((made(&one("cuda:0")), made(&one("cpu:isolation=auto"))), (none, none));
+    assert_eq!(one("cuda:0").shared_workers, 0, "off by default");
+    assert_eq!(one("cuda:0:isolation=auto,standbys=1").standbys, 1);
+    for (text, words) in [
+        ("cuda:0:isolation=auto,workers=1", "tenants share 1 with isolation=auto"),
+        ("cuda:0:isolation=maybe", "isolation must be process or auto"),
+        ("cuda:0:colour=red", "; isolation=process|auto and shared-limit=DURATION"),
+        ("hip:0:isolation=auto", "is no setting of it"),
+    ] {
+        let why = text.parse().and_then(|request| resolve(&[request], &Surveys::from([(Kind::Cuda, two())])));
+        let why = why.unwrap_err().to_string();
+        assert!(why.contains(words), "{text}: {why}");
+    }
 }

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::call::Call;
 use crate::config::DeviceConfig;
-use crate::limits::{CPU_CHANGE_NS, GPU_CHANGE_NS, SHARED_POOL_BYTES};
+use crate::limits::{CPU_CHANGE_NS, GPU_CHANGE_NS, SHARED_POOL_BYTES, SHARED_STUCK_NS};
 use crate::processes::process_table::most_starting;
 use crate::schedule::events::{Event, SetPolicy};
 use crate::schedule::{Action, Policy, ResidentPrice, Scheduler, Shape, Size};
@@ -120,9 +120,10 @@ pub(super) struct Decisions {
 pub fn shape(config: &DeviceConfig) -> Shape {
     let traits = config.kind.traits();
     let size = size_of(config, false);
-    let (change_ns, resident_price) = match traits.has_own_memory {
-        true => (GPU_CHANGE_NS, ResidentPrice::GPU),
-        false => (CPU_CHANGE_NS, ResidentPrice::CPU),
+    let (change_ns, resident_price, shared_stuck_ns) = match traits.has_own_memory {
+        // A barrier that some threads never reach ends for nothing that the worker does.
+        true => (GPU_CHANGE_NS, ResidentPrice::GPU, SHARED_STUCK_NS),
+        false => (CPU_CHANGE_NS, ResidentPrice::CPU, u64::MAX),
     };
     Shape {
         workers: size.workers,
@@ -131,6 +132,7 @@ pub fn shape(config: &DeviceConfig) -> Shape {
         shared_workers: config.shared_workers,
         shared_lane_bytes: if traits.has_own_memory { SHARED_POOL_BYTES } else { u64::MAX },
         shared_limit_ns: config.shared_limit.as_nanos().min(u64::MAX.into()) as u64,
+        shared_stuck_ns,
         quantum_us: config.takes_turns().then_some(size.quantum_us),
         change_ns,
         residency_ns: size.residency_ns,

@@ -9,6 +9,7 @@ mod forgetting_tests;
 mod model_tests;
 mod order_tests;
 mod panic_tests;
+mod shared_tests;
 mod weights_tests;
 
 use std::io::Read;
@@ -80,6 +81,10 @@ struct Gpu {
     requests: AtomicU64,
 }
 
+/// A configuration that does nothing.
+const PLAIN: &str = r#"{"modules": [], "kernels": [], "blueprint":
+    {"inputs": [], "weights": ["w"], "buffers": {}, "outputs": [], "control_flow": []}}"#;
+
 fn config(turns: bool) -> DeviceConfig {
     DeviceConfig {
         name: "cuda:0".into(),
@@ -143,8 +148,11 @@ impl Gpu {
 
     /// A function with so many bytes of weights.
     fn function(&self, name: &str, weight_bytes: u64) -> Arc<Loaded> {
-        let config = r#"{"modules": [], "kernels": [], "blueprint":
-            {"inputs": [], "weights": ["w"], "buffers": {}, "outputs": [], "control_flow": []}}"#;
+        self.function_of(PLAIN, name, weight_bytes, false)
+    }
+
+    /// The same of a configuration, with kernels that cannot leave a window, or such that can.
+    fn function_of(&self, config: &str, name: &str, weight_bytes: u64, fenced: bool) -> Arc<Loaded> {
         let weight = Weight { name: "w".into(), sha256: Hash([0; 32]), bytes: weight_bytes };
         let record = FunctionRecord {
             name: name.into(),
@@ -164,7 +172,7 @@ impl Gpu {
             blueprint: pappus_blueprint::parse(config.as_bytes()).unwrap(),
             config: config.into(),
             weights: Some(Arc::new(weights)),
-            runs_on: vec![RunsOn { kind: Kind::Cuda, arch: "sm_90".into(), stack_bytes: 0, fenced: false }],
+            runs_on: vec![RunsOn { kind: Kind::Cuda, arch: "sm_90".into(), stack_bytes: 0, fenced }],
         };
         self.cache.insert(account, Arc::new(record), parsed, || Some(Arc::default())).unwrap().unwrap()
     }
@@ -299,7 +307,8 @@ fn attach_of(
     generation: Generation,
     epoch: Epoch,
 ) -> Result<Worker, Unusable> {
-    attach_process(device, worker, generation, epoch, ended_process(), device.made_for().edition)
+    let shared = device.config.makes_shared(worker.get());
+    attach_process(device, worker, (generation, shared), epoch, ended_process(), device.made_for().edition)
 }
 
 /// A process that ended already: a device may kill it whenever it likes.
@@ -314,11 +323,11 @@ fn ended_process() -> OwnedFd {
     ENDED.try_clone().unwrap()
 }
 
-/// A process that can be killed is in a worker's slot.
+/// A process that can be killed is in a worker's slot; it is made to be shared, or not.
 fn attach_process(
     device: &Arc<Device>,
     worker: WorkerId,
-    generation: Generation,
+    (generation, shared): (Generation, bool),
     epoch: Epoch,
     pidfd: OwnedFd,
     edition: u64,
@@ -337,7 +346,7 @@ fn attach_process(
         turns: Orders::new(Arc::new(turns)),
         killer: Killer::new(pidfd),
         target,
-        shared: device.config.makes_shared(worker.get()),
+        shared,
         epoch,
         edition,
         reached: Reached::default(),

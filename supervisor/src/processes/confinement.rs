@@ -213,4 +213,14 @@ mod tests {
         assert_eq!((serves.cpu_weight, compiles.cpu_weight), (100, 10));
         assert_eq!(serves.memory_bytes - compiles.memory_bytes, 1 << 30);
     }
+
+    #[test]
+    fn a_process_is_told_that_tenants_share_it() {
+        let confinement = Confinement::new(SandboxSettings::default(), None);
+        let any = DeviceTarget::any(Kind::Cuda);
+        let told = |target| confinement.arguments(Role::Serve, &target).encode();
+        let shared = told(DeviceTarget { shared: true, ..any.clone() });
+        let is_told = |arguments: &[String]| arguments.iter().any(|argument| argument == "--shared");
+        assert!(is_told(&shared) && !is_told(&told(any)));
+    }
 }

@@ -353,6 +353,22 @@ mod tests {
     }
 
     #[test]
+    fn a_window_has_the_variables_of_one_module() {
+        let code = |fenced, window_variables| {
+            Some(Arc::new(CodeInfo { fenced, window_variables, ..CodeInfo::default() }))
+        };
+        for (may, modules) in [
+            (true, vec![]),
+            (true, vec![code(true, 8), code(true, 0)]),
+            (false, vec![code(true, 8), code(true, 8)]),
+            (false, vec![code(true, 0), code(false, 0)]),
+            (false, vec![code(true, 0), None]),
+        ] {
+            assert_eq!(can_share_window(&modules), may, "{modules:?}");
+        }
+    }
+
+    #[test]
     fn bytes_that_were_removed_meanwhile_are_no_failure() {
         let dir = tempfile::tempdir().unwrap();
         let registry = registry(dir.path(), &["cpu"]);

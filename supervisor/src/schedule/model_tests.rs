@@ -530,9 +530,7 @@ impl World {
             Command::Start { lane, alone, memory_bytes, until_ns, job, load } => {
                 let call = job.call;
                 let job: Vec<(CallId, u64)> = job.calls().map(|(id, call)| (id, *call)).collect();
-                let may_take_ns = if self.is_shared(worker) { self.shape.shared_limit_ns } else { u64::MAX };
-                let deadline_ns = job.iter().map(|(_, call)| self.calls[call].deadline_ns).min().unwrap();
-                assert_eq!(until_ns, deadline_ns.min(self.now.saturating_add(may_take_ns)));
+                self.ends_in_time(worker, &job, until_ns);
                 self.supplied(worker, call, load);
                 self.processes.get_mut(&worker).unwrap().2.lent(lane, memory_bytes);
                 let needs = job.iter().map(|(_, call)| self.calls[call].memory).sum::<u64>();

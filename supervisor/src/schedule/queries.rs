@@ -67,6 +67,7 @@ impl<C: Call> Scheduler<C> {
             self.slots.next_ns(),
             self.penalties.next_ns(),
             self.next_overrun_check_ns(),
+            self.next_stuck_ns(),
             self.book.next_ns(),
         ];
         all.into_iter().flatten().min()

@@ -50,6 +50,8 @@ pub struct Scheduler<C: Call> {
     pub(super) run_times: RunTimes,
     pub(super) device_time: DeviceTime,
     pub(super) shared_charges: SharedCharges,
+    /// A worker that was taken for a call for the whole device, from a domain that waits for memory.
+    pub(super) for_device: Option<WorkerId>,
     pub(super) apart: Apart,
     /// Uses of functions that are not in shared workers any more: a process ended under a call of them while no other call was there.
     pub(super) unshared: Apart,
@@ -85,6 +87,7 @@ impl<C: Call> Scheduler<C> {
             run_times: RunTimes::default(),
             device_time: DeviceTime::default(),
             shared_charges: SharedCharges::default(),
+            for_device: None,
             apart: Apart::default(),
             unshared: Apart::default(),
             overrun_ns: Policy::default().overrun_ns,
@@ -260,6 +263,15 @@ impl<C: Call> Scheduler<C> {
             self.bring_shared(actions);
         }
         self.tell(worker, Command::Configure, actions);
+        self.hand_out(now_ns, worker, actions);
+    }
+
+    /// A worker is nobody's: who needs one has it.
+    fn hand_out(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+        if self.for_device.take_if(|taken| *taken == worker).is_some() {
+            // Else that domain, whose call cannot start yet, would have it again, and it would be taken again.
+            self.try_exclusive(now_ns, actions);
+        }
         self.feed(now_ns, worker, actions);
         self.bring_next(now_ns, actions);
         self.try_exclusive(now_ns, actions);
@@ -273,9 +285,7 @@ impl<C: Call> Scheduler<C> {
             self.book.weights.worker_gone(worker, generation);
             self.book.weights.reaped(worker, generation);
             self.memory_came(now_ns, actions);
-            self.feed(now_ns, worker, actions);
-            self.bring_next(now_ns, actions);
-            self.try_exclusive(now_ns, actions);
+            self.hand_out(now_ns, worker, actions);
         }
         asked
     }
@@ -438,6 +448,7 @@ impl<C: Call> Scheduler<C> {
         }
         self.turn(actions, |turns, orders| turns.overrun(now_ns, orders));
         self.check_overruns(now_ns, actions);
+        self.end_stuck(now_ns, actions);
         for caller in self.penalties.due(now_ns) {
             self.review(now_ns, caller, actions);
         }

@@ -61,6 +61,19 @@ fn a_shared_worker_is_nobodys_and_stays() {
 }
 
 #[test]
+fn a_shared_process_that_comes_is_none_for_a_domain_that_waits() {
+    let mut b = bench(1);
+    b.submit(1, ALICE);
+    b.expect("1 on 1.0");
+    let alice = b.scheduler.workers[W1].calls().next().unwrap();
+    b.finish(W1, alice);
+    b.dies(W0);
+    b.now = 1000 * MS;
+    b.submit(2, BOB);
+    b.expect("replace 1");
+}
+
+#[test]
 fn a_free_lane_is_for_the_payer_who_had_least() {
     let mut b = bench(1);
     let first = b.share(1, ALICE);
@@ -102,6 +115,115 @@ fn a_call_that_takes_too_long_begins_again_in_a_worker_of_its_own() {
     // What is known of its kind is that one call was long: the next one is tried again.
     b.share(3, ALICE);
     b.expect("3 on 0.0");
+}
+
+#[test]
+fn what_a_call_waits_for_its_turn_is_no_time_in_which_it_runs() {
+    let mut b = Bench::of(Shape { shared_workers: 1, quantum_us: Some(5000), ..Shape::new(2, 2) });
+    let until = |b: &mut Bench| match b.actions.drain(..).next() {
+        Some(Action::Tell { command: Command::Start { until_ns, .. }, .. }) => until_ns,
+        other => panic!("{other:?}"),
+    };
+    b.share(1, ALICE);
+    assert_eq!(until(&mut b), LIMIT, "no other worker has calls");
+    b.submit(2, BOB);
+    b.actions.clear();
+    b.share(3, BOB);
+    assert_eq!(until(&mut b), LIMIT + 15 * MS, "another one may overrun its turn before");
+}
+
+/// How many of so many turns each of two workers has, of which one has a call of each of so many payers and is shared.
+fn turns_of(payers: u32, turns: usize) -> [usize; 2] {
+    let mut b = Bench::of(Shape { shared_workers: 1, quantum_us: Some(5000), ..Shape::new(2, 2) });
+    (1..=payers).for_each(|payer| {
+        b.share(payer.into(), domain(payer));
+    });
+    b.submit(99, domain(99));
+    let mut had = [0; 2];
+    for _ in 0..turns {
+        let granted = b.actions.drain(..).find_map(|action| match action {
+            Action::Tell { to, command: Command::Grant { turn, .. } } => Some((to.worker, turn)),
+            _ => None,
+        });
+        let (worker, turn) = granted.expect("one has the device");
+        had[worker.get()] += 1;
+        b.now += 5 * MS;
+        let yielded = Yielded { worker, turn, used_ns: 5 * MS, answered: 0 };
+        assert!(b.scheduler.handle(b.now, yielded, &mut b.actions));
+    }
+    had
+}
+
+#[test]
+fn a_shared_worker_weighs_as_much_as_those_whose_calls_it_has() {
+    assert_eq!(turns_of(1, 40), [20, 20]);
+    assert_eq!(turns_of(2, 42), [28, 14]);
+    assert_eq!(turns_of(7, 80), [70, 10], "five of them wait for a lane");
+}
+
+#[test]
+fn who_takes_a_shared_process_from_all_is_not_shared_any_more() {
+    let mut b = bench(2);
+    b.share(1, ALICE);
+    b.share(2, BOB);
+    b.expect("1 on 0.0, 2 on 0.1");
+    b.dies(W0);
+    b.expect("1 on 1.0 alone");
+    assert_eq!(b.dies(W1), [(1, Ended::Guilty)]);
+    b.expect("");
+    for worker in [W0, W1] {
+        let ready = Ready { worker, generation: Generation::new(2) };
+        b.scheduler.handle(b.now, ready, &mut b.actions);
+    }
+    assert!(b.told(|_| true).ends_with("2 on 1.0 alone"));
+    let bob = b.scheduler.workers[W1].calls().next().unwrap();
+    b.finish(W1, bob);
+    b.actions.clear();
+    let mut used = |function, domain| {
+        let spec = CallSpec { domain, function, deadline_ns: u64::MAX, may_share: true, ..TERMS };
+        let id = b.scheduler.handle(b.now, Submit { call: 9, spec, limits: LIMITS }, &mut b.actions).unwrap();
+        let is_shared = b.scheduler.workers[W0].calls().any(|other| other == id);
+        let worker = if is_shared { W0 } else { W1 };
+        let runs = b.scheduler.workers[worker].calls().any(|other| other == id);
+        if runs {
+            b.finish(worker, id);
+        } else {
+            b.scheduler.handle(b.now, Cancel { id }, &mut b.actions);
+        }
+        is_shared
+    };
+    let other = FunctionId::new(2);
+    assert_eq!([used(FUNCTION, ALICE), used(other, ALICE), used(FUNCTION, BOB)], [false, true, true]);
+    b.scheduler.handle(b.now, FunctionGone { function: FUNCTION }, &mut b.actions);
+    b.share(10, ALICE);
+    assert_eq!(b.scheduler.workers[W0].calls().len(), 1, "nothing is kept of a function that is gone");
+}
+
+#[test]
+fn a_shared_process_that_does_not_end_a_call_is_ended() {
+    let stuck = |quantum_us, shared_stuck_ns| {
+        let shape = Shape { shared_workers: 1, shared_stuck_ns, quantum_us, ..Shape::new(2, 2) };
+        let mut b = Bench::of(shape);
+        b.share(1, ALICE);
+        b.now = LIMIT / 2;
+        b.share(2, BOB);
+        b.actions.clear();
+        b
+    };
+    for quantum_us in [None, Some(5000)] {
+        let mut b = stuck(quantum_us, 100 * MS);
+        assert_eq!(b.scheduler.next_deadline_ns(), Some(LIMIT + 100 * MS));
+        b.pass(LIMIT / 2 + 100 * MS - 1);
+        b.expect("");
+        b.pass(1);
+        b.expect("kill 0");
+        b.pass(LIMIT);
+        b.expect("");
+    }
+    // The control: a device whose kernels always end.
+    let mut b = stuck(None, u64::MAX);
+    b.pass(500 * MS);
+    b.expect("");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::memory::{batch, may_share};
 use super::{Known, World};
 use crate::ids::WorkerId;
+use crate::limits::{MAX_WORKERS, OVERRUN_QUANTA};
 use crate::schedule::CallId;
 
 impl World {
@@ -92,5 +93,19 @@ impl World {
             self.serves.iter().filter(|(w, d)| **d == domain && self.present.contains(w) && stays(w));
         let workers = workers.count();
         assert!(workers <= self.shape.workers_per_domain, "a domain has too many workers");
+    }
+
+    /// A worker is told to end a job when the first of its calls is overdue, or its time in a shared worker is over: not before it had its
+    /// turn, where all others, and those that have no worker, overrun theirs before.
+    pub(super) fn ends_in_time(&self, worker: WorkerId, job: &[(CallId, u64)], until_ns: u64) {
+        let deadline_ns = job.iter().map(|(_, call)| self.calls[call].deadline_ns).min().unwrap();
+        let turn_ns = self.shape.quantum_us.map_or(0, |us| OVERRUN_QUANTA * u64::from(us) * 1000);
+        let waits_ns = (MAX_WORKERS as u64 + 1) * turn_ns;
+        let limit_ns = self.now.saturating_add(self.shape.shared_limit_ns);
+        let ends = match self.is_shared(worker) {
+            true => deadline_ns.min(limit_ns)..=deadline_ns.min(limit_ns + waits_ns),
+            false => deadline_ns..=deadline_ns,
+        };
+        assert!(ends.contains(&until_ns), "{job:?} is ended at {until_ns}, not in {ends:?}");
     }
 }

@@ -309,12 +309,15 @@ impl<C: Call> Scheduler<C> {
         entry.paid = true;
         let probe = blamed && std::mem::take(&mut entry.probe);
         let (used, domain, call) = (entry.used(), entry.domain, entry.call.clone());
+        let was_shared = entry.may_share && entry.attempts.is_suspect();
         let is_shared = self.workers[worker].is_shared();
         let why = if overran { KillReason::Overran(call) } else { KillReason::Overdue(call) };
         self.kill(now_ns, worker, why, actions);
+        if is_alone && (is_shared || was_shared) {
+            self.unshared.add_for_good(now_ns, used);
+        }
         if is_shared && is_alone {
             // The process was everybody's, and this call alone took it from them.
-            self.unshared.add_for_good(now_ns, used);
             self.draw(now_ns, domain.caller, actions);
         }
         if blamed && let Some(refusal) = self.penalties.judge(now_ns, used, Verdict::Fault, probe) {
@@ -468,6 +471,12 @@ impl<C: Call> Scheduler<C> {
                 Some(empty) => self.bring(empty, actions),
                 None => {
                     let worker = self.worth_least(now_ns, |id, _| self.may_leave(id));
+                    let waits = |worker: &WorkerId| {
+                        self.workers[*worker]
+                            .served()
+                            .is_some_and(|domain| self.slots.waits_for_memory(domain))
+                    };
+                    self.for_device = worker.filter(waits);
                     let caller = worker.and_then(|worker| self.hand_on(now_ns, worker, actions));
                     self.feed_callers(now_ns, caller, actions);
                 }

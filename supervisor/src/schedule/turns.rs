@@ -477,6 +477,11 @@ impl Turns {
         }
     }
 
+    /// Since when a worker has the device, if it does.
+    pub fn granted_ns(&self, worker: WorkerId) -> Option<u64> {
+        self.position(worker).map(|at| self.holders[at].granted_ns)
+    }
+
     /// True if the worker could answer for its calls: it has the device, and had it for `patience_ns`. A call that waits
     /// for a turn cannot even fail before. A worker that yielded and reported no calls has no
     /// excuse either.

@@ -90,6 +90,8 @@ pub struct Shape {
     pub shared_lane_bytes: u64,
     /// How long a call may run in a shared worker. One that takes longer begins again in a worker of its domain.
     pub shared_limit_ns: u64,
+    /// How long after the end of its time there a call may stay, before the process is ended.
+    pub shared_stuck_ns: u64,
     /// Workers submit by turns of so many microseconds; none says at any time.
     pub quantum_us: Option<u32>,
     /// What a change of turns costs until it was measured, in nanoseconds.
@@ -215,6 +217,7 @@ impl Shape {
             shared_workers: 0,
             shared_lane_bytes: u64::MAX,
             shared_limit_ns: SHARED_LIMIT_NS,
+            shared_stuck_ns: u64::MAX,
             quantum_us: None,
             change_ns: CPU_CHANGE_NS,
             residency_ns: RESIDENCY_NS,

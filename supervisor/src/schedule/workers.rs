@@ -237,7 +237,7 @@ pub(super) struct Workers {
     /// Lanes of processes that come.
     lanes: u32,
     empty: WorkerSet,
-    /// Of slots where a process will be soon those that have none.
+    /// Of slots where a process will be soon that a domain can have, those that have none.
     absent: WorkerSet,
     scrubbing: WorkerSet,
     free: WorkerSet,
@@ -360,7 +360,7 @@ impl Workers {
     fn note_state(&mut self, worker: WorkerId) {
         let state = self[worker].state;
         self.empty.set(worker, state == State::Empty && !self.is_for_shared(worker));
-        self.absent.set(worker, state == State::Absent);
+        self.absent.set(worker, state == State::Absent && !self.is_for_shared(worker));
         self.scrubbing.set(worker, matches!(state, State::Scrubbing { .. }));
         self.free.set(worker, state == State::Free);
     }
@@ -396,7 +396,7 @@ impl Workers {
         self.free.iter().find(|worker| !self[*worker].retires)
     }
 
-    /// In how many slots a process will be soon.
+    /// In how many slots a process will be soon that a domain can have.
     pub(super) fn coming(&self) -> usize {
         self.absent() + self.scrubbing()
     }
@@ -445,7 +445,8 @@ impl Workers {
             let coming = is_in(self.absent) != is_in(self.scrubbing);
             let are = (is_in(self.empty), coming, is_in(self.free), is_in(self.busy));
             let (free, empty) = (worker.state == State::Free, worker.state == State::Empty);
-            are == (empty && !self.is_for_shared(id), worker.is_coming(), free, !worker.is_idle())
+            let is_own = !self.is_for_shared(id);
+            are == (empty && is_own, worker.is_coming() && is_own, free, !worker.is_idle())
         })
     }
 

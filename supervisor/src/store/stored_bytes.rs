@@ -258,7 +258,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::open(dir.path()).unwrap();
         let hash = Hash([7; 32]);
-        let info = CodeInfo::default();
+        let info = CodeInfo { fenced: true, window_variables: 8, ..CodeInfo::default() };
         let store = || {
             let staged = state.stage_code(TENANT, hash, "print", &b"machine code"[..], &info).unwrap();
             state.publish_code(TENANT, hash, "print", staged).unwrap();

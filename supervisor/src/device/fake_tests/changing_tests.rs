@@ -25,9 +25,10 @@ fn processes_with_other_lanes_are_asked_to_leave_one_after_the_other() {
     // A process that was started before, and comes only now, is not used.
     gpu.device.events.worker_gone(W1);
     let (next, edition) = (Generation::new(2), gpu.device.made_for().edition);
-    let late = attach_process(&gpu.device, W1, next, Epoch::new(0), ended_process(), edition - 1);
+    let late = attach_process(&gpu.device, W1, (next, false), Epoch::new(0), ended_process(), edition - 1);
     assert!(matches!(late, Err(Unusable::Outdated)));
-    gpu.workers[1] = attach_process(&gpu.device, W1, next, Epoch::new(0), ended_process(), edition).unwrap();
+    gpu.workers[1] =
+        attach_process(&gpu.device, W1, (next, false), Epoch::new(0), ended_process(), edition).unwrap();
     gpu.done(W0, id);
     assert!(left(&gpu, W0), "once its call is over");
     let calls: Vec<_> = (0..3).map(|_| gpu.submit(&function, CALLER, 0)).collect();

@@ -203,6 +203,11 @@ impl Process {
     }
 }
 
+/// Every second function has kernels that cannot leave a window.
+fn function(gpu: &Gpu, nth: usize) -> Arc<Loaded> {
+    gpu.function_of(PLAIN, &format!("of {}", WEIGHTS[nth]), WEIGHTS[nth], nth.is_multiple_of(2))
+}
+
 struct Model {
     gpu: Gpu,
     functions: Vec<Arc<Loaded>>,
@@ -215,9 +220,10 @@ struct Model {
 }
 
 impl Model {
-    fn new() -> Self {
-        let gpu = Gpu::new(false);
-        let functions = WEIGHTS.iter().map(|bytes| gpu.function(&format!("of {bytes}"), *bytes)).collect();
+    /// Of a GPU whose first worker is shared, or not.
+    fn new(shared: bool) -> Self {
+        let gpu = Gpu::of(DeviceConfig { shared_workers: usize::from(shared), ..config(false) });
+        let functions = (0..WEIGHTS.len()).map(|nth| function(&gpu, nth)).collect();
         let process = || Some(Process { generation: 1, ..Process::default() });
         Self {
             gpu,
@@ -264,10 +270,8 @@ impl Model {
                 let _ = self.gpu.device.change_pairs([("memory", SIZES[memory])]);
             }
             Event::Uninstall { function } => {
-                let gone = std::mem::replace(
-                    &mut self.functions[function],
-                    self.gpu.function(&format!("of {}", WEIGHTS[function]), WEIGHTS[function]),
-                );
+                let again = self::function(&self.gpu, function);
+                let gone = std::mem::replace(&mut self.functions[function], again);
                 self.gpu.device.uninstall(gone.id);
                 self.gone.push(gone.id);
             }
@@ -357,6 +361,12 @@ impl Model {
                 }
                 ToWorker::Install { function, install } => {
                     control::recv(&*control, function.get(), install.descriptors()).unwrap();
+                    if self.gpu.device.config.makes_shared(worker) {
+                        let is_it = |other: &&Arc<Loaded>| other.id == function;
+                        let found = self.functions.iter().find(is_it);
+                        let is_fenced = |function: &Arc<Loaded>| function.is_fenced(Kind::Cuda, "sm_90");
+                        assert!(found.is_none_or(is_fenced), "{function} is not fenced");
+                    }
                     process.installed += 1;
                     let before = process.functions.insert(function, process.installed);
                     assert!(before.is_none(), "{function} is installed twice");
@@ -516,8 +526,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_accepted_call_is_answered_once(events in prop::collection::vec(event(), 1..120)) {
-        let mut model = Model::new();
+    fn every_accepted_call_is_answered_once(
+        shared in any::<bool>(),
+        events in prop::collection::vec(event(), 1..120),
+    ) {
+        let mut model = Model::new(shared);
         events.iter().for_each(|event| model.happens(event));
         model.runs_out();
     }
@@ -541,7 +554,7 @@ fn every_accepted_call_is_answered_once_where_one_was_not() {
             submit(0, 1, 0),
         ],
     ] {
-        let mut model = Model::new();
+        let mut model = Model::new(false);
         events.iter().for_each(|event| model.happens(event));
         model.runs_out();
     }

@@ -72,7 +72,7 @@ fn answers_of(gpu: &mut Gpu) -> Vec<v1::Response> {
 }
 
 /// The request ids that they answer.
-fn answered(gpu: &mut Gpu) -> Vec<u64> {
+pub(super) fn answered(gpu: &mut Gpu) -> Vec<u64> {
     answers_of(gpu).into_iter().map(|told| told.id).collect()
 }
 
@@ -189,7 +189,7 @@ fn a_process_that_is_not_told_a_call_for_a_panic_is_killed_and_the_call_counts_a
     gpu.device.slots.channel(W0).detach();
     gpu.device.events.worker_gone(W0);
     drop(gpu.workers.remove(0));
-    let worker = attach_process(&gpu.device, W0, generation, Epoch::new(0), pidfd, 0).unwrap();
+    let worker = attach_process(&gpu.device, W0, (generation, false), Epoch::new(0), pidfd, 0).unwrap();
     gpu.workers.insert(0, worker);
     gpu.expect(W0, &["settings"]);
     let mut call = gpu.call(&function, CALLER, 0);

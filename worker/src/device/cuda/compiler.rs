@@ -127,8 +127,10 @@ impl CudaCompiler {
         if !elf::judge(&machine).ok()?.is_empty() {
             return None;
         }
-        let loaded = Module::load(&machine).ok()?.kernels().ok()?;
-        let found: HashMap<_, _> = loaded
+        // Kernels are the module's: it stays until they are described.
+        let loaded = Module::load(&machine).ok()?;
+        let kernels = loaded.kernels().ok()?;
+        let found: HashMap<_, _> = kernels
             .into_iter()
             .map(|(name, kernel)| (name.clone(), self.describe(name, kernel, None)))
             .collect();
