@@ -88,6 +88,15 @@ fn an_address_from_nowhere_is_refused() {
 }
 
 #[test]
+fn a_volatile_access_to_local_memory_is_a_plain_one() {
+    let lines = ".local .b8 own[8];\nmov.u64 %rd2, own;\ncvta.local.u64 %rd3, %rd2;\nst.volatile.u32 [%rd3], 7;\n\
+                 ld.relaxed.gpu.u32 %r1, [%rd3];";
+    let found = fenced("", lines).text;
+    assert!(found.contains("st.local.u32 [") && found.contains("ld.local.u32 %r1"), "{found}");
+    assert!(!found.contains("volatile.local") && !found.contains("gpu.local"), "{found}");
+}
+
+#[test]
 fn an_address_of_two_kinds_is_refused() {
     because(
         &format!(

@@ -254,11 +254,11 @@ impl<'t> Graph<'t> {
                     }
                     LOCAL if reaches => {
                         convert(i, "cvta.to.local.u64");
-                        insert(i, ".local");
+                        unordered(i, ".local");
                     }
                     CONST if i.name() == "ld" => {
                         convert(i, "cvta.to.const.u64");
-                        insert(i, ".const");
+                        unordered(i, ".const");
                     }
                     other => {
                         let refused = Refused::at(at, write::instruction(i), why(other));
@@ -303,14 +303,22 @@ fn why(origins: u8) -> &'static str {
 
 /// Puts a space into an opcode, behind the words that stand before it.
 fn insert(instruction: &mut Instruction<'_>, space: &str) {
-    let before =
-        ["weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys"];
-    let mut place = instruction.name().len();
-    for modifier in instruction.opcode.split('.').skip(1) {
-        if !before.contains(&modifier) {
-            break;
-        }
-        place += 1 + modifier.len();
-    }
+    let place = instruction.name().len() + ordering(&instruction.opcode);
     instruction.opcode.to_mut().insert_str(place, space);
+}
+
+/// Puts a space into an opcode in place of the words that order it: nobody else writes that memory, and PTX before 9.1 knows no
+/// such accesses to it.
+fn unordered(instruction: &mut Instruction<'_>, space: &str) {
+    let place = instruction.name().len();
+    let words = ordering(&instruction.opcode);
+    instruction.opcode.to_mut().replace_range(place..place + words, space);
+}
+
+/// Bytes of the words behind an opcode's name that order an access; a space stands behind them.
+fn ordering(opcode: &str) -> usize {
+    let words =
+        ["weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys"];
+    let modifiers = opcode.split('.').skip(1);
+    modifiers.take_while(|modifier| words.contains(modifier)).map(|modifier| 1 + modifier.len()).sum()
 }
