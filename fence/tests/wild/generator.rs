@@ -52,7 +52,7 @@ pub(crate) fn wild(seed: u64, mapped: bool) -> Wild {
     for loop_ in 0..1 + random.below(3) {
         let turns = if random.rarely(2) { 1 + random.below(4) as u32 } else { 1 };
         if turns > 1 {
-            writeln!(body, "mov.u32 %r9, 0;\n$again_{loop_}:").unwrap();
+            writeln!(body, "mov.u32 %r9, 0;\n$again_{loop_}:").expect("a string takes every text");
         }
         for _ in 0..1 + random.below(6) {
             accesses += turns;
@@ -61,12 +61,12 @@ pub(crate) fn wild(seed: u64, mapped: bool) -> Wild {
         }
         if turns > 1 {
             writeln!(body, "add.u32 %r9, %r9, 1;\nsetp.lt.u32 %p1, %r9, {turns};\n@%p1 bra $again_{loop_};")
-                .unwrap();
+                .expect("a string takes every text");
         }
     }
     let mut counters = String::new();
     for at in COUNTERS {
-        writeln!(counters, "@%p1 red.global.add.u32 [%rd1+{at}], %r5;").unwrap();
+        writeln!(counters, "@%p1 red.global.add.u32 [%rd1+{at}], %r5;").expect("a string takes every text");
     }
     let text = format!(
         ".version 8.1\n.target sm_90\n.address_size 64\n.shared .align 16 .b8 buffer[4096];\n\
@@ -139,12 +139,12 @@ fn access(body: &mut String, random: &mut Random, only_loads: bool) {
         12 => ("atom", 4),
         _ => ("red", 4),
     };
-    writeln!(body, "and.b64 %rd7, %rd7, -{bytes};").unwrap();
+    writeln!(body, "and.b64 %rd7, %rd7, -{bytes};").expect("a string takes every text");
     // An offset in both directions stays in the window of whoever keeps the low word in between.
     let offset = match random.below(3) {
         0 => {
             body.push_str("and.b64 %rd7, %rd7, -3221225473;\nor.b64 %rd7, %rd7, 1073741824;\n");
-            let far = i64::try_from(random.below((1 << 30) / 16) * 16).unwrap();
+            let far = random.below((1 << 30) / 16) * 16;
             if random.rarely(2) { format!("+{far}") } else { format!("+-{far}") }
         }
         _ => String::new(),
@@ -155,7 +155,7 @@ fn access(body: &mut String, random: &mut Random, only_loads: bool) {
         "ld" => load(body, random, bytes, &at, predicate, only_loads),
         "prefetch" => {
             let level = random.one_of(&["L1", "L2"]);
-            writeln!(body, "{predicate}prefetch.global.{level} {at};").unwrap();
+            writeln!(body, "{predicate}prefetch.global.{level} {at};").expect("a string takes every text");
         }
         "cp.async" => {
             writeln!(
@@ -164,7 +164,7 @@ fn access(body: &mut String, random: &mut Random, only_loads: bool) {
                  cp.async.cg.shared.global [%r10], {at}, 16;\ncp.async.commit_group;\ncp.async.wait_all;\n\
                  ld.shared.u32 %r12, [%r10];"
             )
-            .unwrap();
+            .expect("a string takes every text");
             seen(body, "setp.eq.u32 %p4, %r12, 3284386755;");
         }
         "st" => {
@@ -182,16 +182,18 @@ fn access(body: &mut String, random: &mut Random, only_loads: bool) {
                 1 => "17",
                 _ => "286331153",
             };
-            writeln!(body, "{}", store(&how, what, &at, predicate, bytes)).unwrap();
+            writeln!(body, "{}", store(&how, what, &at, predicate, bytes))
+                .expect("a string takes every text");
         }
         "atom" => {
             let how = random.one_of(&["add.u32", "exch.b32", "or.b32", "max.u32", "inc.u32", "xor.b32"]);
-            writeln!(body, "mov.u32 %r12, 0;\n{predicate}atom.global.{how} %r12, {at}, 1;").unwrap();
+            writeln!(body, "mov.u32 %r12, 0;\n{predicate}atom.global.{how} %r12, {at}, 1;")
+                .expect("a string takes every text");
             seen(body, "setp.eq.u32 %p4, %r12, 3284386755;");
         }
         _ => {
             let how = random.one_of(&["add.u32", "or.b32", "min.u32", "xor.b32"]);
-            writeln!(body, "{predicate}red.global.{how} {at}, 1;").unwrap();
+            writeln!(body, "{predicate}red.global.{how} {at}, 1;").expect("a string takes every text");
         }
     }
 }
@@ -211,21 +213,25 @@ fn load(body: &mut String, random: &mut Random, bytes: u32, at: &str, predicate:
     let modifier = random.one_of(&["", ".volatile", ".relaxed.gpu", ".acquire.gpu", ".relaxed.sys"]);
     match bytes {
         1 => {
-            writeln!(body, "mov.u16 %h1, 0;\n{predicate}ld{modifier}.global.u8 %h1, {at};").unwrap();
+            writeln!(body, "mov.u16 %h1, 0;\n{predicate}ld{modifier}.global.u8 %h1, {at};")
+                .expect("a string takes every text");
             seen(body, if only_loads { "setp.eq.u16 %p4, %h1, 195;" } else { NOTHING });
         }
         2 => {
-            writeln!(body, "mov.u16 %h1, 0;\n{predicate}ld{modifier}.global.u16 %h1, {at};").unwrap();
+            writeln!(body, "mov.u16 %h1, 0;\n{predicate}ld{modifier}.global.u16 %h1, {at};")
+                .expect("a string takes every text");
             seen(body, if only_loads { "setp.eq.u16 %p4, %h1, 50115;" } else { NOTHING });
         }
         4 => {
             let how =
                 random.one_of(&["ld.global.nc", "ldu.global", "ld.global", "ld.global.cg", "ld.global.cv"]);
-            writeln!(body, "mov.u32 %r12, 0;\n{predicate}{how}.u32 %r12, {at};").unwrap();
+            writeln!(body, "mov.u32 %r12, 0;\n{predicate}{how}.u32 %r12, {at};")
+                .expect("a string takes every text");
             seen(body, "setp.eq.u32 %p4, %r12, 3284386755;");
         }
         8 => {
-            writeln!(body, "mov.u64 %rd10, 0;\n{predicate}ld{modifier}.global.u64 %rd10, {at};").unwrap();
+            writeln!(body, "mov.u64 %rd10, 0;\n{predicate}ld{modifier}.global.u64 %rd10, {at};")
+                .expect("a string takes every text");
             seen(body, "cvt.u32.u64 %r12, %rd10;\nsetp.eq.u32 %p4, %r12, 3284386755;");
         }
         _ => {
@@ -234,7 +240,7 @@ fn load(body: &mut String, random: &mut Random, bytes: u32, at: &str, predicate:
                 "mov.u32 %r12, 0;\nmov.u32 %r13, 0;\nmov.u32 %r14, 0;\nmov.u32 %r15, 0;\n\
                  {predicate}ld.global.v4.u32 {{%r12, %r13, %r14, %r15}}, {at};"
             )
-            .unwrap();
+            .expect("a string takes every text");
             seen(body, "setp.eq.u32 %p4, %r15, 3284386755;");
         }
     }
@@ -245,5 +251,5 @@ const NOTHING: &str = "setp.ne.u16 %p4, %h1, %h1;";
 
 /// Counts the secret, where `test` sets `%p4`.
 fn seen(body: &mut String, test: &str) {
-    writeln!(body, "{test}\n@%p4 add.u32 %r5, %r5, 1;").unwrap();
+    writeln!(body, "{test}\n@%p4 add.u32 %r5, %r5, 1;").expect("a string takes every text");
 }

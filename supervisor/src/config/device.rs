@@ -111,8 +111,8 @@ impl DeviceConfig {
         if self.kind.traits().has_own_memory { CONTEXT_BYTES } else { 0 }
     }
 
-    /// The most device memory that one call can have of so much, where a process takes `context_bytes` for itself: beside
-    /// the process that runs it there are `standbys`, one that compiles, and those that tenants share, which keep their stacks.
+    /// The most device memory that one call can have of so many bytes, where a process takes `context_bytes` for its context. The
+    /// rest is for the call's own process, `standbys`, one process that compiles, and shared workers, whose stacks stay.
     pub fn largest_call_of(&self, memory_bytes: u64, standbys: usize, context_bytes: u64) -> u64 {
         let traits = self.kind.traits();
         let shared = self.shared_workers as u64;

@@ -101,7 +101,7 @@ impl Standbys {
         self.slots.read()[slot].clone()
     }
 
-    /// One that is ready and of which this is true, for good.
+    /// Takes a ready standby for which the test is true.
     pub(super) fn take(&self, is_one: impl Fn(&Ready) -> bool) -> Option<Ready> {
         self.all().iter().find_map(|slot| {
             let ready = slot.ready.lock().take_if(|ready| is_one(ready))?;
