@@ -54,9 +54,16 @@ pub(super) struct Asks {
 impl Asks {
     /// No asks. A domain has a worker for about so long.
     pub(super) fn new(turn_ns: u64) -> Self {
-        let (line, places) = (ShareLine::new(turn_ns, 0), IdMap::default());
-        let (for_workers, for_memory, for_lanes, for_device) = (0, 0, 0, 0);
-        Self { line, places, next_place: 0, for_workers, for_memory, for_lanes, for_device, lanes_weight: 0 }
+        Self {
+            line: ShareLine::new(turn_ns, 0),
+            places: IdMap::default(),
+            next_place: 0,
+            for_workers: 0,
+            for_memory: 0,
+            for_lanes: 0,
+            for_device: 0,
+            lanes_weight: 0,
+        }
     }
 
     /// A domain has a worker for about so long from now on.

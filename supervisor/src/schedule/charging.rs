@@ -64,18 +64,19 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn weigh_everybody(&mut self) {
         let Some(turns) = &mut self.turns else { return };
         let inside = self.workers.shared().flat_map(|worker| self.workers[worker].calls());
-        let mut payers: Vec<TenantId> =
-            inside.filter_map(|id| Some(self.calls.get(id)?.domain.caller)).collect();
+        let mut payers = std::mem::take(&mut self.payers);
+        payers.clear();
+        payers.extend(inside.filter_map(|id| Some(self.calls.get(id)?.domain.caller)));
         payers.sort_unstable();
         payers.dedup();
         let mut everybody = TenantShare { weight: self.slots.lanes_weight(), ..TenantShare::default() };
-        everybody.class = match payers.iter().map(|payer| self.slots.share_of(*payer).class).min() {
-            Some(class) => class,
-            None => return,
-        };
-        let not_waiting = payers.into_iter().filter(|payer| !self.slots.asks_for_lane(*payer));
-        everybody.weight += not_waiting.map(|payer| self.slots.share_of(payer).weight).sum::<u32>();
-        turns.set_share(TenantId::EVERYBODY, everybody);
+        if let Some(class) = payers.iter().map(|payer| self.slots.share_of(*payer).class).min() {
+            everybody.class = class;
+            let not_waiting = payers.iter().filter(|payer| !self.slots.asks_for_lane(**payer));
+            everybody.weight += not_waiting.map(|payer| self.slots.share_of(*payer).weight).sum::<u32>();
+            turns.set_share(TenantId::EVERYBODY, everybody);
+        }
+        self.payers = payers;
     }
 
     /// A call is out of its worker. Where there are no turns, its tenant is charged for the time that it ran.

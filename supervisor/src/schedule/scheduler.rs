@@ -50,6 +50,8 @@ pub struct Scheduler<C: Call> {
     pub(super) run_times: RunTimes,
     pub(super) device_time: DeviceTime,
     pub(super) shared_charges: SharedCharges,
+    /// A list that is kept for its capacity, see [`Scheduler::weigh_everybody`].
+    pub(super) payers: Vec<TenantId>,
     /// A worker that was taken for a call for the whole device, from a domain that waits for memory.
     pub(super) for_device: Option<WorkerId>,
     pub(super) apart: Apart,
@@ -87,6 +89,7 @@ impl<C: Call> Scheduler<C> {
             run_times: RunTimes::default(),
             device_time: DeviceTime::default(),
             shared_charges: SharedCharges::default(),
+            payers: Vec::new(),
             for_device: None,
             apart: Apart::default(),
             unshared: Apart::default(),

@@ -83,8 +83,9 @@ impl<C: Call> Scheduler<C> {
         let takes_ns = self.run_times.at_least_ns(kind).unwrap_or(0);
         let (penalties, workers, calls) = (&self.penalties, &self.workers, &self.calls);
         let held = || penalties.holds(now_ns, payer, || runs(workers, calls, payer));
+        let waiting = self.slots.lanes_weight();
         self.slots.enqueue(queue, id, (entry.deadline_ns, takes_ns), held);
-        if queue.compartment() == Compartment::Shared {
+        if self.slots.lanes_weight() != waiting {
             self.weigh_everybody();
         }
         self.calls.count(id);

@@ -186,7 +186,7 @@ impl World {
         self.scrubbing.remove(&worker);
         // Two of its calls may be overdue.
         if self.present.remove(&worker) {
-            let alone = self.running().iter().filter(|(_, w)| *w == worker).count() == 1;
+            let alone = self.has_one_job(worker);
             let payer = match (self.is_shared(worker), &why) {
                 (true, KillReason::Overdue(call)) if alone => Some(self.calls[call].domain),
                 (true, _) => None,
@@ -199,7 +199,7 @@ impl World {
         {
             known.paid = true;
         }
-        let is_alone = self.running().iter().filter(|(_, w)| *w == worker).count() == 1;
+        let is_alone = self.has_one_job(worker);
         if let KillReason::Overdue(call) | KillReason::Overran(call) = why
             && let Some(known) = self.calls.get_mut(&call)
             && is_alone
@@ -208,5 +208,12 @@ impl World {
             known.overran = matches!(why, KillReason::Overran(_));
             self.trouble.failed(self.now, (known.function, known.domain), call);
         }
+    }
+
+    /// True if one lane of a worker is busy: whoever's calls are in it is alone there.
+    fn has_one_job(&self, worker: WorkerId) -> bool {
+        let running = self.calls.values().filter_map(|known| known.running);
+        let lanes: HashSet<u32> = running.filter(|(w, _)| *w == worker).map(|(_, lane)| lane).collect();
+        lanes.len() == 1
     }
 }

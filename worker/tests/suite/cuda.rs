@@ -11,6 +11,14 @@ use crate::harness::program::{self, Options};
 
 pub struct OnCuda;
 
+/// The PTX of a module of the library.
+pub fn library_text(name: &str) -> &'static [u8] {
+    match name {
+        "linalg" => include_bytes!("../../../kernels/built/linalg.ptx"),
+        other => panic!("no module {other}"),
+    }
+}
+
 /// The probes (see `probes.cu`), those for GPUs with clusters of blocks, and one that takes a tensor map.
 pub const PROBES: &[u8] = include_bytes!("../probes/probes.ptx");
 pub const CLUSTER_PROBES: &[u8] = include_bytes!("../probes/cluster.ptx");
@@ -140,10 +148,7 @@ impl UnderTest for OnCuda {
     }
 
     fn library(name: &str) -> Vec<u8> {
-        compile(match name {
-            "linalg" => include_bytes!("../../../kernels/built/linalg.ptx"),
-            other => panic!("no module {other}"),
-        })
+        compile(library_text(name))
     }
 
     fn traps() -> Vec<(&'static str, String, &'static str)> {

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use pappus_protocol::{FaultCode, now_ns};
 
 use super::blueprints::{Blueprint, filling, i64, launch, ptr, u32};
-use super::cuda::{OnCuda, PROBES};
+use super::cuda::{OnCuda, PROBES, library_text};
 use super::leaks_on_chip::{ChipUnderTest, step};
 use super::{GpuUnderTest, UnderTest};
 use crate::harness::program::{self, Options};
@@ -90,10 +90,7 @@ impl UnderTest for OnSharedCuda {
     }
 
     fn library(name: &str) -> Vec<u8> {
-        compile(match name {
-            "linalg" => include_bytes!("../../../kernels/built/linalg.ptx"),
-            other => panic!("no module {other}"),
-        })
+        compile(library_text(name))
     }
 
     fn traps() -> Vec<(&'static str, String, &'static str)> {

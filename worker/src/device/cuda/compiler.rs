@@ -123,7 +123,13 @@ impl CudaCompiler {
         // The very text that the driver's compiler gets, but for the zero behind it.
         let checked = pappus_fence::check(&text).ok()?;
         text.push('\0');
-        let machine = link(Source::Ptx, text.as_bytes()).ok()?;
+        // Only a mistake of the fence gets here: the plain text was accepted.
+        let machine = link(Source::Ptx, text.as_bytes()).inspect_err(|why| {
+            crate::log(format_args!(
+                "a module is not shared: the driver's compiler refuses its fenced text: {why}"
+            ));
+        });
+        let machine = machine.ok()?;
         if !elf::judge(&machine).ok()?.is_empty() {
             return None;
         }
