@@ -38,6 +38,20 @@ struct Script {
     finds_others: bool,
     /// Calls go on.
     goes_on: bool,
+    /// Strangers share the lanes.
+    are_shared: bool,
+    /// Calls that run.
+    busy: usize,
+    /// What was done meanwhile that a driver does behind all kernels.
+    beside: Vec<&'static str>,
+}
+
+impl Script {
+    fn waits_for_kernels(&mut self, what: &'static str) {
+        if self.busy > 0 {
+            self.beside.push(what);
+        }
+    }
 }
 
 /// Two lanes; nothing is executed.
@@ -54,7 +68,9 @@ struct Loaded(Arc<Mutex<Script>>);
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        self.0.lock().unwrap().events.push("unload".into());
+        let mut script = self.0.lock().unwrap();
+        script.waits_for_kernels("unload");
+        script.events.push("unload".into());
     }
 }
 
@@ -68,6 +84,7 @@ impl Functions for Scripted {
     type Function = Loaded;
 
     fn load(&mut self, _: FunctionImage<'_>) -> Result<Loaded, Fault> {
+        self.0.lock().unwrap().waits_for_kernels("load");
         Ok(Loaded(self.0.clone()))
     }
     fn load_weights(&mut self, _: &mut Loaded, _: Weights) {
@@ -117,6 +134,7 @@ impl Memory for Scripted {
         Ok(())
     }
     fn unmap_arena(&mut self, _: ArenaId) {
+        self.0.lock().unwrap().waits_for_kernels("unmap");
         self.note("unmap".into());
     }
 }
@@ -125,11 +143,15 @@ impl Lanes for Scripted {
     fn lanes(&self) -> usize {
         2
     }
+    fn are_shared(&self) -> bool {
+        self.0.lock().unwrap().are_shared
+    }
     fn start(&mut self, lane: LaneId, _: &mut Loaded, call: &device::Call<'_>) {
         for output in call.outputs {
             assert!(call.arenas.contains(output.arena), "an arena of a call is closed");
         }
         self.note(format!("start {lane}"));
+        self.0.lock().unwrap().busy += 1;
     }
     fn poll(&mut self, lane: LaneId) -> Option<Result<Done, Fault>> {
         let script = &mut self.0.lock().unwrap();
@@ -140,6 +162,7 @@ impl Lanes for Scripted {
         match left.front_mut() {
             Some(0) | None => {
                 left.pop_front();
+                script.busy -= 1;
                 Some(Ok(Done::default()))
             }
             Some(polls) => {
@@ -559,6 +582,40 @@ fn a_lane_gets_more_memory_while_no_other_runs() {
         "unload",
     ];
     assert_eq!(events, expected);
+}
+
+#[test]
+fn a_lane_that_strangers_share_gets_more_memory_while_others_run() {
+    let (mut worker, script) = worker([&[500], &[3]]);
+    script.lock().unwrap().are_shared = true;
+    invoke_with(&mut worker, &[0, 1], 4096);
+    worker.to.flush_blocking().unwrap();
+    assert_eq!([done(&mut worker), done(&mut worker)], [2, 1]);
+    worker.end().unwrap();
+    assert_eq!(
+        script.lock().unwrap().events[..4],
+        ["grow 0 to 4096", "start 0", "grow 1 to 4096", "start 1"]
+    );
+}
+
+#[test]
+fn what_waits_for_all_kernels_waits_until_no_stranger_has_one() {
+    for (are_shared, beside) in [(false, &["load", "unload", "unmap"][..]), (true, &[])] {
+        let (mut worker, script) = worker([&[5000, 5000, 5000], &[]]);
+        worker.install(3, CONFIG, b"code", &[]);
+        script.lock().unwrap().are_shared = are_shared;
+        invoke(&mut worker, &[0]);
+        worker.install(4, CONFIG, b"code", &[]);
+        invoke(&mut worker, &[0]);
+        worker.send(&ToWorker::Uninstall { function: FunctionId::new(3) });
+        invoke(&mut worker, &[0]);
+        worker.send(&ToWorker::CloseArena { arena: ArenaId::new(ARENA) });
+        for _ in 0..3 {
+            done(&mut worker);
+        }
+        worker.end().unwrap();
+        assert_eq!(script.lock().unwrap().beside, beside, "shared: {are_shared}");
+    }
 }
 
 #[test]

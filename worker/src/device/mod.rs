@@ -69,7 +69,8 @@ pub trait Memory {
     fn lane_bytes(&self, lane: LaneId) -> u64;
 
     /// Gives a lane at least `bytes` of memory, in what the device can map; its addresses and what it has stay. What is
-    /// new is zeroed before a kernel can see it. All lanes are idle. After a failure the lane has what it had.
+    /// new is zeroed before a kernel can see it. All lanes are idle, or this one where [lanes are shared](Lanes::are_shared). After
+    /// a failure the lane has what it had.
     fn grow(&mut self, lane: LaneId, bytes: u64) -> Result<(), Fault>;
 
     /// Takes all memory from an idle lane: it is cleared and free for other processes when this returns. Other lanes may
@@ -95,6 +96,12 @@ pub trait Memory {
 pub trait Lanes: Functions {
     /// How many calls may be in flight.
     fn lanes(&self) -> usize;
+
+    /// True if strangers share the lanes: no kernel reaches another lane's memory, and each ends soon after its time is over,
+    /// as long as its lane is polled.
+    fn are_shared(&self) -> bool {
+        false
+    }
 
     /// Makes ready what [`Lanes::start`] will need for a call that waits for its turn, so that it starts at once then; nothing
     /// of it runs. Its lane may have `memory_bytes` of memory. All lanes are idle.

@@ -7,6 +7,7 @@ use pappus_protocol::{ArenaId, FromWorker, FunctionId, LaneId, control};
 use super::Server;
 use super::behind::Step;
 use super::installed::Installation;
+use super::lane::Lane;
 use crate::Error;
 use crate::device::Device;
 
@@ -14,6 +15,7 @@ impl<D: Device> Server<D> {
     /// Installs a function, without its weights.
     pub(super) fn install(&mut self, function: FunctionId, install: &Install) -> Result<(), Error> {
         let parts = control::recv(&self.control, function.get(), install.descriptors())?;
+        self.pause()?;
         // An id in use is replaced.
         if let Some(before) = self.functions.retire(function) {
             self.drain()?;
@@ -46,14 +48,14 @@ impl<D: Device> Server<D> {
         self.arenas.take_postponed(arena);
         if self.arenas.contains(arena) && !self.closing.contains(&arena) {
             self.closing.push(arena);
-            self.close_unused();
+            self.close_unused()?;
         }
         Ok(())
     }
 
     /// Does what waited for calls that are over by now; true if that was anything which calls wait for in turn.
     pub(super) fn go_on(&mut self) -> Result<bool, Error> {
-        self.close_unused();
+        self.close_unused()?;
         let mut any = false;
         while let Some((function, step)) = self.behind.take_next(&self.lanes) {
             any = true;
@@ -62,16 +64,22 @@ impl<D: Device> Server<D> {
         Ok(any)
     }
 
-    fn close_unused(&mut self) {
+    fn close_unused(&mut self) -> Result<(), Error> {
+        let is_used = |lanes: &[Lane], arena: &ArenaId| lanes.iter().any(|lane| lane.has_regions_in(*arena));
+        if self.closing.iter().all(|arena| is_used(&self.lanes, arena)) {
+            return Ok(());
+        }
+        self.pause()?;
         let Self { closing, lanes, device, arenas, .. } = self;
         closing.retain(|arena| {
-            let is_used = lanes.iter().any(|lane| lane.has_regions_in(*arena));
-            if !is_used {
+            let stays = is_used(lanes, arena);
+            if !stays {
                 device.unmap_arena(*arena);
                 arenas.remove(*arena);
             }
-            is_used
+            stays
         });
+        Ok(())
     }
 
     fn take_step(&mut self, which: Installation, step: Step) -> Result<(), Error> {
@@ -87,6 +95,7 @@ impl<D: Device> Server<D> {
                 self.start_waiting(which)
             }
             Step::Forget(is_told) => {
+                self.pause()?;
                 self.on_their_way.forget(which);
                 self.functions.remove(&mut self.device, which)?;
                 if is_told {

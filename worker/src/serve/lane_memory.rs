@@ -29,9 +29,11 @@ impl<D: Device> Server<D> {
         self.outbox.push_from_worker(&FromWorker::Leased { bytes });
     }
 
-    /// Maps what a call needs and its lane does not have yet: no other call may run until it is zeroed.
+    /// Maps what a call needs and its lane does not have yet: no call that could reach the new memory may run until it is zeroed.
     pub(super) fn grow(&mut self, id: LaneId, needed_bytes: u64) -> Result<(), Error> {
-        self.drain()?;
+        if !self.device.are_shared() {
+            self.drain()?;
+        }
         let Err(fault) = self.device.grow(id, self.lanes[id.index()].memory_bytes) else { return Ok(()) };
         if self.device.lost().is_some() {
             return Err(self.broken());

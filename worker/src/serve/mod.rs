@@ -532,6 +532,12 @@ impl<D: Device> Server<D> {
         }
     }
 
+    /// Waits until no lane is running where strangers share them. Drivers load and unload code, and unpin memory, behind all
+    /// kernels of the process (docs/cuda.md); who waits in the driver ends no kernel whose time is over.
+    fn pause(&mut self) -> Result<(), Error> {
+        if self.device.are_shared() { self.drain() } else { Ok(()) }
+    }
+
     /// Waits until no lane is running.
     fn drain(&mut self) -> Result<(), Error> {
         while self.settle()? {

@@ -109,7 +109,7 @@ pub fn an_endless_kernel_ends_by_its_deadline_and_nobody_else_notices<T: GpuUnde
     worker.install(1, &filling(8, &[launch("endless", &ptr("out"))]), T::probes(), &[]);
     let fill = launch("fill", &[ptr("out"), i64(7), i64(8)].join(","));
     worker.install(2, &filling(8, &[fill]), T::probes(), &[]);
-    for _ in 0..5 {
+    for nth in 0..5 {
         let mut endless = Call::on(1, 0, &[], OUTPUTS_AT, &[8]).lane(0);
         endless.deadline_ns = now_ns() + 200_000_000;
         let guilty = worker.begin(&endless);
@@ -128,7 +128,8 @@ pub fn an_endless_kernel_ends_by_its_deadline_and_nobody_else_notices<T: GpuUnde
             answered += 1;
         };
         assert_eq!(fault.code, FaultCode::Deadline, "{fault}");
-        assert!(answered > 10, "others waited: {answered} calls in 200 ms");
+        // The first call of a lane maps its memory.
+        assert!(answered > 10, "others waited: {answered} calls in 200 ms, {nth} endless ones before");
         let late_ns = now_ns().saturating_sub(endless.deadline_ns);
         assert!(late_ns < 1_000_000_000, "{late_ns} ns late");
         // The same lane, at once.

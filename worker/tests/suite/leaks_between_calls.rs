@@ -11,7 +11,7 @@ enum Control {
     MayFind,
 }
 
-/// What `probe` sees in its output of `bytes`, after `dirty` and after itself, or on a fresh worker.
+/// What `probe` sees in its output of `bytes`, after `dirty` and then after itself, or on a fresh worker.
 pub fn seen<T: GpuUnderTest>(mut worker: Worker, dirty: Option<&str>, probe: &str, bytes: u64) -> Vec<u8> {
     worker.install(2, probe, T::probes(), &[]);
     if let Some(dirty) = dirty {
@@ -20,7 +20,7 @@ pub fn seen<T: GpuUnderTest>(mut worker: Worker, dirty: Option<&str>, probe: &st
         worker.call(2, &[], &[bytes]).unwrap();
         worker.call(1, &[], &[8]).unwrap();
     }
-    let seen = worker.call(2, &[], &[bytes]).unwrap().remove(0);
+    let seen = [(); 2].map(|()| worker.call(2, &[], &[bytes]).unwrap().remove(0)).concat();
     worker.end().unwrap();
     seen
 }

@@ -94,6 +94,10 @@ impl Driver for Engine {
         self.context.synchronize()
     }
 
+    fn make_stacks(&self, bytes: u32) -> Result<(), CudaError> {
+        self.context.make_stacks(bytes)
+    }
+
     fn create_stream(&self) -> Result<Stream, CudaError> {
         Stream::create()
     }

@@ -13,6 +13,9 @@ use super::windows::Windows;
 use super::{Function, Gpu, Stop};
 use crate::device::{Call, Device, FunctionImage, Functions, Hygiene, Lanes, Loading, Memory, Weights};
 
+/// What each thread's stack has room for in a new context.
+const STACK_BYTES: u32 = 1024;
+
 impl<D: Driver> Device for Gpu<D> {
     /// With what is kept ready for weights.
     fn hello(&self) -> Hello {
@@ -36,7 +39,13 @@ impl<D: Driver> Functions for Gpu<D> {
         let fenced = self.windows.is_some();
         let loaded = Function::load(&self.driver, &self.stream, &self.plans, image, lanes, fenced);
         let loaded = loaded.map_err(|fault| self.look(fault))?;
+        let room = self.stack_bytes.max(STACK_BYTES);
         self.stack_bytes = self.stack_bytes.max(loaded.stack_bytes());
+        if fenced && self.stack_bytes > room {
+            // Now, while no stranger's kernel runs.
+            let made = self.driver.make_stacks(self.stack_bytes);
+            made.map_err(|e| self.look(e.fault("making room for stacks")))?;
+        }
         if let Some(scrubber) = &mut self.scrubber {
             // Made now, not when a call or another domain waits for the scrub.
             scrubber.fit(&self.driver, self.stack_bytes)?;
@@ -83,13 +92,16 @@ impl<D: Driver> Memory for Gpu<D> {
     }
 
     fn grow(&mut self, lane: LaneId, bytes: u64) -> Result<(), Fault> {
-        // Clearing behind calls is over, too: nothing runs while memory is mapped that is not zeroed. Weights that are
-        // on their way are no one's concern.
-        self.settle()?;
-        if bytes > self.lane_bytes(lane) {
+        if self.windows.is_none() {
+            // Clearing behind calls is over, too: nothing runs while memory is mapped that is not zeroed. Weights that are
+            // on their way are no one's concern.
+            self.settle()?;
+        } else if bytes > self.lane_bytes(lane) {
             self.empty_window(lane).map_err(|e| e.fault("mapping what the lane was lent"))?;
         }
-        let grown = self.memory[lane.index()].grow(&self.driver, &self.stream, bytes);
+        // Kernels of other windows do not reach the new memory.
+        let stream = &self.lanes[lane.index()].stream;
+        let grown = self.memory[lane.index()].grow(&self.driver, stream, bytes);
         grown.map_err(|fault| self.look(fault))
     }
 
@@ -137,6 +149,10 @@ impl<D: Driver> Memory for Gpu<D> {
 impl<D: Driver> Lanes for Gpu<D> {
     fn lanes(&self) -> usize {
         self.lanes.len()
+    }
+
+    fn are_shared(&self) -> bool {
+        self.windows.is_some()
     }
 
     /// Memory, machine code, command list and graph; errors are met again when the call starts.

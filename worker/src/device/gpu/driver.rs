@@ -69,6 +69,12 @@ pub trait Driver: Debug + Sized {
     /// Waits until everything that was submitted to any stream is over.
     fn synchronize(&self) -> Result<(), Self::Error>;
 
+    /// Makes room for stacks of this many bytes, behind all kernels of the process. No launch of a kernel that needs no more makes
+    /// room itself then, which would wait as long.
+    fn make_stacks(&self, _bytes: u32) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
     /// A stream that does not wait for any other.
     fn create_stream(&self) -> Result<Self::Stream, Self::Error>;
 

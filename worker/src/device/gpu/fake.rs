@@ -51,6 +51,7 @@ pub(super) enum Did {
     Change(usize),
     DropGraph(u64),
     Synchronize,
+    Stacks(u32),
     Reserve {
         base: u64,
         bytes: u64,
@@ -277,6 +278,10 @@ impl Driver for Fake {
 
     fn synchronize(&self) -> Result<(), FakeError> {
         tell(Did::Synchronize)
+    }
+
+    fn make_stacks(&self, bytes: u32) -> Result<(), FakeError> {
+        tell(Did::Stacks(bytes))
     }
 
     fn create_stream(&self) -> Result<Stream, FakeError> {

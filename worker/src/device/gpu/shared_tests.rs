@@ -96,6 +96,20 @@ fn call(gpu: &mut Gpu<Fake>, (function, plan): &mut (Function<Fake>, Arc<Plan>))
     without_records(fake::log())
 }
 
+/// The driver would wait for strangers' kernels at the first launch.
+#[test]
+fn larger_stacks_are_made_when_a_function_is_loaded() {
+    let mut gpu = gpu();
+    let mut made = |stack: u32| {
+        fake::log();
+        let module = format!("{FENCED}\nstack {stack}");
+        drop(load(&mut gpu, &[&module], 0).unwrap());
+        let stacks = |did: &Did| if let Did::Stacks(bytes) = *did { Some(bytes) } else { None };
+        fake::log().iter().filter_map(stacks).collect::<Vec<_>>()
+    };
+    assert_eq!([1024, 3000, 2000, 4096].map(&mut made), [vec![], vec![3000], vec![], vec![4096]]);
+}
+
 fn window(gpu: &Gpu<Fake>) -> u64 {
     gpu.windows.as_ref().unwrap().base(LANE)
 }

@@ -142,6 +142,12 @@ impl Context {
         Ok((free as u64, total as u64))
     }
 
+    /// Makes room for stacks of this many bytes of all threads that can be on the device, behind all kernels.
+    pub(crate) fn make_stacks(&self, bytes: u32) -> Result<(), CudaError> {
+        // SAFETY: a limit of the current context.
+        check(unsafe { sys::cuCtxSetLimit(CUlimit::CU_LIMIT_STACK_SIZE, bytes as usize) })
+    }
+
     /// Waits until everything that was submitted is over.
     pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
         // SAFETY: no arguments.
