@@ -1,8 +1,8 @@
 //! The setup of every part: the device, bare programs on it, and supervisors that have it.
 
-use std::cell::Cell;
 use std::ops::Deref;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -38,7 +38,7 @@ pub struct Bed {
     /// How long a rate is measured.
     pub measured: Duration,
     logs: TempDir,
-    started: Cell<u32>,
+    started: AtomicU32,
 }
 
 /// A bare program's rate, and what it takes to have it again.
@@ -88,7 +88,15 @@ impl Bed {
             }
         };
         let logs = tempfile::Builder::new().prefix("pappus-bench-logs-").tempdir()?;
-        Ok(Self { device: device.to_owned(), chosen, form, described, measured, logs, started: Cell::new(0) })
+        Ok(Self {
+            device: device.to_owned(),
+            chosen,
+            form,
+            described,
+            measured,
+            logs,
+            started: AtomicU32::new(0),
+        })
     }
 
     /// The GPU in words.
@@ -258,12 +266,12 @@ impl Bed {
     }
 
     fn next_log(&self) -> PathBuf {
-        self.started.set(self.started.get() + 1);
+        self.started.fetch_add(1, Ordering::Relaxed);
         self.log()
     }
 
     fn log(&self) -> PathBuf {
-        self.logs.path().join(format!("supervisor-{}", self.started.get()))
+        self.logs.path().join(format!("supervisor-{}", self.started.load(Ordering::Relaxed)))
     }
 
     /// The end of the newest supervisor's log, to show below an error.

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const RECOVERY: Duration = Duration::from_millis(1500);
 
 /// A kernel that writes where nothing is.
-const BAD_PTX: &str = "
+pub(super) const BAD_PTX: &str = "
 .version 6.3
 .target sm_70
 .address_size 64
@@ -41,7 +41,7 @@ const BAD_PTX: &str = "
     ret;
 }
 ";
-const BAD_CONFIG: &str = r#"{
+pub(super) const BAD_CONFIG: &str = r#"{
   "module_path": "bad.ptx", "kernels": ["write_nowhere"],
   "blueprint": {"inputs": [], "buffers": {}, "outputs": [], "control_flow": [
     {"ExecKernel": ["write_nowhere", [], {

@@ -1,8 +1,8 @@
-//! Four times as many tenants as there may be workers: 256 by Zipf's law, a matmul 128² at random moments, 64 a second in all.
+//! Many tenants by Zipf's law, each of whom makes a matmul 128² at random moments: four times as many as there may be workers.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -18,10 +18,8 @@ use crate::harness::sampling::nanoseconds;
 use crate::report::{Report, Unit};
 use crate::simulator::random::{Odds, Random};
 
-/// Tenants, calls a second in all, how long it counts.
-const MANY: usize = 256;
-const PER_SECOND: f64 = 64.0;
-const MANY_COUNTED: Duration = Duration::from_secs(16);
+/// How long it counts.
+const COUNTED: Duration = Duration::from_secs(16);
 /// Nothing counts before there are as many processes as may be: once no slot got its first one for [`SETTLED`] looks, or after
 /// [`LONGEST_WARM_UP`].
 const SETTLED: u32 = 2;
@@ -29,100 +27,127 @@ const LONGEST_WARM_UP: Duration = Duration::from_secs(100);
 /// How often it is said what the processes do.
 const LOOK: Duration = Duration::from_secs(4);
 /// Longer than any call may take.
-const MANY_DEADLINE: Duration = Duration::from_secs(2);
-const MANY_P50_NS: f64 = 1e6;
-const MANY_P90_NS: f64 = 50e6;
-const MANY_MAX_NS: f64 = 1e9;
+const DEADLINE: Duration = Duration::from_secs(2);
 const SEED: u64 = 20_261_122;
 
+/// Tenants who call now and then, and what is asked of their calls.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Crowd {
+    pub(super) tenants: u32,
+    /// Calls a second in all.
+    pub(super) per_second: f64,
+    /// Latencies in nanoseconds that a part of the calls, such as 0.5, may take.
+    pub(super) targets: &'static [(&'static str, f64, f64)],
+}
+
+/// By default settings, and where workers change hands by a scrub.
+const MANY: Crowd = Crowd {
+    tenants: 256,
+    per_second: 64.0,
+    targets: &[("p50", 0.5, 1e6), ("p90", 0.9, 50e6), ("longest", 1.0, 1e9)],
+};
+
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
-    let title = "matmul 128², 256 tenants by Zipf's law, 64 calls a second in all";
-    many(bed, report, "tenant-switch=scrub", &format!("{title}, scrub"))?;
-    many(bed, report, "", &format!("{title}, default settings"))
+    MANY.measure(bed, report, "tenant-switch=scrub", "scrub")?;
+    MANY.measure(bed, report, "", "default settings")
 }
 
-/// The moments of each tenant's calls, since the beginning.
-fn moments() -> Vec<Vec<Duration>> {
-    let (mut random, odds) = (Random::new(SEED), Odds::zipf(MANY, 1.0));
-    let (mut at_ns, mut all) = (0, vec![Vec::new(); MANY]);
-    let end_ns = (LONGEST_WARM_UP + MANY_COUNTED).as_nanos() as u64;
-    loop {
-        at_ns += random.interval_ns(PER_SECOND);
-        if at_ns >= end_ns {
-            return all;
-        }
-        all[odds.pick(&mut random)].push(Duration::from_nanos(at_ns));
-    }
-}
-
-/// Four times as many tenants as there may be workers.
-fn many(bed: &Bed, report: &mut Report, settings: &str, title: &str) -> Result<()> {
-    let running = bed.start(settings)?;
-    let moments = moments();
-    // One of them owns the function: its code is judged once, and every caller is a domain of its own.
-    let mut owner = load::connect(&running, 1)?;
-    bed.register(&mut owner, &["matmul"])?;
-    for tenant in 2..=u32::try_from(MANY)? {
-        owner.grant("matmul", &(FIRST_UID + tenant).to_string())?;
-    }
-    let granted = format!("{}/matmul", FIRST_UID + 1);
-    let begin = Instant::now() + Duration::from_millis(200);
-    let calling = AtomicBool::new(true);
-    // When it begins to count.
-    let warm = OnceLock::<Instant>::new();
-    let one = |tenant: usize, at: &[Duration]| -> Result<Times, String> {
-        let run = || -> Result<Times> {
-            let mut client = load::connect(&running, tenant)?;
-            let calls = Calls::new(&mut client, &granted, Work::Matmul, 1)?;
-            let call = calls.of(&granted).deadline(MANY_DEADLINE);
-            let mut times = Times::new()?;
-            for at in at {
-                let due = begin + *at;
-                pace::until(due);
-                let counts = warm.get().is_some_and(|warm| *warm <= due);
-                if warm.get().is_some_and(|warm| *warm + MANY_COUNTED <= due) {
-                    break;
-                }
-                match client.invoke(&call) {
-                    Ok(answer) if counts => times.divide(answer.timings.unwrap_or_default())?,
-                    Ok(_) => {}
-                    // It counts as long as it waited; where a device is not fast enough, the part must end all the same.
-                    Err(Error::Refused(error)) if error.code() == Code::DeadlineExceeded => {}
-                    Err(error) => return Err(error.into()),
-                }
-                if counts {
-                    // From the moment on that it was due: a call that waits for the one before it counts, too.
-                    times.latencies.record(nanoseconds(due))?;
-                }
+impl Crowd {
+    /// The moments of each tenant's calls, since the beginning.
+    fn moments(&self) -> Vec<Vec<Duration>> {
+        let tenants = self.tenants as usize;
+        let (mut random, odds) = (Random::new(SEED), Odds::zipf(tenants, 1.0));
+        let (mut at_ns, mut all) = (0, vec![Vec::new(); tenants]);
+        let end_ns = (LONGEST_WARM_UP + COUNTED).as_nanos() as u64;
+        loop {
+            at_ns += random.interval_ns(self.per_second);
+            if at_ns >= end_ns {
+                return all;
             }
-            Ok(times)
-        };
-        run().map_err(|e| format!("tenant {tenant}: {e}"))
-    };
-    let mut times = Times::new()?;
-    std::thread::scope(|scope| -> Result<()> {
-        let one = &one;
-        let callers = moments.iter().enumerate().filter(|(_, at)| !at.is_empty());
-        let threads: Vec<_> = callers.map(|(nth, at)| scope.spawn(move || one(nth + 1, at))).collect();
-        let watch = scope.spawn(|| watch(&running, begin, &calling, &warm));
-        let mut joined = threads.into_iter().map(|thread| thread.join());
-        let done = joined.try_for_each(|counted| -> Result<()> {
-            times.add(&counted.map_err(|_| "a client's thread panicked")??)
-        });
-        calling.store(false, Ordering::Relaxed);
-        watch.join().map_err(|_| "the watching thread panicked")?;
-        done
-    })?;
-    times.say();
-    let latencies = times.latencies;
-    for (target, name, quantile) in [(MANY_P50_NS, "p50", 0.5), (MANY_P90_NS, "p90", 0.9)] {
-        let value = latencies.value_at_quantile(quantile) as f64;
-        report.at_most(target, format!("{title}, {name}"), value, Unit::Nanoseconds);
+            all[odds.pick(&mut random)].push(Duration::from_nanos(at_ns));
+        }
     }
-    let p99 = latencies.value_at_quantile(0.99) as f64;
-    report.info(format!("{title}, p99"), p99, Unit::Nanoseconds);
-    report.at_most(MANY_MAX_NS, format!("{title}, longest"), latencies.max() as f64, Unit::Nanoseconds);
-    Ok(())
+
+    /// Lets them call with these settings of the device.
+    pub(super) fn measure(&self, bed: &Bed, report: &mut Report, settings: &str, called: &str) -> Result<()> {
+        let Self { tenants, per_second, targets } = *self;
+        let title = format!(
+            "matmul 128², {tenants} tenants by Zipf's law, {per_second} calls a second in all, {called}"
+        );
+        let running = bed.start(settings)?;
+        let moments = self.moments();
+        // One of them owns the function: its code is judged once, and every caller is a domain of its own.
+        let mut owner = load::connect(&running, 1)?;
+        bed.register(&mut owner, &["matmul"])?;
+        for tenant in 2..=tenants {
+            owner.grant("matmul", &(FIRST_UID + tenant).to_string())?;
+        }
+        let granted = format!("{}/matmul", FIRST_UID + 1);
+        let begin = Instant::now() + Duration::from_millis(200);
+        let (calling, failed) = (AtomicBool::new(true), AtomicU64::new(0));
+        // When it begins to count.
+        let warm = OnceLock::<Instant>::new();
+        let one = |tenant: usize, at: &[Duration]| -> Result<Times, String> {
+            let run = || -> Result<Times> {
+                let mut client = load::connect(&running, tenant)?;
+                let calls = Calls::new(&mut client, &granted, Work::Matmul, 1)?;
+                let call = calls.of(&granted).deadline(DEADLINE);
+                let mut times = Times::new()?;
+                for at in at {
+                    let due = begin + *at;
+                    pace::until(due);
+                    let counts = warm.get().is_some_and(|warm| *warm <= due);
+                    if warm.get().is_some_and(|warm| *warm + COUNTED <= due) {
+                        break;
+                    }
+                    match client.invoke(&call) {
+                        Ok(answer) if counts => times.divide(answer.timings.unwrap_or_default())?,
+                        Ok(_) => {}
+                        // It counts as long as it waited; where a device is not fast enough, the part must end all the same.
+                        Err(Error::Refused(error)) if error.code() == Code::DeadlineExceeded => {
+                            failed.fetch_add(u64::from(counts), Ordering::Relaxed);
+                        }
+                        Err(error) => return Err(error.into()),
+                    }
+                    if counts {
+                        // From the moment on that it was due: a call that waits for the one before it counts, too.
+                        times.latencies.record(nanoseconds(due))?;
+                    }
+                }
+                Ok(times)
+            };
+            run().map_err(|e| format!("tenant {tenant}: {e}"))
+        };
+        let mut times = Times::new()?;
+        std::thread::scope(|scope| -> Result<()> {
+            let one = &one;
+            let callers = moments.iter().enumerate().filter(|(_, at)| !at.is_empty());
+            let threads: Vec<_> = callers.map(|(nth, at)| scope.spawn(move || one(nth + 1, at))).collect();
+            let watch = scope.spawn(|| watch(&running, begin, &calling, &warm));
+            let mut joined = threads.into_iter().map(|thread| thread.join());
+            let done = joined.try_for_each(|counted| -> Result<()> {
+                times.add(&counted.map_err(|_| "a client's thread panicked")??)
+            });
+            calling.store(false, Ordering::Relaxed);
+            watch.join().map_err(|_| "the watching thread panicked")?;
+            done
+        })?;
+        times.say();
+        let latencies = times.latencies;
+        for &(name, quantile, target) in targets {
+            let value = latencies.value_at_quantile(quantile) as f64;
+            report.at_most(target, format!("{title}, {name}"), value, Unit::Nanoseconds);
+        }
+        for (name, quantile) in [("p99", 0.99), ("longest", 1.0)] {
+            if !targets.iter().any(|(known, ..)| *known == name) {
+                let value = latencies.value_at_quantile(quantile) as f64;
+                report.info(format!("{title}, {name}"), value, Unit::Nanoseconds);
+            }
+        }
+        let failed = failed.into_inner() as f64;
+        report.info(format!("{title}, calls whose deadline of 2 s passed"), failed, Unit::Count);
+        Ok(())
+    }
 }
 
 /// What calls took, and what of it they waited for a worker, ran, and spent on their way.

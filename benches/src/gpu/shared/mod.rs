@@ -1,12 +1,19 @@
-//! Workers that tenants share (`isolation=auto`), everything else by default: 120 tenants from a cold start, and tenants with few calls in
-//! flight beside one tenant with as many. `endless` has the neighbour of kernels that never end.
+//! Workers that tenants share (`isolation=auto`), everything else by default: many tenants who call now and then; tenants with few
+//! calls in flight beside one tenant with as many; first calls; neighbours of kernels that never end or that trap; shares of device
+//! time; and what fenced code costs.
 
+mod code;
+mod first;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
 use super::bed::{Bed, Running};
 use super::load::{self, Calls, Load, USUAL_ROUNDS, jain};
+use super::many::Crowd;
+use super::{endless, fair};
 use crate::Result;
 use crate::bare::work::Work;
 use crate::harness::pace;
@@ -17,22 +24,51 @@ const SETTINGS: &str = "isolation=auto";
 const TENANTS: usize = 120;
 const PERIOD: Duration = Duration::from_secs(4);
 const LASTS: Duration = Duration::from_secs(20);
+const ZIPF: Crowd =
+    Crowd { tenants: 1000, per_second: 200.0, targets: &[("p50", 0.5, 1e6), ("p99", 0.99, 20e6)] };
 /// Tenants and their calls in flight, and what the sum reaches of one tenant with as many.
 const CROWDS: [(usize, usize, f64); 3] = [(8, 1, 0.85), (64, 1, 0.85), (8, 16, 0.95)];
+/// Functions that are registered at once: as many as are compiled at once.
+const REGISTERED_AT_ONCE: usize = 8;
 
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     now_and_then(&bed.start(SETTINGS)?, bed, report)?;
+    ZIPF.measure(bed, report, SETTINGS, SETTINGS)?;
     for work in [Work::Matmul, bed.inference()] {
         crowds(bed, report, work)?;
     }
-    Ok(())
+    first::measure(bed, report)?;
+    code::measure(bed, report)?;
+    fair::contested(bed, report, SETTINGS, 0.98)?;
+    endless::beside(bed, report, SETTINGS, endless::ENDLESS, 20e6)?;
+    endless::beside(bed, report, SETTINGS, endless::STRAY, 300e6)
+}
+
+/// Registers functions of the library for tenants 1 to `tenants`.
+fn register(bed: &Bed, running: &Running, tenants: usize, functions: &[&str]) -> Result<()> {
+    let next = AtomicUsize::new(1);
+    let some = || -> Result<(), String> {
+        loop {
+            let tenant = next.fetch_add(1, Ordering::Relaxed);
+            if tenant > tenants {
+                return Ok(());
+            }
+            let registered =
+                load::connect(running, tenant).and_then(|mut client| bed.register(&mut client, functions));
+            registered.map_err(|e| format!("tenant {tenant}: {e}"))?;
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..REGISTERED_AT_ONCE).map(|_| scope.spawn(some)).collect();
+        threads.into_iter().try_for_each(|thread| Ok(thread.join().map_err(|_| "a thread panicked")??))
+    })
 }
 
 /// Tenants of which none was there before, each with a function of its own.
 fn now_and_then(running: &Running, bed: &Bed, report: &mut Report) -> Result<()> {
-    for tenant in 1..=TENANTS {
-        bed.register(&mut load::connect(running, tenant)?, &["matmul"])?;
-    }
+    let begin = Instant::now();
+    register(bed, running, TENANTS, &["matmul"])?;
+    eprintln!("  {TENANTS} tenants registered a function in {:.1} s", begin.elapsed().as_secs_f64());
     let begin = Instant::now();
     let one = |tenant: usize| one_tenant(running, tenant, begin).map_err(|e| e.to_string());
     let counted = std::thread::scope(|scope| {
@@ -89,9 +125,7 @@ fn one_tenant(running: &Running, tenant: usize, begin: Instant) -> Result<(Histo
 fn crowds(bed: &Bed, report: &mut Report, work: Work) -> Result<()> {
     let running = bed.start(SETTINGS)?;
     let most = CROWDS.iter().map(|(tenants, ..)| *tenants).max().unwrap_or(1);
-    for tenant in 1..=most {
-        bed.register(&mut load::connect(&running, tenant)?, &[work.function()])?;
-    }
+    register(bed, &running, most, &[work.function()])?;
     for (tenants, in_flight, target) in CROWDS {
         let reach = |tenants, in_flight| {
             let load = Load {
