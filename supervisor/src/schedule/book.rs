@@ -352,16 +352,7 @@ impl<M: Clone> Book<M> {
         own.saturating_sub(self.left_bytes(workers, need))
     }
 
-    /// As [`Book::place`], for a call that has the whole device.
-    pub(super) fn place_whole(&self, workers: &Workers, worker: WorkerId, need: Need) -> Option<Placed> {
-        let free = self.free_bytes();
-        let spare = free.min(self.left_bytes(workers, need));
-        let (place, missing) = self.lane_for(worker, &workers[worker], need, spare)?;
-        let fits = missing.saturating_add(need.beside_bytes) <= free;
-        fits.then(|| Placed { place, own_bytes: missing, room_bytes: free - missing })
-    }
-
-    /// Lends what [`Book::place`] or [`Book::place_whole`] said.
+    /// Lends what [`Book::place`] said.
     pub(super) fn lend(&mut self, worker: WorkerId, place: LanePlace, need: Need, is_shared: bool) {
         let needs_bytes = if is_shared { self.exact(need) } else { 0 };
         let lent = &mut self.workers[worker.get()];

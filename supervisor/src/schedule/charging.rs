@@ -1,6 +1,7 @@
 //! What sharing a device takes from the events of calls: who is charged, what calls take, and whether a new call can end in
 //! time.
 
+use super::asks::Ask;
 use super::run_times::Kind;
 use super::scheduler::Scheduler;
 use super::turns::Charge;
@@ -16,15 +17,15 @@ impl<C: Call> Scheduler<C> {
         share: TenantShare,
         actions: &mut Vec<Action<C>>,
     ) {
-        if self.slots.share_of(tenant) == share {
+        if self.queues.asks.share_of(tenant) == share {
             return;
         }
-        let limited = self.slots.limits_lanes();
-        self.slots.set_share(tenant, share);
+        let limited = self.queues.limits_lanes();
+        self.queues.asks.set_share(tenant, share);
         if let Some(turns) = &mut self.turns {
             turns.set_share(tenant, share);
         }
-        if limited || self.slots.has_asks() {
+        if limited || self.queues.asks.has_any() {
             // Others may come first now.
             self.serve_line(now_ns, actions);
             self.resume(now_ns, actions);
@@ -33,7 +34,7 @@ impl<C: Call> Scheduler<C> {
 
     /// A worker has no calls any more: where lanes are shared by weights, others may use more of them.
     pub(super) fn lanes_are_free(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        if self.slots.limits_lanes() && self.calls.queued() > 0 {
+        if self.queues.limits_lanes() && self.calls.queued() > 0 {
             self.resume(now_ns, actions);
         }
     }
@@ -55,7 +56,7 @@ impl<C: Call> Scheduler<C> {
         self.device_time.add(tenant, used_ns);
         // Who has the whole device is charged for that when it is over.
         if self.exclusive.caller() != Some(tenant) {
-            self.slots.charge(tenant, used_ns);
+            self.queues.asks.charge(tenant, used_ns);
         }
     }
 
@@ -69,11 +70,13 @@ impl<C: Call> Scheduler<C> {
         payers.extend(inside.filter_map(|id| Some(self.calls.get(id)?.domain.caller)));
         payers.sort_unstable();
         payers.dedup();
-        let mut everybody = TenantShare { weight: self.slots.lanes_weight(), ..TenantShare::default() };
-        if let Some(class) = payers.iter().map(|payer| self.slots.share_of(*payer).class).min() {
+        let mut everybody = TenantShare { weight: self.queues.asks.lanes_weight(), ..TenantShare::default() };
+        if let Some(class) = payers.iter().map(|payer| self.queues.asks.share_of(*payer).class).min() {
             everybody.class = class;
-            let not_waiting = payers.iter().filter(|payer| !self.slots.asks_for_lane(**payer));
-            everybody.weight += not_waiting.map(|payer| self.slots.share_of(*payer).weight).sum::<u32>();
+            let not_waiting =
+                payers.iter().filter(|payer| !self.queues.asks.has(Ask::worker(QueueKey::Shared(**payer))));
+            everybody.weight +=
+                not_waiting.map(|payer| self.queues.asks.share_of(*payer).weight).sum::<u32>();
             turns.set_share(TenantId::EVERYBODY, everybody);
         }
         self.payers = payers;
@@ -129,7 +132,7 @@ impl<C: Call> Scheduler<C> {
         }
         let kind = Kind::of(spec.function, spec.domain.caller, spec.memory_bytes);
         let call_ns = self.run_times.at_least_ns(kind)?;
-        let queue_ns = self.slots.before_ns(queue, spec.deadline_ns).filter(|ns| *ns > 0)?;
+        let queue_ns = self.queues.before_ns(queue, spec.deadline_ns).filter(|ns| *ns > 0)?;
         let ends_ns = now_ns.saturating_add(queue_ns).saturating_add(call_ns);
         let [queue_ms, call_ms] = [queue_ns, call_ns].map(|ns| ns.div_ceil(1_000_000));
         (ends_ns > spec.deadline_ns).then_some(NotNow::TooLate { queue_ms, call_ms })
@@ -138,7 +141,7 @@ impl<C: Call> Scheduler<C> {
     /// A call waits, or a worker has one: whether tenants contend may have changed.
     pub(super) fn note_contention(&mut self, now_ns: u64) {
         if let Some(turns) = &mut self.turns {
-            turns.set_outside(now_ns, self.slots.is_wanted_outside());
+            turns.set_outside(now_ns, self.queues.is_wanted_outside());
         }
     }
 }

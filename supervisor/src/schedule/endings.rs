@@ -159,12 +159,10 @@ impl<C: Call> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) -> Option<(C, Ended)> {
         let entry = self.calls.get_mut(id)?;
-        let (overdue, deadline_ns) = match entry.state {
-            CallState::Lost { overdue } => (overdue, entry.deadline_ns),
-            CallState::Clearing { overdue, deadline_ns } => (overdue, deadline_ns),
-            CallState::Queued | CallState::Running { .. } => return None,
+        let (CallState::Lost { overdue } | CallState::Clearing { overdue }) = entry.state else {
+            return None;
         };
-        let late = overdue || deadline_ns <= now_ns;
+        let late = overdue || entry.deadline_ns <= now_ns;
         let overran = std::mem::take(&mut entry.overran) && loss == Loss::InIt && !entry.detached;
         let ended = entry.attempts.lost(loss, late, entry.detached);
         if let Some(ended) = if overran { Some(Ended::Overran) } else { ended } {

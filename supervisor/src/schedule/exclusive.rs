@@ -10,7 +10,13 @@
 
 use std::collections::BTreeSet;
 
-use super::types::CallId;
+use super::asks::Ask;
+use super::book::Short;
+use super::scheduler::Scheduler;
+use super::starting::Group;
+use super::types::{Action, Call, CallId, Compartment, QueueKey};
+use super::workers::State;
+use crate::defences::Defence;
 use crate::ids::{IdMap, TenantId, WorkerId};
 
 /// Calls that need the whole device, and whose it is.
@@ -108,6 +114,154 @@ impl Exclusive {
     /// The call is over, its worker is, or it gave up: the device is nobody's. Whose it was, and since when.
     pub(super) fn end(&mut self) -> Option<(TenantId, u64)> {
         self.served.take().map(|served| (served.caller, served.since_ns))
+    }
+}
+
+impl<C: Call> Scheduler<C> {
+    /// A caller asks for the whole device as long as calls of it need that and may start. True if it asks since now.
+    pub(super) fn list_whole(&mut self, now_ns: u64, caller: TenantId) -> bool {
+        match self.exclusive.first_of(caller).is_some() && !self.holds(now_ns, caller) {
+            true => self.queues.asks.push(Ask::device(caller)),
+            false => {
+                self.queues.asks.remove(Ask::device(caller));
+                false
+            }
+        }
+    }
+
+    /// A call that needs the whole device waits for it, or for its caller's budget.
+    pub(super) fn line_up(
+        &mut self,
+        now_ns: u64,
+        caller: TenantId,
+        id: CallId,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        self.calls.count(id);
+        self.exclusive.push(caller, id);
+        self.list_whole(now_ns, caller);
+        self.note_contention(now_ns);
+        // Another one may have waited until this one was no longer running.
+        self.try_exclusive(now_ns, actions);
+    }
+
+    /// Begins with the next call for the whole device, once all lanes are empty; with another one, where that call is refused.
+    pub(super) fn try_exclusive(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        if !self.exclusive.waits() || std::mem::replace(&mut self.is_beginning, true) {
+            return;
+        }
+        while !self.exclusive.is_closed()
+            && self.calls.in_processes() == 0
+            && let Some(caller) = self.queues.asks.device().map(|(caller, _)| caller)
+        {
+            if !self.begin(now_ns, caller, actions) {
+                break;
+            }
+        }
+        self.is_beginning = false;
+    }
+
+    /// Begins with the first call of a caller for the whole device. True if another one may be next.
+    fn begin(&mut self, now_ns: u64, caller: TenantId, actions: &mut Vec<Action<C>>) -> bool {
+        let Some(id) = self.exclusive.first_of(caller) else { return false };
+        let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return false };
+        if self.holds(now_ns, caller) {
+            // What was prepared for it was in vain: its worker ended, and that spent the budget.
+            self.queues.asks.remove(Ask::device(caller));
+            self.resume(now_ns, actions);
+            return true;
+        }
+        let has = |state| self.workers.iter().find(|(_, w)| w.state == state).map(|(worker, _)| worker);
+        if let Some(worker) = has(State::Bound(Compartment::Of(domain))).or_else(|| has(State::Free)) {
+            self.bind(now_ns, worker, domain, actions);
+            self.queues.join_line(QueueKey::Of(domain));
+            self.book.reopen();
+            self.queues.asks.serve(caller);
+            self.exclusive.begin(now_ns, caller, id, worker);
+            self.advance(now_ns, actions);
+            return true;
+        }
+        if self.workers.coming() == 0 {
+            // Where all belong to others, the fresh process in the slot of one of them is for this call.
+            match self.workers.first_empty() {
+                Some(empty) => self.bring(empty, actions),
+                None => {
+                    let worker = self.worth_least(now_ns, |id, _| self.may_leave(id));
+                    let waits = |worker: &WorkerId| {
+                        self.workers[*worker]
+                            .served()
+                            .is_some_and(|domain| self.queues.waits_for_memory(domain))
+                    };
+                    self.for_device = worker.filter(waits);
+                    let caller = worker.and_then(|worker| self.hand_on(now_ns, worker, actions));
+                    self.feed_callers(now_ns, caller, actions);
+                }
+            }
+        }
+        false
+    }
+
+    /// A worker has no call for the whole device any more, if it had one.
+    pub(super) fn leave_device(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+        if !self.exclusive.is_for(worker) {
+            return;
+        }
+        // Its domain had everything: a domain that waits for a worker need not wait for its residency.
+        self.workers[worker].bound_ns = 0;
+        self.reopen_to_all(now_ns, actions);
+    }
+
+    /// The device is no one call's any more: its caller is charged, and whose turn it is starts.
+    pub(super) fn reopen_to_all(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        if let Some((caller, since_ns)) = self.exclusive.end() {
+            // Where there are no turns, callers are charged for each of their lanes.
+            let lanes = if self.turns.is_some() { 1 } else { u64::from(self.shape.lanes) };
+            let had_ns = now_ns.saturating_sub(since_ns).saturating_mul(lanes);
+            // Without charges it is the same caller's again.
+            if !Defence::WholeDevice.is_off() {
+                self.queues.asks.charge_device(caller, had_ns);
+            }
+        }
+        self.serve_line(now_ns, actions);
+        self.resume(now_ns, actions);
+    }
+
+    /// A call does not wait any more: others start that it `held_up`, since it was for the whole device.
+    pub(super) fn waits_no_more(&mut self, now_ns: u64, held_up: bool, actions: &mut Vec<Action<C>>) {
+        match held_up {
+            true if self.exclusive.is_in_vain() => self.reopen_to_all(now_ns, actions),
+            true => self.resume(now_ns, actions),
+            false => {}
+        }
+    }
+
+    /// Goes on with the call that the device is prepared for, if the memory that it waited for is there.
+    pub(super) fn advance(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+        let Some((id, worker)) = self.exclusive.prepared() else { return };
+        let Some(domain) = self.workers[worker].served() else {
+            // It is killed, and its end is the end of this.
+            return;
+        };
+        let group = Group::of(id);
+        let Some(need) = self.need_of(worker, &group) else { return };
+        if self.holds(now_ns, domain.caller) {
+            // Its caller spent the budget meanwhile, elsewhere.
+            self.queues.asks.remove(Ask::device(domain.caller));
+            return self.reopen_to_all(now_ns, actions);
+        }
+        if self.book.excess_bytes(&self.workers, worker, need) > 0 {
+            return self.wait_for_memory(now_ns, worker, id, Short::OwnLimit, actions);
+        }
+        match self.fit(now_ns, worker, &group, actions) {
+            Ok(fit) => {
+                self.book.reopen();
+                self.exclusive.run();
+                self.list_whole(now_ns, domain.caller);
+                self.start(now_ns, worker, fit, &group, actions);
+            }
+            Err(short @ Short::OwnerLimit(_)) => self.wait_for_memory(now_ns, worker, id, short, actions),
+            Err(_) => self.gather(now_ns, worker, id, actions),
+        }
     }
 }
 

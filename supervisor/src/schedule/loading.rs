@@ -1,9 +1,8 @@
 //! How calls get their functions' weights: room is found, and what gives way is told to, in the decision that starts a
 //! call. What workers say of weights later is taken in here, too.
 
-use super::book::{LanePlace, Need, Placed, Short};
+use super::book::{Need, Placed, Short};
 use super::events::Loaded;
-use super::jobs::Group;
 use super::scheduler::Scheduler;
 use super::types::{Action, Call, CallId, Command, Compartment, Domain, QueueKey, Verdict};
 use super::weights::{NoRoom, Source, Supply, When};
@@ -12,15 +11,6 @@ use crate::ids::{FunctionId, TenantId, WorkerId};
 
 /// Calls of a domain that wait whose weights are loaded before they start.
 const AHEAD: usize = 4;
-
-/// Where a call starts, and how its worker gets the weights of its function, if it has to load them.
-#[derive(Debug)]
-pub(super) struct Fit<M> {
-    pub(super) place: LanePlace,
-    /// What it takes of the device's memory.
-    pub(super) need: Need,
-    pub(super) load: Option<Supply<M>>,
-}
 
 /// Weights that a call is to have in a worker.
 #[derive(Debug, Clone, Copy)]
@@ -37,70 +27,8 @@ struct Wanted {
 }
 
 impl<C: Call> Scheduler<C> {
-    /// What a call needs of the device's memory in a worker.
-    pub(super) fn need_of(&self, worker: WorkerId, id: CallId) -> Option<Need> {
-        let entry = self.calls.get(id)?;
-        let beside_bytes = match entry.weight_bytes {
-            bytes if bytes > 0 && self.shape.weights_take_memory => {
-                self.book.weights.missing_bytes(entry.function, worker, bytes)
-            }
-            _ => 0,
-        };
-        Some(Need { beside_bytes, ..entry.need() })
-    }
-
-    /// Where the first call of a queue can start in a worker at once, together with as many calls behind it as there is memory for.
-    pub(super) fn fit_group(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        queue: QueueKey,
-        id: CallId,
-        actions: &mut Vec<Action<C>>,
-    ) -> Result<(Fit<C::Memory>, Group), Short> {
-        let mut group = self.group_of(now_ns, id);
-        loop {
-            match self.fit(now_ns, worker, queue, &group, actions) {
-                Ok(fit) => return Ok((fit, group)),
-                Err(short) if group.others.is_empty() => return Err(short),
-                Err(_) => group.others.truncate(group.others.len() / 2),
-            }
-        }
-    }
-
-    /// Where a group can start in a worker at once. Its function's weights are in use from here on: it has to start.
-    pub(super) fn fit(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        queue: QueueKey,
-        group: &Group,
-        actions: &mut Vec<Action<C>>,
-    ) -> Result<Fit<C::Memory>, Short> {
-        let need = self.need_of_group(worker, group).ok_or(Short::Line)?;
-        let placed = {
-            let first = self.slots.next_for_memory();
-            self.book.place(now_ns, &self.workers, worker, first.is_none_or(|first| first == queue), need)
-        }?;
-        let load = self.supply_for(worker, group.first, placed, actions)?;
-        Ok(Fit { place: placed.place, need, load })
-    }
-
-    /// As [`Scheduler::fit`], for a call that has the whole device.
-    pub(super) fn fit_whole(
-        &mut self,
-        worker: WorkerId,
-        id: CallId,
-        actions: &mut Vec<Action<C>>,
-    ) -> Result<Fit<C::Memory>, Short> {
-        let need = self.need_of(worker, id).ok_or(Short::Line)?;
-        let placed = self.book.place_whole(&self.workers, worker, need).ok_or(Short::Line)?;
-        let load = self.supply_for(worker, id, placed, actions)?;
-        Ok(Fit { place: placed.place, need, load })
-    }
-
     /// How a worker gets the weights that a call needs which is about to start there; none if it has them.
-    fn supply_for(
+    pub(super) fn supply_for(
         &mut self,
         worker: WorkerId,
         id: CallId,
@@ -195,7 +123,7 @@ impl<C: Call> Scheduler<C> {
         if self.book.weights.is_empty() || self.book.most_bytes(domain.owner).is_some() {
             return;
         }
-        let (slots, calls) = (&self.slots, &self.calls);
+        let (slots, calls) = (&self.queues, &self.calls);
         let next = slots.next_few(QueueKey::Of(domain), AHEAD).filter_map(|id| Some((id, calls.get(id)?)));
         let next = next.filter(|(_, entry)| entry.weight_bytes > 0);
         if next.clone().all(|(_, entry)| self.book.weights.has(entry.function, worker)) {

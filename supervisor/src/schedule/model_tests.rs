@@ -11,7 +11,7 @@ use crate::schedule::events::{
     Allow, Buried, Cancel, Clearing, FellApart, Finished, Gone, Outlasted, Ready, Scrubbed, SetPolicy,
     StandbysReady, Submit, Tick, Yielded, Yielding,
 };
-use crate::schedule::{Address, Ended, Loss};
+use crate::schedule::{Address, Ended, Loss, WhyGone};
 
 #[path = "event_model.rs"]
 mod event;

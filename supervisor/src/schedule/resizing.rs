@@ -34,7 +34,7 @@ impl<C: Call> Scheduler<C> {
         };
         self.workers.resize(workers, lanes);
         self.book.resize(self.workers.len(), memory_bytes);
-        self.slots.resize(&self.shape);
+        self.queues.resize(&self.shape);
         self.residency.resize(&self.shape);
         if let Some(turns) = &mut self.turns {
             turns.resize(self.workers.len(), to.quantum_us);

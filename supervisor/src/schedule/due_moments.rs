@@ -13,11 +13,11 @@ use super::CallId;
 const SPARE: usize = if cfg!(test) { 4 } else { 1024 };
 
 /// Moments in `CLOCK_MONOTONIC` nanoseconds, the earliest first. Who has them says which of them still hold, after each change:
-/// see [`Deadlines::tidy`].
+/// see [`DueMoments::tidy`].
 #[derive(Debug, Default)]
-pub(super) struct Deadlines(BinaryHeap<Reverse<(u64, CallId)>>);
+pub(super) struct DueMoments(BinaryHeap<Reverse<(u64, CallId)>>);
 
-impl Deadlines {
+impl DueMoments {
     /// Something must happen to a call then.
     pub(super) fn insert(&mut self, at_ns: u64, call: CallId) {
         self.0.push(Reverse((at_ns, call)));
@@ -84,7 +84,7 @@ mod tests {
     proptest! {
         #[test]
         fn moments_are_those_of_a_set(steps in steps()) {
-            let (mut deadlines, mut set, mut held) = (Deadlines::default(), BTreeSet::new(), BTreeMap::new());
+            let (mut moments, mut set, mut held) = (DueMoments::default(), BTreeSet::new(), BTreeMap::new());
             for step in steps {
                 match step {
                     Step::Set(call, at_ns) => {
@@ -92,7 +92,7 @@ mod tests {
                             set.remove(&(before_ns, CallId(call)));
                         }
                         set.insert((at_ns, CallId(call)));
-                        deadlines.insert(at_ns, CallId(call));
+                        moments.insert(at_ns, CallId(call));
                     }
                     Step::Remove(call) => {
                         if let Some(at_ns) = held.remove(&CallId(call)) {
@@ -101,7 +101,7 @@ mod tests {
                     }
                     Step::PopDue(now_ns) => {
                         let due = set.first().copied().filter(|(at_ns, _)| *at_ns <= now_ns);
-                        prop_assert_eq!(deadlines.pop_due(now_ns), due.map(|(_, call)| call));
+                        prop_assert_eq!(moments.pop_due(now_ns), due.map(|(_, call)| call));
                         if let Some(due) = due {
                             set.remove(&due);
                             // What was taken holds no more, until the call has another.
@@ -109,22 +109,22 @@ mod tests {
                         }
                     }
                 }
-                deadlines.tidy(held.len(), |at_ns, call| held.get(&call) == Some(&at_ns));
-                prop_assert_eq!(deadlines.next_ns(), set.first().map(|(at_ns, _)| *at_ns));
-                prop_assert!(deadlines.0.len() <= 2 * held.len() + SPARE);
+                moments.tidy(held.len(), |at_ns, call| held.get(&call) == Some(&at_ns));
+                prop_assert_eq!(moments.next_ns(), set.first().map(|(at_ns, _)| *at_ns));
+                prop_assert!(moments.0.len() <= 2 * held.len() + SPARE);
             }
         }
     }
 
     #[test]
     fn few_moments_are_kept_of_calls_that_are_over() {
-        let (mut deadlines, first) = (Deadlines::default(), CallId(0));
-        deadlines.insert(1, first);
+        let (mut moments, first) = (DueMoments::default(), CallId(0));
+        moments.insert(1, first);
         for call in 1..100_000 {
-            deadlines.insert(2, CallId(call));
-            deadlines.tidy(1, |_, call| call == first);
+            moments.insert(2, CallId(call));
+            moments.tidy(1, |_, call| call == first);
         }
-        assert!(deadlines.0.len() <= SPARE + 2, "{}", deadlines.0.len());
-        assert_eq!(deadlines.next_ns(), Some(1));
+        assert!(moments.0.len() <= SPARE + 2, "{}", moments.0.len());
+        assert_eq!(moments.next_ns(), Some(1));
     }
 }

@@ -1,0 +1,264 @@
+//! Processes of workers: they come, serve a domain, are handed on to another one, and go.
+
+use super::calls::CallState;
+use super::residency::is_worth_less;
+use super::scheduler::Scheduler;
+use super::types::{Action, Call, CallId, Command, Compartment, Domain, KillReason, WhyGone};
+use super::workers::{State, Worker};
+use crate::ids::{Generation, TenantId, WorkerId};
+use crate::limits::SETTLE_NS;
+
+impl<C: Call> Scheduler<C> {
+    pub(super) fn ready(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        generation: Generation,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        self.workers.arrive(now_ns, worker, generation);
+        self.book.arrived(worker, generation, self.shape.lanes);
+        if self.workers.is_for_shared(worker) {
+            self.workers.set_state(worker, State::Bound(Compartment::Shared));
+            self.bring_shared(actions);
+        }
+        self.tell(worker, Command::Configure, actions);
+        self.hand_out(now_ns, worker, actions);
+    }
+
+    /// A worker is nobody's: who needs one has it.
+    fn hand_out(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+        if self.for_device.take_if(|taken| *taken == worker).is_some() {
+            // Else that domain, whose call cannot start yet, would have it again, and it would be taken again.
+            self.try_exclusive(now_ns, actions);
+        }
+        self.feed(now_ns, worker, actions);
+        self.bring_next(now_ns, actions);
+        self.try_exclusive(now_ns, actions);
+    }
+
+    pub(super) fn scrubbed(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) -> bool {
+        let asked = matches!(self.workers[worker].state, State::Scrubbing { .. });
+        if asked {
+            self.workers.free(now_ns, worker);
+            let generation = self.workers[worker].generation;
+            self.book.weights.worker_gone(worker, generation);
+            self.book.weights.reaped(worker, generation);
+            self.memory_came(now_ns, actions);
+            self.hand_out(now_ns, worker, actions);
+        }
+        asked
+    }
+
+    pub(super) fn tainted(&mut self, worker: WorkerId) {
+        self.workers[worker].tainted = true;
+    }
+
+    pub(super) fn gone(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        actions: &mut Vec<Action<C>>,
+    ) -> Vec<(CallId, C)> {
+        let charge = self.turn(actions, |turns, orders| turns.gone(now_ns, worker, orders));
+        self.charge(charge.flatten());
+        self.book.gone(worker);
+        self.book.weights.worker_gone(worker, self.workers[worker].generation);
+        let served = self.workers[worker].served();
+        self.unbind(worker, WhyGone::Ended);
+        let emptied = self.refill(worker, actions);
+        let mut lost = Vec::new();
+        let mut charged_lanes = 0u64;
+        for id in self.workers.take_all(worker) {
+            let Some(entry) = self.calls.get_mut(id) else { continue };
+            if entry.weight_bytes > 0 {
+                self.book.weights.end(entry.function);
+            }
+            let CallState::Running { lane, overdue, .. } = entry.state else { continue };
+            entry.state = CallState::Lost { overdue };
+            lost.push((id, entry.call.clone()));
+            let (caller, started_ns) = (entry.domain.caller, entry.started_ns);
+            // The calls of a job had the time together.
+            if charged_lanes >> lane & 1 == 0 {
+                self.charge_call(now_ns, caller, started_ns);
+            }
+            charged_lanes |= 1 << lane;
+        }
+        // Not before: what it sets going looks for workers.
+        if let Some(domain) = served.filter(|_| !self.shape.shared_faults) {
+            let draw = self.draw(now_ns, domain.caller, actions);
+            self.drawn.push((worker, self.workers[worker].generation, draw));
+        }
+        self.leave_device(now_ns, worker, actions);
+        if let Some(domain) = served {
+            self.review(now_ns, domain.caller, actions);
+            self.feed_limited(now_ns, domain.caller, actions);
+            // No call there uses weights any more, which may give way to calls of their owner.
+            self.feed_limited(now_ns, domain.owner, actions);
+            self.lanes_are_free(now_ns, actions);
+        }
+        if emptied {
+            // While it left, its slot counted as one that gets a process. Its domain may go to a worker that is free.
+            self.resume(now_ns, actions);
+        }
+        lost
+    }
+
+    pub(super) fn reaped(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        generation: Generation,
+        from_outside: bool,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        self.book.reaped(worker, generation);
+        self.book.weights.reaped(worker, generation);
+        let drawn = self.drawn.iter().position(|(w, g, _)| (*w, *g) == (worker, generation));
+        if let Some((.., draw)) = drawn.map(|at| self.drawn.swap_remove(at)).filter(|_| from_outside) {
+            self.penalties.give_back(now_ns, draw);
+            self.review(now_ns, draw.caller, actions);
+        }
+        self.memory_came(now_ns, actions);
+    }
+
+    pub(super) fn epoch_ended(&mut self) {
+        for worker in WorkerId::first(self.workers.len()) {
+            if self.workers[worker].state != State::Empty {
+                self.unbind(worker, WhyGone::Ended);
+            }
+        }
+    }
+
+    /// Gives a worker that belongs to no domain to this one.
+    pub(super) fn bind(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        domain: Domain,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        if self.workers[worker].state == State::Free {
+            let held = self.holds(now_ns, domain.caller);
+            self.queues.bound(worker, domain, held);
+            self.workers.set_state(worker, State::Bound(Compartment::Of(domain)));
+            self.workers[worker].bound_ns = now_ns;
+            self.book.came_to(now_ns, &self.workers, worker, domain.caller, &mut self.taken);
+            self.tell_taken(actions);
+        }
+    }
+
+    /// Takes a worker from its domain; no process of the slot takes calls until one is ready again.
+    pub(super) fn unbind(&mut self, worker: WorkerId, why: WhyGone) {
+        self.workers[worker].retires = false;
+        if self.workers[worker].state == State::Empty {
+            return;
+        }
+        if let State::Bound(compartment) = self.workers.set_state(worker, State::Absent) {
+            self.workers[worker].last_gone = Some(why);
+            if let Compartment::Of(domain) = compartment {
+                self.queues.unbound(worker, domain);
+            }
+        }
+    }
+
+    /// The process in a slot is gone. True if the slot stays empty; else another process is wanted there.
+    pub(super) fn refill(&mut self, worker: WorkerId, actions: &mut Vec<Action<C>>) -> bool {
+        let slot = &mut self.workers[worker];
+        if slot.state == State::Empty {
+            return false;
+        }
+        let dismissed = std::mem::take(&mut slot.dismissed);
+        let emptied = !self.workers.is_for_shared(worker) && (dismissed || self.workers.excess() > 0);
+        match emptied {
+            true => {
+                self.workers.set_state(worker, State::Empty);
+            }
+            false => actions.push(Action::Bring { worker }),
+        }
+        emptied
+    }
+
+    /// True if a worker's process may leave for good: it is there, and no shared worker's.
+    pub(super) fn may_leave(&self, worker: WorkerId) -> bool {
+        let is_there = matches!(self.workers[worker].state, State::Free | State::Bound(_));
+        is_there && !self.workers.is_for_shared(worker)
+    }
+
+    /// Processes are wanted in all slots of shared workers.
+    pub(super) fn bring_shared(&mut self, actions: &mut Vec<Action<C>>) {
+        for worker in self.workers.shared() {
+            if self.workers[worker].state == State::Empty {
+                self.bring(worker, actions);
+            }
+        }
+    }
+
+    /// A process is wanted in an empty slot.
+    pub(super) fn bring(&mut self, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+        self.workers.set_state(worker, State::Absent);
+        actions.push(Action::Bring { worker });
+    }
+
+    /// An idle worker is made ready for another domain: it gives way to a fresh process, or is scrubbed. What it has counts for the
+    /// returned caller no more, whose calls may start by that: [`Scheduler::feed_limited`] must follow.
+    pub(super) fn hand_on(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        actions: &mut Vec<Action<C>>,
+    ) -> Option<TenantId> {
+        let served = self.workers[worker].served();
+        self.unbind(worker, WhyGone::SlotWanted);
+        let scrubs = self.shape.scrubs && !self.workers[worker].tainted;
+        if scrubs {
+            let until_ns = now_ns.saturating_add(SETTLE_NS);
+            self.workers.set_state(worker, State::Scrubbing { until_ns });
+            self.residency.scrubs(now_ns, &self.workers[worker]);
+        } else {
+            self.residency.replaces(now_ns);
+        }
+        self.tell(worker, if scrubs { Command::Scrub } else { Command::Leave }, actions);
+        served.map(|domain| domain.caller)
+    }
+
+    /// A worker takes no more calls until a fresh process is in its slot.
+    pub(super) fn kill(
+        &mut self,
+        now_ns: u64,
+        worker: WorkerId,
+        why: KillReason<C>,
+        actions: &mut Vec<Action<C>>,
+    ) {
+        let served = self.workers[worker].served();
+        self.unbind(worker, WhyGone::Killed);
+        actions.push(Action::Kill { worker, generation: self.workers[worker].generation, why });
+        if let Some(domain) = served {
+            self.draw(now_ns, domain.caller, actions);
+        }
+    }
+
+    /// Of the workers without processes on their way that may go, the one that is worth least.
+    pub(super) fn worth_least(
+        &self,
+        now_ns: u64,
+        may_go: impl Fn(WorkerId, &Worker) -> bool,
+    ) -> Option<WorkerId> {
+        let all = self.workers.iter().filter(|(id, worker)| may_go(*id, worker));
+        let least = all.reduce(|best, one| if is_worth_less(now_ns, one.1, best.1) { one } else { best });
+        least.map(|(worker, _)| worker)
+    }
+
+    /// The resident that is worth least leaves, which frees the memory of its process.
+    pub(super) fn dismiss_one(&mut self, now_ns: u64, but: Option<WorkerId>, actions: &mut Vec<Action<C>>) {
+        if self.workers.iter().any(|(_, worker)| worker.dismissed) {
+            return;
+        }
+        let may_go = |id, worker: &Worker| Some(id) != but && worker.is_idle() && self.may_leave(id);
+        if let Some(worker) = self.worth_least(now_ns, may_go) {
+            self.unbind(worker, WhyGone::MemoryWanted);
+            self.workers[worker].dismissed = true;
+            self.tell(worker, Command::Leave, actions);
+        }
+    }
+}
