@@ -26,22 +26,25 @@ enum What {
     Device,
 }
 
+/// Kinds of asks, which are counted.
+#[derive(Clone, Copy)]
+enum Kind {
+    Worker,
+    Memory,
+    Lane,
+    Device,
+}
+
 impl What {
-    /// Where asks of its kind are counted.
-    fn kind(self) -> usize {
+    fn kind(self) -> Kind {
         match self {
-            Self::Worker(_) => WORKERS,
-            Self::Memory(_) => MEMORY,
-            Self::Lane => LANES,
-            Self::Device => DEVICE,
+            Self::Worker(_) => Kind::Worker,
+            Self::Memory(_) => Kind::Memory,
+            Self::Lane => Kind::Lane,
+            Self::Device => Kind::Device,
         }
     }
 }
-
-const WORKERS: usize = 0;
-const MEMORY: usize = 1;
-const LANES: usize = 2;
-const DEVICE: usize = 3;
 
 /// Who waits for what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -111,7 +114,7 @@ impl Asks {
         entry.insert(self.next_place);
         self.line.push(ask.caller, (self.next_place, ask.what));
         self.next_place += 1;
-        self.counts[ask.what.kind()] += 1;
+        self.counts[ask.what.kind() as usize] += 1;
         if ask.what == What::Lane {
             self.lanes_weight += self.share_of(ask.caller).weight;
         }
@@ -120,12 +123,12 @@ impl Asks {
 
     /// A caller does not ask for it any more. True if it did.
     pub(super) fn remove(&mut self, ask: Ask) -> bool {
-        if self.counts[ask.what.kind()] == 0 {
+        if self.count(ask.what.kind()) == 0 {
             return false;
         }
         let Some(place) = self.places.remove(&ask) else { return false };
         self.line.remove(ask.caller, (place, ask.what));
-        self.counts[ask.what.kind()] -= 1;
+        self.counts[ask.what.kind() as usize] -= 1;
         if ask.what == What::Lane {
             self.lanes_weight -= self.share_of(ask.caller).weight;
         }
@@ -134,7 +137,11 @@ impl Asks {
 
     /// True if a caller asks for it.
     pub(super) fn has(&self, ask: Ask) -> bool {
-        self.counts[ask.what.kind()] > 0 && self.places.contains_key(&ask)
+        self.count(ask.what.kind()) > 0 && self.places.contains_key(&ask)
+    }
+
+    fn count(&self, kind: Kind) -> usize {
+        self.counts[kind as usize]
     }
 
     /// True if anybody asks for anything.
@@ -144,17 +151,17 @@ impl Asks {
 
     /// True if a caller asks for the whole device.
     pub(super) fn has_device(&self) -> bool {
-        self.counts[DEVICE] > 0
+        self.count(Kind::Device) > 0
     }
 
     /// True if callers ask for lanes of shared workers.
     pub(super) fn has_lanes(&self) -> bool {
-        self.counts[LANES] > 0
+        self.count(Kind::Lane) > 0
     }
 
     /// How many domains ask for a worker.
     pub(super) fn domains(&self) -> usize {
-        self.counts[WORKERS]
+        self.count(Kind::Worker)
     }
 
     /// The weights of the callers that ask for lanes of shared workers.
@@ -172,7 +179,7 @@ impl Asks {
 
     /// The first queue whose first call asks for memory.
     pub(super) fn memory(&self) -> Option<QueueKey> {
-        if self.counts[MEMORY] == 0 {
+        if self.count(Kind::Memory) == 0 {
             return None;
         }
         self.line.iter().find_map(|(caller, (_, what))| match what {

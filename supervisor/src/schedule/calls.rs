@@ -4,19 +4,15 @@ use slab::Slab;
 
 use super::book::Need;
 use super::due_moments::DueMoments;
+use super::limits::INSTALLATION;
+use super::limits::{DEADLINE_GRACE_NS, MAX_CALLS};
 use super::quarantine::Use;
 use super::retry::Attempts;
 use super::types::{Batch, CallId, CallSpec, Domain, QueueKey, ResidentPrice};
 use crate::ids::{FunctionId, IdMap, TenantId, WorkerId};
-use crate::limits::DEADLINE_GRACE_NS;
 
 /// Bits of a call's id that hold its slab index.
-const INDEX_BITS: u32 = 24;
-/// Calls that there can be at once.
-pub(super) const MAX_CALLS: u64 = 1 << (INDEX_BITS - 1);
-
-/// A function may take so many times as long to be installed as usual: others use the driver, too.
-pub(super) const INSTALLATION: u64 = 20;
+const INDEX_BITS: u32 = MAX_CALLS.trailing_zeros() + 1;
 
 /// A call as the scheduler sees it.
 #[derive(Debug)]
@@ -31,28 +27,28 @@ pub(super) struct Entry<C> {
     pub(super) bytes: u64,
     /// When the call has to be over; sooner once its client gave it up.
     pub(super) deadline_ns: u64,
-    /// The moment at which something must happen to the call: that is its deadline, unless its state asks for another.
+    /// When something must happen to the call: at its deadline, unless the state asks for another moment.
     due_ns: u64,
     pub(super) memory_bytes: u64,
     pub(super) stack_bytes: u64,
     pub(super) weight_bytes: u64,
     /// What the call brings into a job with others; none if the call has to run by itself.
     pub(super) batch: Option<Batch>,
-    /// It needs the device for itself.
+    /// True if the call needs the device for itself.
     pub(super) is_whole: bool,
     pub(super) state: CallState,
     pub(super) attempts: Attempts,
-    /// Its outcome decides whether its function is refused any longer.
+    /// True if the call's end decides whether its function is refused any longer.
     pub(super) probe: bool,
-    /// Its client gave it up.
+    /// True if the client gave the call up.
     pub(super) detached: bool,
-    /// It was in the way of others for too long: its process is ended.
+    /// True if the call was in the way of others for too long: the process is ended.
     pub(super) overran: bool,
-    /// A process is ended for its sake, for which its caller paid.
+    /// True if a process is ended for the call's sake, and the caller paid for that.
     pub(super) paid: bool,
-    /// Its process did not have its function when it started.
+    /// True if the process did not have the function when the call started.
     pub(super) installs: bool,
-    /// It is among those of its caller that wait.
+    /// True if the call is counted among the waiting ones of its caller.
     counted: bool,
     /// When it was handed over.
     pub(super) started_ns: u64,
@@ -111,7 +107,8 @@ pub(super) enum CallState {
     },
     /// Its process is about to be gone.
     Lost { overdue: bool },
-    /// Its process is gone, and what it wrote is being cleared; when that is due, its client is told that it takes too long.
+    /// The process is gone, and the call's outputs are being cleared. At the call's next moment, the client is told that this takes
+    /// too long.
     Clearing { overdue: bool },
 }
 
@@ -129,7 +126,7 @@ pub(super) struct Calls<C> {
     queued: u64,
     queued_bytes: u64,
     clearing: u64,
-    /// How many of each caller wait, and their inline bytes.
+    /// Waiting calls of each caller: how many, and their inline bytes.
     waiting: IdMap<TenantId, (u64, u64)>,
 }
 
@@ -171,7 +168,7 @@ impl<C> Calls<C> {
         self.entries.iter().map(|(_, entry)| needs(entry)).max().unwrap_or(0)
     }
 
-    /// A call does not start at once: it counts among those of its caller that wait, until its deadline.
+    /// A call does not start at once: the caller has one more that waits, until the deadline.
     pub(super) fn count(&mut self, id: CallId) {
         self.move_to(id, self.get(id).map_or(0, |entry| entry.deadline_ns));
         let Some(entry) = self.get_mut(id).filter(|entry| !entry.counted) else { return };

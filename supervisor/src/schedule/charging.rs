@@ -137,11 +137,4 @@ impl<C: Call> Scheduler<C> {
         let [queue_ms, call_ms] = [queue_ns, call_ns].map(|ns| ns.div_ceil(1_000_000));
         (ends_ns > spec.deadline_ns).then_some(NotNow::TooLate { queue_ms, call_ms })
     }
-
-    /// A call waits, or a worker has one: whether tenants contend may have changed.
-    pub(super) fn note_contention(&mut self, now_ns: u64) {
-        if let Some(turns) = &mut self.turns {
-            turns.set_outside(now_ns, self.queues.is_wanted_outside());
-        }
-    }
 }

@@ -8,12 +8,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::CallId;
+use super::limits::SPARE_MOMENTS;
 
-/// So many moments that do not hold any more may be kept besides one for each call.
-const SPARE: usize = if cfg!(test) { 4 } else { 1024 };
-
-/// Moments in `CLOCK_MONOTONIC` nanoseconds, the earliest first. Who has them says which of them still hold, after each change:
-/// see [`DueMoments::tidy`].
+/// Moments in `CLOCK_MONOTONIC` nanoseconds, the earliest first. The owner says which moments still hold, after each change: see
+/// [`DueMoments::tidy`].
 #[derive(Debug, Default)]
 pub(super) struct DueMoments(BinaryHeap<Reverse<(u64, CallId)>>);
 
@@ -31,7 +29,7 @@ impl DueMoments {
     /// Takes one call whose moment has come.
     pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<CallId> {
         let due = *self.0.peek().filter(|Reverse((at_ns, _))| *at_ns <= now_ns)?;
-        // A call that got another moment and then this one again has it twice.
+        // After a change to another moment and back, a call has the moment twice.
         while self.0.peek() == Some(&due) {
             self.0.pop();
         }
@@ -45,7 +43,7 @@ impl DueMoments {
         {
             self.0.pop();
         }
-        if self.0.len() > 2 * calls + SPARE {
+        if self.0.len() > 2 * calls + SPARE_MOMENTS {
             let mut all = std::mem::take(&mut self.0).into_vec();
             all.retain(|Reverse((at_ns, call))| holds(*at_ns, *call));
             all.sort_unstable();
@@ -111,7 +109,7 @@ mod tests {
                 }
                 moments.tidy(held.len(), |at_ns, call| held.get(&call) == Some(&at_ns));
                 prop_assert_eq!(moments.next_ns(), set.first().map(|(at_ns, _)| *at_ns));
-                prop_assert!(moments.0.len() <= 2 * held.len() + SPARE);
+                prop_assert!(moments.0.len() <= 2 * held.len() + SPARE_MOMENTS);
             }
         }
     }
@@ -124,7 +122,7 @@ mod tests {
             moments.insert(2, CallId(call));
             moments.tidy(1, |_, call| call == first);
         }
-        assert!(moments.0.len() <= SPARE + 2, "{}", moments.0.len());
+        assert!(moments.0.len() <= SPARE_MOMENTS + 2, "{}", moments.0.len());
         assert_eq!(moments.next_ns(), Some(1));
     }
 }

@@ -1,12 +1,12 @@
 //! What follows where a call leaves its lane: it ended, it took too long in a shared worker, or its process is gone.
 
 use super::calls::CallState;
+use super::limits::CLEAR_NS;
 use super::run_times::Kind;
 use super::scheduler::Scheduler;
 use super::types::{Action, Call, CallId, Domain, Ended, Loss, Verdict};
 use super::workers::State;
 use crate::ids::WorkerId;
-use crate::limits::CLEAR_NS;
 
 impl<C: Call> Scheduler<C> {
     pub(super) fn finished(

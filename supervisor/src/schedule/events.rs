@@ -211,7 +211,7 @@ event! {
         worker: WorkerId,
         /// Which process.
         generation: Generation,
-        /// It was ended by something that is neither Pappus nor the process itself.
+        /// True if neither Pappus nor the process itself ended the process.
         from_outside: bool,
     } -> (),
     |event, scheduler, now_ns, actions| {
@@ -301,7 +301,7 @@ event! {
 }
 
 event! {
-    /// A function could not be loaded in a worker: that one forgets it, and has it loaded afresh by its next call.
+    /// A function could not be loaded in a worker: the worker forgets the function, which its next call there loads afresh.
     LoadFailed {
         /// The worker.
         worker: WorkerId,
@@ -328,7 +328,7 @@ event! {
     ContextWanted {
         /// Bytes.
         bytes: u64,
-        /// A worker's slot waits for it.
+        /// True if a worker's slot waits for the process.
         urgent: bool,
     } -> bool,
     |event, scheduler, now_ns, actions| {
@@ -366,7 +366,7 @@ event! {
         /// The worker.
         worker: WorkerId,
     } -> (),
-    |event, scheduler, _now_ns, _actions| scheduler.tainted(event.worker)
+    |event, scheduler, _now_ns, _actions| scheduler.workers[event.worker].tainted = true
 }
 
 event! {
@@ -377,7 +377,10 @@ event! {
         /// Its turn.
         turn: TurnId,
     } -> bool,
-    |event, scheduler, _now_ns, actions| scheduler.yielding(event.worker, event.turn, actions)
+    |event, scheduler, _now_ns, actions| {
+        let yielding = scheduler.turn(actions, |turns, orders| turns.yielding(event.worker, event.turn, orders));
+        yielding.unwrap_or(false)
+    }
 }
 
 event! {
@@ -451,7 +454,7 @@ event! {
         /// Bytes.
         most_bytes: Option<u64>,
     } -> (),
-    |event, scheduler, _now_ns, _actions| scheduler.allow(event.tenant, event.most_bytes)
+    |event, scheduler, _now_ns, _actions| scheduler.book.allow(event.tenant, event.most_bytes)
 }
 
 event! {

@@ -152,7 +152,8 @@ impl<C: Call> Scheduler<C> {
         }
         while !self.exclusive.is_closed()
             && self.calls.in_processes() == 0
-            && let Some(caller) = self.queues.asks.device().map(|(caller, _)| caller)
+            && !self.queues.memory_goes_first(self.view())
+            && let Some((caller, _)) = self.queues.asks.device()
         {
             if !self.begin(now_ns, caller, actions) {
                 break;
@@ -166,14 +167,16 @@ impl<C: Call> Scheduler<C> {
         let Some(id) = self.exclusive.first_of(caller) else { return false };
         let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return false };
         if self.holds(now_ns, caller) {
-            // What was prepared for it was in vain: its worker ended, and that spent the budget.
+            // The preparation was in vain: the worker ended, and that spent the caller's budget.
             self.queues.asks.remove(Ask::device(caller));
             self.resume(now_ns, actions);
             return true;
         }
         let has = |state| self.workers.iter().find(|(_, w)| w.state == state).map(|(worker, _)| worker);
         if let Some(worker) = has(State::Bound(Compartment::Of(domain))).or_else(|| has(State::Free)) {
-            self.bind(now_ns, worker, domain, actions);
+            if self.workers[worker].state == State::Free {
+                self.bind(now_ns, worker, domain, actions);
+            }
             self.queues.join_line(QueueKey::Of(domain));
             self.book.reopen();
             self.queues.asks.serve(caller);
@@ -187,12 +190,6 @@ impl<C: Call> Scheduler<C> {
                 Some(empty) => self.bring(empty, actions),
                 None => {
                     let worker = self.worth_least(now_ns, |id, _| self.may_leave(id));
-                    let waits = |worker: &WorkerId| {
-                        self.workers[*worker]
-                            .served()
-                            .is_some_and(|domain| self.queues.waits_for_memory(domain))
-                    };
-                    self.for_device = worker.filter(waits);
                     let caller = worker.and_then(|worker| self.hand_on(now_ns, worker, actions));
                     self.feed_callers(now_ns, caller, actions);
                 }
@@ -226,7 +223,7 @@ impl<C: Call> Scheduler<C> {
         self.resume(now_ns, actions);
     }
 
-    /// A call does not wait any more: others start that it `held_up`, since it was for the whole device.
+    /// A call does not wait any more. One for the whole device `held_up` others, which may start.
     pub(super) fn waits_no_more(&mut self, now_ns: u64, held_up: bool, actions: &mut Vec<Action<C>>) {
         match held_up {
             true if self.exclusive.is_in_vain() => self.reopen_to_all(now_ns, actions),
@@ -239,7 +236,7 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn advance(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
         let Some((id, worker)) = self.exclusive.prepared() else { return };
         let Some(domain) = self.workers[worker].served() else {
-            // It is killed, and its end is the end of this.
+            // The worker is killed, and with its end this ends.
             return;
         };
         let group = Group::of(id);

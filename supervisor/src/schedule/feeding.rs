@@ -69,8 +69,8 @@ impl<C: Call> Scheduler<C> {
         self.queues.next_of(now_ns, &self.workers[worker], wants_all, self.view(), &self.residency)
     }
 
-    /// Brings workers for domains that wait, into slots that are empty, few at the same time; then takes idle ones from
-    /// other domains, for those for which none comes soon.
+    /// Brings workers for domains that wait, into slots that are empty, few at the same time; then takes idle workers from other
+    /// domains, where too few come soon.
     pub(super) fn make_room(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
         let mut search = self.queues.search();
         while self.residency.may_start(self.workers.coming())

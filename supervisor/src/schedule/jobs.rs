@@ -3,11 +3,12 @@
 //! together. Each call stays a call of its own, with its deadline and its one answer; a job that fails runs again call by call.
 
 use super::calls::{CallState, Entry};
+use super::limits::{MAX_JOB_CALLS, MAX_JOB_REGIONS};
 use super::scheduler::Scheduler;
 use super::starting::Group;
 use super::types::{Action, Batch, Call, CallId, Job, QueueKey};
 use crate::ids::WorkerId;
-use crate::limits::{MAX_JOB_CALLS, MAX_JOB_REGIONS, STAGING_BYTES};
+use crate::limits::STAGING_BYTES;
 
 impl Batch {
     /// Both together; none if that is more than a job may have.

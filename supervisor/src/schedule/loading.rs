@@ -3,14 +3,12 @@
 
 use super::book::{Need, Placed, Short};
 use super::events::Loaded;
+use super::limits::LOADED_AHEAD;
 use super::scheduler::Scheduler;
-use super::types::{Action, Call, CallId, Command, Compartment, Domain, QueueKey, Verdict};
+use super::types::{Action, Call, CallId, Command, Domain, QueueKey, Verdict};
 use super::weights::{NoRoom, Source, Supply, When};
 use super::workers::State;
 use crate::ids::{FunctionId, TenantId, WorkerId};
-
-/// Calls of a domain that wait whose weights are loaded before they start.
-const AHEAD: usize = 4;
 
 /// Weights that a call is to have in a worker.
 #[derive(Debug, Clone, Copy)]
@@ -98,8 +96,8 @@ impl<C: Call> Scheduler<C> {
         before - self.book.weights.used_bytes()
     }
 
-    /// Weights of a caller's own functions that no call uses give way to its call in a worker, where it may not have both:
-    /// true if it may have what it needs then.
+    /// Weights of a caller's own functions that no call uses give way to the caller's call in a worker, where its limit is too
+    /// small for both. True if the call fits then.
     pub(super) fn give_up_own_weights(
         &mut self,
         worker: WorkerId,
@@ -124,7 +122,8 @@ impl<C: Call> Scheduler<C> {
             return;
         }
         let (slots, calls) = (&self.queues, &self.calls);
-        let next = slots.next_few(QueueKey::Of(domain), AHEAD).filter_map(|id| Some((id, calls.get(id)?)));
+        let next =
+            slots.next_few(QueueKey::Of(domain), LOADED_AHEAD).filter_map(|id| Some((id, calls.get(id)?)));
         let next = next.filter(|(_, entry)| entry.weight_bytes > 0);
         if next.clone().all(|(_, entry)| self.book.weights.has(entry.function, worker)) {
             return;
@@ -150,10 +149,8 @@ impl<C: Call> Scheduler<C> {
 
     /// The same, for all workers of a domain.
     pub(super) fn look_ahead_for(&mut self, domain: Domain, actions: &mut Vec<Action<C>>) {
-        for worker in WorkerId::first(self.workers.len()) {
-            if self.workers[worker].state == State::Bound(Compartment::Of(domain)) {
-                self.look_ahead(worker, domain, actions);
-            }
+        for worker in self.serving(domain) {
+            self.look_ahead(worker, domain, actions);
         }
     }
 
@@ -180,7 +177,7 @@ impl<C: Call> Scheduler<C> {
     ) -> bool {
         let Loaded { worker, function, memory, bytes } = loaded;
         let as_told = self.book.weights.loaded(function, worker, memory, bytes);
-        // They could not give way while they were on their way.
+        // Weights on their way could not give way.
         self.weights_moved(now_ns, self.book.weights.owner(function), actions);
         as_told
     }
@@ -197,8 +194,9 @@ impl<C: Call> Scheduler<C> {
         self.weights_moved(now_ns, owner, actions);
     }
 
-    /// Weights do not load in a worker, which has them loaded afresh by its next call. Nothing is known of other workers: if
-    /// it was to load them for all, they go, or are another's copy, once it says that nothing is left.
+    /// Weights do not load in a worker, which has them loaded afresh by its next call. Nothing is known of other workers: if this
+    /// one was to load them for all, the weights go once nothing is left in it, or another worker's copy becomes the one that
+    /// counts.
     pub(super) fn not_loaded(
         &mut self,
         worker: WorkerId,

@@ -1,6 +1,6 @@
 //! Which call runs where, and when: decisions only, no effects.
 //!
-//! - [`types`]: what goes in and what comes out; [`events`]: what may happen.
+//! - [`limits`]: what was chosen by hand, with reasons. [`types`]: what goes in and what comes out; [`events`]: what may happen.
 //! - [`scheduler`]: the state machine of one device: puts the policies together; `starting`: calls get lanes; `feeding`: who waits gets
 //!   lanes and workers; `jobs`: calls that run together in one lane; `endings`: calls leave their lanes; `overdue`: calls that do not end;
 //!   `processes`: workers' processes come and go; `charging`: what sharing a device takes from the events of calls; `reclaim`: what
@@ -42,6 +42,7 @@ mod feeding;
 mod idle_weights;
 mod jobs;
 mod lane_shares;
+pub mod limits;
 mod loading;
 mod mps_suspicion;
 mod overdue;

@@ -4,11 +4,11 @@
 //! end a call whose time there is over.
 
 use super::calls::CallState;
+use super::limits::{DEADLINE_GRACE_NS, SHARED_GRACE_NS};
 use super::scheduler::Scheduler;
 use super::turns::Turns;
 use super::types::{Action, Call, CallId, KillReason, Verdict};
 use crate::ids::WorkerId;
-use crate::limits::{DEADLINE_GRACE_NS, SHARED_GRACE_NS};
 
 impl<C: Call> Scheduler<C> {
     /// A call's moment has come.
@@ -78,7 +78,7 @@ impl<C: Call> Scheduler<C> {
     ) {
         // Of a job all calls are of one function and caller, who is blamed.
         let is_alone = self.workers[worker].busy_lanes() == 1;
-        // Its process is killed for it already, where it kept others waiting.
+        // Of a call that kept others waiting, the process is killed already.
         let Some(entry) = self.calls.get_mut(id).filter(|entry| !entry.overran) else { return };
         entry.overran = overran && is_alone;
         let blamed = is_alone && !entry.detached;

@@ -1,5 +1,5 @@
-//! Calls that are in the way of others for too long. A device that takes turns cannot interrupt what runs; while others
-//! want it, one call may have it for as long as its tenant's `overrun-limit`, and its process is ended then.
+//! Calls that are in the way of others for too long. A device that takes turns cannot interrupt what runs; while others want the
+//! device, a call that has had it for its tenant's `overrun-limit` loses its process.
 //!
 //! What counts is the time in which the call could run and others wanted the device, divided among the long calls that
 //! shared the chip meanwhile: of 32 tenants whose calls take 100 ms each, none is in the way for longer than that,
@@ -12,14 +12,12 @@
 //! counts as a failure of its function. If it was not, any of the calls there may have been in the way: all of them run
 //! again, one by one.
 
+use super::limits::LONG_NS;
+use super::limits::OVERRUN_CHECK_NS;
 use super::scheduler::Scheduler;
 use super::turns::Turns;
 use super::types::{Action, Call, CallId};
 use crate::ids::WorkerId;
-use crate::limits::OVERRUN_CHECK_NS;
-
-/// A call that has been in the way of others for so long shares the chip with others that have.
-const LONG_NS: u64 = OVERRUN_CHECK_NS / 2;
 
 impl<C: Call> Scheduler<C> {
     /// When calls are looked at next: now and then, while others wait.

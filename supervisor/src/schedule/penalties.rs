@@ -1,5 +1,5 @@
-//! Penalties for callers whose calls fail: their function is refused to them for a while, and the processes that they
-//! cost draw on their budget. Other callers are not held up by it.
+//! Penalties for callers whose calls fail: the function is refused to its caller for a while, and each process that ends draws on
+//! the caller's budget. Other callers are not held up.
 
 use super::asks::Ask;
 use super::budget::{Budget, Budgets};
@@ -24,7 +24,7 @@ pub(super) struct Penalties {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Draw {
     pub(super) caller: TenantId,
-    /// Its calls started one at a time before, too.
+    /// True if the caller's calls started one at a time before, too.
     was_careful: bool,
 }
 
@@ -51,12 +51,9 @@ impl Penalties {
         self.cancel_grace_ns
     }
 
-    /// What becomes of a new call. Nearly always no call failed lately.
+    /// What becomes of a new call.
     pub(super) fn admit(&self, now_ns: u64, used: Use) -> Admission {
-        match self.quarantine.is_empty() {
-            true => Admission::Free,
-            false => self.quarantine.admit(now_ns, used),
-        }
+        self.quarantine.admit(now_ns, used)
     }
 
     /// A call that was admitted as the probe is accepted.
@@ -64,7 +61,7 @@ impl Penalties {
         self.quarantine.probe(used);
     }
 
-    /// A call is over. If calls of its function are refused from now on, what those that wait are told.
+    /// A call is over. Returns the refusal for waiting calls, where the function is refused from now on.
     pub(super) fn judge(&mut self, now_ns: u64, used: Use, verdict: Verdict, probe: bool) -> Option<Refusal> {
         match verdict {
             Verdict::Fault => return self.quarantine.failed(now_ns, used, probe),
@@ -82,7 +79,7 @@ impl Penalties {
 
     /// True if calls of a caller run alone, since it stayed open whether one of them was why the device failed.
     pub(super) fn must_prove(&self, now_ns: u64, caller: TenantId) -> bool {
-        !self.unproven.is_empty() && self.unproven.includes(now_ns, caller)
+        self.unproven.includes(now_ns, caller)
     }
 
     /// Where faults hit the calls of all: a lost call does not run again, for its deadline or its client. True if the call must have
@@ -105,8 +102,7 @@ impl Penalties {
 
     /// True if nothing of a caller may start now; `runs` says whether it has a call in a worker.
     pub(super) fn holds(&self, now_ns: u64, caller: TenantId, runs: impl FnOnce() -> bool) -> bool {
-        !self.budgets.is_empty()
-            && (self.budgets.waits_ns(now_ns, caller).is_some() || self.is_careful(now_ns, caller) && runs())
+        self.budgets.waits_ns(now_ns, caller).is_some() || self.is_careful(now_ns, caller) && runs()
     }
 
     /// True if any caller may be held up.
@@ -121,12 +117,12 @@ impl Penalties {
 
     /// True if a caller's calls start one at a time.
     pub(super) fn is_careful(&self, now_ns: u64, caller: TenantId) -> bool {
-        !self.budgets.is_empty() && self.budgets.is_careful(now_ns, caller)
+        self.budgets.is_careful(now_ns, caller)
     }
 
     /// True if a caller's budget is not whole.
     pub(super) fn has_drawn(&self, now_ns: u64, caller: TenantId) -> bool {
-        !self.budgets.is_empty() && self.budgets.has_drawn(now_ns, caller)
+        self.budgets.has_drawn(now_ns, caller)
     }
 
     /// When [`Penalties::due`] has something to say.
@@ -239,7 +235,7 @@ impl<C: Call> Scheduler<C> {
         self.queues.asks.remove(Ask::device(caller))
     }
 
-    /// Something changed for a caller: if nothing of it was to start and now something may, it does.
+    /// Something changed for a caller: calls that were held up and may start now do.
     pub(super) fn review(&mut self, now_ns: u64, caller: TenantId, actions: &mut Vec<Action<C>>) {
         if self.holds(now_ns, caller) {
             return;

@@ -1,12 +1,12 @@
 //! Processes of workers: they come, serve a domain, are handed on to another one, and go.
 
 use super::calls::CallState;
+use super::limits::SETTLE_NS;
 use super::residency::is_worth_less;
 use super::scheduler::Scheduler;
 use super::types::{Action, Call, CallId, Command, Compartment, Domain, KillReason, WhyGone};
 use super::workers::{State, Worker};
 use crate::ids::{Generation, TenantId, WorkerId};
-use crate::limits::SETTLE_NS;
 
 impl<C: Call> Scheduler<C> {
     pub(super) fn ready(
@@ -28,10 +28,6 @@ impl<C: Call> Scheduler<C> {
 
     /// A worker is nobody's: who needs one has it.
     fn hand_out(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
-        if self.for_device.take_if(|taken| *taken == worker).is_some() {
-            // Else that domain, whose call cannot start yet, would have it again, and it would be taken again.
-            self.try_exclusive(now_ns, actions);
-        }
         self.feed(now_ns, worker, actions);
         self.bring_next(now_ns, actions);
         self.try_exclusive(now_ns, actions);
@@ -48,10 +44,6 @@ impl<C: Call> Scheduler<C> {
             self.hand_out(now_ns, worker, actions);
         }
         asked
-    }
-
-    pub(super) fn tainted(&mut self, worker: WorkerId) {
-        self.workers[worker].tainted = true;
     }
 
     pub(super) fn gone(
@@ -98,7 +90,7 @@ impl<C: Call> Scheduler<C> {
             self.lanes_are_free(now_ns, actions);
         }
         if emptied {
-            // While it left, its slot counted as one that gets a process. Its domain may go to a worker that is free.
+            // Until now the slot counted as one that gets a process. The domain may go to a free worker instead.
             self.resume(now_ns, actions);
         }
         lost
@@ -130,7 +122,7 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
-    /// Gives a worker that belongs to no domain to this one.
+    /// Gives a free worker to a domain.
     pub(super) fn bind(
         &mut self,
         now_ns: u64,
@@ -138,14 +130,12 @@ impl<C: Call> Scheduler<C> {
         domain: Domain,
         actions: &mut Vec<Action<C>>,
     ) {
-        if self.workers[worker].state == State::Free {
-            let held = self.holds(now_ns, domain.caller);
-            self.queues.bound(worker, domain, held);
-            self.workers.set_state(worker, State::Bound(Compartment::Of(domain)));
-            self.workers[worker].bound_ns = now_ns;
-            self.book.came_to(now_ns, &self.workers, worker, domain.caller, &mut self.taken);
-            self.tell_taken(actions);
-        }
+        let held = self.holds(now_ns, domain.caller);
+        self.queues.bound(worker, domain, held);
+        self.workers.set_state(worker, State::Bound(Compartment::Of(domain)));
+        self.workers[worker].bound_ns = now_ns;
+        self.book.came_to(now_ns, &self.workers, worker, domain.caller, &mut self.taken);
+        self.tell_taken(actions);
     }
 
     /// Takes a worker from its domain; no process of the slot takes calls until one is ready again.
@@ -200,8 +190,8 @@ impl<C: Call> Scheduler<C> {
         actions.push(Action::Bring { worker });
     }
 
-    /// An idle worker is made ready for another domain: it gives way to a fresh process, or is scrubbed. What it has counts for the
-    /// returned caller no more, whose calls may start by that: [`Scheduler::feed_limited`] must follow.
+    /// An idle worker is made ready for another domain: it gives way to a fresh process, or is scrubbed. The returned caller has
+    /// less memory then, and calls of it may start: [`Scheduler::feed_limited`] must follow.
     pub(super) fn hand_on(
         &mut self,
         now_ns: u64,

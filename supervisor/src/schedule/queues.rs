@@ -24,7 +24,7 @@ use crate::ids::{IdMap, TenantId, WorkerId};
 pub(super) struct Queues {
     lanes: u32,
     workers_per_domain: usize,
-    /// Several have the device at the same time: shares are kept by how many lanes each may use.
+    /// True if several tenants have the device at the same time: then shares are kept by how many lanes each may use.
     shares_lanes: bool,
     queues: IdMap<QueueKey, Queue>,
     /// Domains that have several workers.
@@ -44,9 +44,9 @@ struct Queue {
     calls: DomainQueue,
     /// The domain's workers; none where the calls wait for shared ones.
     workers: WorkerSet,
-    /// True if it stands in [`Queues::waiting`].
+    /// True if the domain stands in [`Queues::waiting`].
     waits: bool,
-    /// True if its caller spent its budget: none of its calls start, and it stands in no line.
+    /// True if the caller spent its budget: no call of the queue starts, and the queue stands in no line.
     held: bool,
 }
 
@@ -78,7 +78,7 @@ impl Queues {
     pub(super) fn resize(&mut self, shape: &Shape) {
         (self.lanes, self.workers_per_domain) = (shape.lanes, shape.workers_per_domain);
         self.asks.set_turn(shape.residency_ns);
-        // Those that have workers may have more now.
+        // Domains that have workers may have more now.
         let waiting: Vec<_> =
             self.queues.iter().filter(|(_, q)| !q.workers.is_empty()).map(|(queue, _)| *queue).collect();
         waiting.into_iter().for_each(|queue| self.join_line(queue));
@@ -122,7 +122,7 @@ impl Queues {
         own.or_else(|| view.workers.first_free().filter(|_| may_have_more))
     }
 
-    /// A queue, made if it has nothing yet; then its caller is `held`, or not.
+    /// A queue, made if there is none yet for a caller that is `held`, or not.
     fn queue_mut(&mut self, queue: QueueKey, held: bool) -> &mut Queue {
         self.queues.entry(queue).or_insert_with(|| {
             self.of_caller.entry(queue.payer()).or_default().push(queue);
@@ -163,8 +163,15 @@ impl Queues {
         self.asks.has(Ask::memory(QueueKey::Of(domain)))
     }
 
-    /// True if a caller's call may start, if the whole `device` is asked for: its caller had less than the one that asks, or is that one
-    /// and the call waited and came before those for the device.
+    /// True if a call that waits for memory goes before those that wait for the whole device.
+    pub(super) fn memory_goes_first(&self, view: View<'_>) -> bool {
+        let first = |queue| self.queues.get(&queue).and_then(|q| q.calls.first());
+        let goes = |queue: QueueKey| self.goes_before(self.asks.device(), queue.payer(), first(queue), view);
+        self.asks.memory().is_some_and(goes)
+    }
+
+    /// True if a caller's call may start although another call asks for the whole `device`: that one's caller had more; or both are
+    /// of one caller, and the call `waited` and is the older one.
     fn goes_before(
         &self,
         device: Option<(TenantId, Front)>,
@@ -279,7 +286,7 @@ impl Queues {
         !freed.is_empty()
     }
 
-    /// True if a domain's first call waits for a worker only, if the whole `device` is asked for.
+    /// True if a domain's first call needs no more than a worker to start.
     fn may_start(&self, domain: Domain, device: Option<(TenantId, Front)>, view: View<'_>) -> bool {
         let first = self.of(domain).and_then(|q| q.calls.first());
         first.is_some()
@@ -307,8 +314,8 @@ impl Queues {
         used < lane_shares::most(lanes, self.asks.share_of(caller), others)
     }
 
-    /// The domain that a free worker should serve: one without workers, else one that has more calls than its workers
-    /// can take. It is bound to it then.
+    /// The domain that a free worker should serve, and is bound to then: a domain without workers, else one with more calls than
+    /// its workers can take.
     pub(super) fn next_for_free(&mut self, view: View<'_>) -> Option<Domain> {
         if let Some(domain) = self.next_unplaced(view) {
             self.asks.serve(domain.caller);

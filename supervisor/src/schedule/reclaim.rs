@@ -142,7 +142,7 @@ impl<C: Call> Scheduler<C> {
         self.serve_line(now_ns, actions);
     }
 
-    /// A call of a caller ended: its lane's memory may be what others wait for.
+    /// A call of a caller ended: others may wait for the lane's memory.
     pub(super) fn serve_memory(&mut self, now_ns: u64, caller: TenantId, actions: &mut Vec<Action<C>>) {
         self.serve_line(now_ns, actions);
         self.feed_limited(now_ns, caller, actions);

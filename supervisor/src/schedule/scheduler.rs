@@ -20,9 +20,10 @@
 
 use super::apart::Apart;
 use super::book::{Book, TakeBack};
-use super::calls::{CallState, Calls, Entry, MAX_CALLS};
+use super::calls::{CallState, Calls, Entry};
 use super::device_time::DeviceTime;
 use super::exclusive::Exclusive;
+use super::limits::MAX_CALLS;
 use super::penalties::{Draw, Penalties};
 use super::policy::{Limits, Policy};
 use super::quarantine::{Admission, Use};
@@ -52,8 +53,6 @@ pub struct Scheduler<C: Call> {
     pub(super) shared_charges: SharedCharges,
     /// A list that is kept for its capacity, see [`Scheduler::weigh_everybody`].
     pub(super) payers: Vec<TenantId>,
-    /// A worker that was taken for a call for the whole device, from a domain that waits for memory.
-    pub(super) for_device: Option<WorkerId>,
     pub(super) apart: Apart,
     /// Uses of functions that are not in shared workers any more: a process ended under a call of them while no other call was there.
     pub(super) unshared: Apart,
@@ -64,13 +63,13 @@ pub struct Scheduler<C: Call> {
     pub(super) penalties: Penalties,
     pub(super) book: Book<C::Memory>,
     pub(super) residency: Residency,
-    /// A change of its setup is not done yet.
+    /// True while a change of the device's setup is not done.
     pub(super) resizing: bool,
-    /// It has less memory than is had.
+    /// True while workers and weights have more memory than the device.
     pub(super) shedding: bool,
     /// True while it begins with calls for the whole device.
     pub(super) is_beginning: bool,
-    /// Draws for processes that are not reaped: it is not known yet what ended them.
+    /// Draws for processes that are not reaped: why these ended is not known yet.
     pub(super) drawn: Vec<(WorkerId, Generation, Draw)>,
     /// Scratch, kept for its capacity.
     pub(super) orders: Vec<Order>,
@@ -90,7 +89,6 @@ impl<C: Call> Scheduler<C> {
             device_time: DeviceTime::default(),
             shared_charges: SharedCharges::default(),
             payers: Vec::new(),
-            for_device: None,
             apart: Apart::default(),
             unshared: Apart::default(),
             overrun_ns: Policy::default().overrun_ns,
@@ -161,7 +159,7 @@ impl<C: Call> Scheduler<C> {
             None if wants_device => self.line_up(now_ns, domain.caller, id, actions),
             None if queue.compartment() == Compartment::Shared => {
                 self.enqueue(now_ns, id);
-                // Those before it may wait for memory that it does not need.
+                // Calls before this one may wait for memory, which this one may not need.
                 for worker in self.workers.shared() {
                     self.feed(now_ns, worker, actions);
                 }
@@ -169,7 +167,7 @@ impl<C: Call> Scheduler<C> {
             None => {
                 let is_searched = self.queues.is_searched(now_ns) && self.workers.first_empty().is_none();
                 self.enqueue(now_ns, id);
-                // Its domain may have what those that waited then had not.
+                // The domain may have a claim that earlier ones had not.
                 if !is_searched || !self.queues.is_searched(now_ns) {
                     self.make_room(now_ns, actions);
                 }
@@ -243,10 +241,6 @@ impl<C: Call> Scheduler<C> {
         Some(Withdrawn { call: entry.call, bytes: entry.bytes, attempts: entry.attempts })
     }
 
-    pub(super) fn yielding(&mut self, worker: WorkerId, turn: TurnId, actions: &mut Vec<Action<C>>) -> bool {
-        self.turn(actions, |turns, orders| turns.yielding(worker, turn, orders)).unwrap_or(false)
-    }
-
     pub(super) fn yielded(
         &mut self,
         now_ns: u64,
@@ -305,10 +299,6 @@ impl<C: Call> Scheduler<C> {
         for caller in self.penalties.set_policy(policy) {
             self.review(now_ns, caller, actions);
         }
-    }
-
-    pub(super) fn allow(&mut self, tenant: TenantId, most_bytes: Option<u64>) {
-        self.book.allow(tenant, most_bytes);
     }
 
     pub(super) fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
@@ -384,7 +374,7 @@ impl<C: Call> Scheduler<C> {
         Some((entry, true))
     }
 
-    /// Starts what may start, after something that held it up is gone.
+    /// Starts all calls that may start now.
     pub(super) fn resume(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
         for worker in WorkerId::first(self.workers.len()) {
             self.feed(now_ns, worker, actions);
@@ -396,6 +386,13 @@ impl<C: Call> Scheduler<C> {
     /// Tells the process in a worker's slot something.
     pub(super) fn tell(&mut self, worker: WorkerId, command: Command<C>, actions: &mut Vec<Action<C>>) {
         actions.push(Action::Tell { to: self.workers.address(worker), command });
+    }
+
+    /// A call waits, or a worker has one: whether tenants contend may have changed.
+    pub(super) fn note_contention(&mut self, now_ns: u64) {
+        if let Some(turns) = &mut self.turns {
+            turns.set_outside(now_ns, self.queues.is_wanted_outside());
+        }
     }
 
     /// Does something about turns, where they are in use, and passes on what follows.

@@ -5,6 +5,7 @@ use super::book::{LanePlace, Need, Short};
 use super::scheduler::Scheduler;
 use super::types::{Action, Call, CallId, Command, Job, QueueKey};
 use super::weights::Supply;
+use super::workers::State;
 use crate::ids::{TenantId, WorkerId};
 
 /// Calls that are about to run in one lane; from then on they are a [`Job`].
@@ -47,7 +48,9 @@ impl<C: Call> Scheduler<C> {
         actions: &mut Vec<Action<C>>,
     ) {
         let Some(queue) = self.calls.get(id).map(|entry| entry.queue) else { return };
-        if let QueueKey::Of(domain) = queue {
+        if let QueueKey::Of(domain) = queue
+            && self.workers[worker].state == State::Free
+        {
             self.bind(now_ns, worker, domain, actions);
         }
         let group = Group::of(id);
@@ -191,7 +194,7 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
-    /// When a shared worker ends a call that it gets now. What it waits for its turn is not held against the call.
+    /// When a shared worker ends a call that it gets now. Waiting for a turn is not held against the call.
     fn shared_until_ns(&self, now_ns: u64, worker: WorkerId) -> u64 {
         let waits_ns = self.turns.as_ref().map_or(0, |turns| turns.waits_at_most_ns(worker));
         now_ns.saturating_add(self.shape.shared_limit_ns).saturating_add(waits_ns)

@@ -1,16 +1,13 @@
 //! Which worker gives way to a domain without one: a busy worker takes no more calls, or an idle one is taken from its domain.
 //! How long a domain keeps its worker, and at what pace workers give way, is decided in `residency`.
 
+use super::super::limits::OVERSTAY_NS;
 use super::super::residency::{Residency, worth_least};
 use super::super::share_line::Front;
 use super::super::types::Domain;
 use super::super::workers::Worker;
 use super::{Queues, View};
 use crate::ids::{TenantId, WorkerId};
-
-/// Device time that a caller may be ahead of those that wait for a worker, before it loses its worker at any pace. It bounds how long
-/// they wait where that worker has a call whenever the pace allows that one goes: well below the deadline that calls have by default.
-const OVERSTAY_NS: u64 = 1_000_000_000;
 
 /// A search for workers for domains that wait, see [`Queues::next_to_bring`] and [`Queues::next_to_go`].
 #[derive(Debug, Default)]
@@ -126,7 +123,7 @@ impl Queues {
         worker.served().is_some_and(|domain| self.asks.ahead_ns(domain.caller) > OVERSTAY_NS)
     }
 
-    /// When a domain need not keep its worker any longer, for one that has none.
+    /// When a worker may go to a domain without one.
     fn ends_ns(&self, worker: &Worker, residency: &Residency) -> u64 {
         match self.is_far_ahead(worker) {
             true => residency.least_ends_ns(worker),
@@ -150,10 +147,10 @@ impl Queues {
         found
     }
 
-    /// The next worker that makes room: it is taken from its domain before the search goes on. As many are found as
-    /// are needed and not coming already, at the pace of `residency`; of those that are idle the one that is worth
-    /// least goes first, none before its domain had it for its residency. A domain that has workers gets another only
-    /// from one idle for as long. One whose domain waits for memory stays.
+    /// The next worker that makes room: it is taken from its domain before the search goes on. As many are found as are needed and
+    /// not coming already, at the pace of `residency`; the idle worker that is worth least goes first, and no worker before its
+    /// domain's residency is over. A domain that has workers gets another only from one idle for as long. One whose domain waits
+    /// for memory stays.
     pub(in crate::schedule) fn next_to_go(
         &mut self,
         now_ns: u64,
@@ -196,7 +193,7 @@ impl Queues {
                 let wants = self.waiting.iter().any(|domain| self.may_use_lane(*domain, view));
                 (self.asks.domains(), usize::from(wants))
             }
-            // Only for those that may start before the device is one call's.
+            // Only domains count that may start before the device is one call's.
             true => {
                 let device = self.asks.device();
                 (self.asks.iter().filter(|d| self.may_start(*d, device, view)).count(), 0)
@@ -207,8 +204,8 @@ impl Queues {
         (unplaced.saturating_sub(come_soon), for_others)
     }
 
-    /// True if a search for domains without workers just found that none may go before a later moment. What changes that
-    /// is followed by a search of its own.
+    /// True if a search for domains without workers just found that none may go before a later moment. Every event that changes
+    /// this is followed by a search.
     pub(in crate::schedule) fn is_searched(&self, now_ns: u64) -> bool {
         self.has_unplaced() && self.room_ns.is_some_and(|at_ns| at_ns > now_ns)
     }
