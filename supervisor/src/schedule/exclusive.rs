@@ -14,7 +14,7 @@ use super::asks::Ask;
 use super::book::Short;
 use super::scheduler::Scheduler;
 use super::starting::Group;
-use super::types::{Action, Call, CallId, Compartment, QueueKey};
+use super::types::{Call, CallId, Compartment, QueueKey};
 use super::workers::State;
 use crate::defences::Defence;
 use crate::ids::{IdMap, TenantId, WorkerId};
@@ -119,8 +119,8 @@ impl Exclusive {
 
 impl<C: Call> Scheduler<C> {
     /// A caller asks for the whole device as long as calls of it need that and may start. True if it asks since now.
-    pub(super) fn list_whole(&mut self, now_ns: u64, caller: TenantId) -> bool {
-        match self.exclusive.first_of(caller).is_some() && !self.holds(now_ns, caller) {
+    pub(super) fn list_whole(&mut self, caller: TenantId) -> bool {
+        match self.exclusive.first_of(caller).is_some() && !self.holds(caller) {
             true => self.queues.asks.push(Ask::device(caller)),
             false => {
                 self.queues.asks.remove(Ask::device(caller));
@@ -130,23 +130,17 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// A call that needs the whole device waits for it, or for its caller's budget.
-    pub(super) fn line_up(
-        &mut self,
-        now_ns: u64,
-        caller: TenantId,
-        id: CallId,
-        actions: &mut Vec<Action<C>>,
-    ) {
+    pub(super) fn line_up(&mut self, caller: TenantId, id: CallId) {
         self.calls.count(id);
         self.exclusive.push(caller, id);
-        self.list_whole(now_ns, caller);
-        self.note_contention(now_ns);
+        self.list_whole(caller);
+        self.note_contention();
         // Another one may have waited until this one was no longer running.
-        self.try_exclusive(now_ns, actions);
+        self.try_exclusive();
     }
 
     /// Begins with the next call for the whole device, once all lanes are empty; with another one, where that call is refused.
-    pub(super) fn try_exclusive(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+    pub(super) fn try_exclusive(&mut self) {
         if !self.exclusive.waits() || std::mem::replace(&mut self.is_beginning, true) {
             return;
         }
@@ -155,7 +149,7 @@ impl<C: Call> Scheduler<C> {
             && !self.queues.memory_goes_first(self.view())
             && let Some((caller, _)) = self.queues.asks.device()
         {
-            if !self.begin(now_ns, caller, actions) {
+            if !self.begin(caller) {
                 break;
             }
         }
@@ -163,35 +157,35 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// Begins with the first call of a caller for the whole device. True if another one may be next.
-    fn begin(&mut self, now_ns: u64, caller: TenantId, actions: &mut Vec<Action<C>>) -> bool {
+    fn begin(&mut self, caller: TenantId) -> bool {
         let Some(id) = self.exclusive.first_of(caller) else { return false };
         let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return false };
-        if self.holds(now_ns, caller) {
+        if self.holds(caller) {
             // The preparation was in vain: the worker ended, and that spent the caller's budget.
             self.queues.asks.remove(Ask::device(caller));
-            self.resume(now_ns, actions);
+            self.resume();
             return true;
         }
         let has = |state| self.workers.iter().find(|(_, w)| w.state == state).map(|(worker, _)| worker);
         if let Some(worker) = has(State::Bound(Compartment::Of(domain))).or_else(|| has(State::Free)) {
             if self.workers[worker].state == State::Free {
-                self.bind(now_ns, worker, domain, actions);
+                self.bind(worker, domain);
             }
             self.queues.join_line(QueueKey::Of(domain));
             self.book.reopen();
             self.queues.asks.serve(caller);
-            self.exclusive.begin(now_ns, caller, id, worker);
-            self.advance(now_ns, actions);
+            self.exclusive.begin(self.now_ns, caller, id, worker);
+            self.advance();
             return true;
         }
         if self.workers.coming() == 0 {
             // Where all belong to others, the fresh process in the slot of one of them is for this call.
             match self.workers.first_empty() {
-                Some(empty) => self.bring(empty, actions),
+                Some(empty) => self.bring(empty),
                 None => {
-                    let worker = self.worth_least(now_ns, |id, _| self.may_leave(id));
-                    let caller = worker.and_then(|worker| self.hand_on(now_ns, worker, actions));
-                    self.feed_callers(now_ns, caller, actions);
+                    let worker = self.worth_least(|id, _| self.may_leave(id));
+                    let caller = worker.and_then(|worker| self.hand_on(worker));
+                    self.feed_callers(caller);
                 }
             }
         }
@@ -199,41 +193,41 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// A worker has no call for the whole device any more, if it had one.
-    pub(super) fn leave_device(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+    pub(super) fn leave_device(&mut self, worker: WorkerId) {
         if !self.exclusive.is_for(worker) {
             return;
         }
         // Its domain had everything: a domain that waits for a worker need not wait for its residency.
         self.workers[worker].bound_ns = 0;
-        self.reopen_to_all(now_ns, actions);
+        self.reopen_to_all();
     }
 
     /// The device is no one call's any more: its caller is charged, and whose turn it is starts.
-    pub(super) fn reopen_to_all(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+    pub(super) fn reopen_to_all(&mut self) {
         if let Some((caller, since_ns)) = self.exclusive.end() {
             // Where there are no turns, callers are charged for each of their lanes.
             let lanes = if self.turns.is_some() { 1 } else { u64::from(self.shape.lanes) };
-            let had_ns = now_ns.saturating_sub(since_ns).saturating_mul(lanes);
+            let had_ns = self.now_ns.saturating_sub(since_ns).saturating_mul(lanes);
             // Without charges it is the same caller's again.
             if !Defence::WholeDevice.is_off() {
                 self.queues.asks.charge_device(caller, had_ns);
             }
         }
-        self.serve_line(now_ns, actions);
-        self.resume(now_ns, actions);
+        self.serve_line();
+        self.resume();
     }
 
     /// A call does not wait any more. One for the whole device `held_up` others, which may start.
-    pub(super) fn waits_no_more(&mut self, now_ns: u64, held_up: bool, actions: &mut Vec<Action<C>>) {
+    pub(super) fn waits_no_more(&mut self, held_up: bool) {
         match held_up {
-            true if self.exclusive.is_in_vain() => self.reopen_to_all(now_ns, actions),
-            true => self.resume(now_ns, actions),
+            true if self.exclusive.is_in_vain() => self.reopen_to_all(),
+            true => self.resume(),
             false => {}
         }
     }
 
     /// Goes on with the call that the device is prepared for, if the memory that it waited for is there.
-    pub(super) fn advance(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+    pub(super) fn advance(&mut self) {
         let Some((id, worker)) = self.exclusive.prepared() else { return };
         let Some(domain) = self.workers[worker].served() else {
             // The worker is killed, and with its end this ends.
@@ -241,23 +235,23 @@ impl<C: Call> Scheduler<C> {
         };
         let group = Group::of(id);
         let Some(need) = self.need_of(worker, &group) else { return };
-        if self.holds(now_ns, domain.caller) {
+        if self.holds(domain.caller) {
             // Its caller spent the budget meanwhile, elsewhere.
             self.queues.asks.remove(Ask::device(domain.caller));
-            return self.reopen_to_all(now_ns, actions);
+            return self.reopen_to_all();
         }
         if self.book.excess_bytes(&self.workers, worker, need) > 0 {
-            return self.wait_for_memory(now_ns, worker, id, Short::OwnLimit, actions);
+            return self.wait_for_memory(worker, id, Short::OwnLimit);
         }
-        match self.fit(now_ns, worker, &group, actions) {
+        match self.fit(worker, &group) {
             Ok(fit) => {
                 self.book.reopen();
                 self.exclusive.run();
-                self.list_whole(now_ns, domain.caller);
-                self.start(now_ns, worker, fit, &group, actions);
+                self.list_whole(domain.caller);
+                self.start(worker, fit, &group);
             }
-            Err(short @ Short::OwnerLimit(_)) => self.wait_for_memory(now_ns, worker, id, short, actions),
-            Err(_) => self.gather(now_ns, worker, id, actions),
+            Err(short @ Short::OwnerLimit(_)) => self.wait_for_memory(worker, id, short),
+            Err(_) => self.gather(worker, id),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::calls::{CallState, Entry};
 use super::limits::{MAX_JOB_CALLS, MAX_JOB_REGIONS};
 use super::scheduler::Scheduler;
 use super::starting::Group;
-use super::types::{Action, Batch, Call, CallId, Job, QueueKey};
+use super::types::{Batch, Call, CallId, Job, QueueKey};
 use crate::ids::WorkerId;
 use crate::limits::STAGING_BYTES;
 
@@ -27,7 +27,8 @@ impl Batch {
 
 impl<C: Call> Scheduler<C> {
     /// The group that begins with a call that is first in its queue, with as many calls behind it as fit.
-    pub(super) fn group_of(&self, now_ns: u64, first: CallId) -> Group {
+    pub(super) fn group_of(&self, first: CallId) -> Group {
+        let now_ns = self.now_ns;
         let mut group = Group::of(first);
         let Some(entry) = self.calls.get(first) else { return group };
         // A caller that is careful has one call at a time.
@@ -70,13 +71,8 @@ impl<C: Call> Scheduler<C> {
 
     /// A job failed, or could not be handed over: this call of it runs again by itself. False if the call has to be answered: it
     /// was given up, its deadline passed, or it was in no job.
-    pub(super) fn fell_apart(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        id: CallId,
-        actions: &mut Vec<Action<C>>,
-    ) -> bool {
+    pub(super) fn fell_apart(&mut self, worker: WorkerId, id: CallId) -> bool {
+        let now_ns = self.now_ns;
         if self.running_call(worker, id).is_none() {
             return false;
         }
@@ -88,7 +84,7 @@ impl<C: Call> Scheduler<C> {
         }
         let used = entry.used();
         self.apart.add(now_ns, used);
-        self.begin_again(now_ns, worker, id, actions)
+        self.begin_again(worker, id)
     }
 }
 

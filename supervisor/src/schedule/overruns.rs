@@ -16,7 +16,7 @@ use super::limits::LONG_NS;
 use super::limits::OVERRUN_CHECK_NS;
 use super::scheduler::Scheduler;
 use super::turns::Turns;
-use super::types::{Action, Call, CallId};
+use super::types::{Call, CallId};
 use crate::ids::WorkerId;
 
 impl<C: Call> Scheduler<C> {
@@ -29,7 +29,8 @@ impl<C: Call> Scheduler<C> {
 
 impl<C: Call> Scheduler<C> {
     /// Ends what was in the way of others for too long.
-    pub(super) fn check_overruns(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+    pub(super) fn check_overruns(&mut self) {
+        let now_ns = self.now_ns;
         let waits = self.queues.is_wanted_outside();
         let Some(turns) = &mut self.turns else { return };
         turns.set_outside(now_ns, waits);
@@ -47,7 +48,7 @@ impl<C: Call> Scheduler<C> {
             let limit_ns = self.queues.asks.share_of(tenant).overrun_ns.unwrap_or(self.overrun_ns);
             if limit_ns != 0 && ran_ns >= limit_ns {
                 self.turns.iter_mut().for_each(|turns| turns.fine(tenant, ran_ns));
-                self.kill_for(now_ns, worker, id, true, actions);
+                self.kill_for(worker, id, true);
             }
         }
         self.turns.iter_mut().for_each(|turns| turns.set_long_calls(now_ns, long_calls));

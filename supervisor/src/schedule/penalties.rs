@@ -153,48 +153,28 @@ impl Penalties {
 
 impl<C: Call> Scheduler<C> {
     /// A call is over. Where it ran, [`Scheduler::review`] must follow.
-    pub(super) fn judge(
-        &mut self,
-        now_ns: u64,
-        entry: &Entry<C>,
-        verdict: Verdict,
-        actions: &mut Vec<Action<C>>,
-    ) {
-        if let Some(refusal) = self.penalties.judge(now_ns, entry.used(), verdict, entry.probe) {
-            self.refuse(now_ns, entry.domain, entry.used(), refusal, actions);
+    pub(super) fn judge(&mut self, entry: &Entry<C>, verdict: Verdict) {
+        if let Some(refusal) = self.penalties.judge(self.now_ns, entry.used(), verdict, entry.probe) {
+            self.refuse(entry.domain, entry.used(), refusal);
         }
     }
 
     /// A lost call does not run again. Where faults hit the calls of all, it is not known then whether it was why.
-    pub(super) fn left_open(
-        &mut self,
-        now_ns: u64,
-        entry: &Entry<C>,
-        loss: Loss,
-        ended: Ended,
-        actions: &mut Vec<Action<C>>,
-    ) {
+    pub(super) fn left_open(&mut self, entry: &Entry<C>, loss: Loss, ended: Ended) {
         let is_open = matches!(ended, Ended::Deadline | Ended::Detached)
             && matches!(loss, Loss::InIt | Loss::Unexplained);
         if self.shape.shared_faults
             && is_open
             && !entry.paid
-            && self.penalties.left_open(now_ns, entry.used(), entry.started_ns, loss == Loss::InIt)
+            && self.penalties.left_open(self.now_ns, entry.used(), entry.started_ns, loss == Loss::InIt)
         {
-            self.draw(now_ns, entry.domain.caller, actions);
+            self.draw(entry.domain.caller);
         }
     }
 
     /// Waiting calls of a function are refused. Not suspects: whether they are guilty is about to be found out, and
     /// each that is not proves something.
-    pub(super) fn refuse(
-        &mut self,
-        now_ns: u64,
-        domain: Domain,
-        used: Use,
-        refusal: Refusal,
-        actions: &mut Vec<Action<C>>,
-    ) {
+    pub(super) fn refuse(&mut self, domain: Domain, used: Use, refusal: Refusal) {
         let calls = &self.calls;
         let is_one =
             |id| calls.get(id).is_some_and(|entry| !entry.attempts.is_suspect() && entry.used() == used);
@@ -207,23 +187,23 @@ impl<C: Call> Scheduler<C> {
         refused.sort_unstable();
         for id in refused {
             let call = self.calls.remove(id).map(|entry| entry.call);
-            actions.extend(call.map(|call| Action::Refused { call, refusal }));
+            self.actions.extend(call.map(|call| Action::Refused { call, refusal }));
         }
         if held_up {
-            self.list_whole(now_ns, domain.caller);
+            self.list_whole(domain.caller);
         }
-        self.waits_no_more(now_ns, held_up, actions);
+        self.waits_no_more(held_up);
     }
 
     /// A process ended under a caller, or is about to.
-    pub(super) fn draw(&mut self, now_ns: u64, caller: TenantId, actions: &mut Vec<Action<C>>) -> Draw {
-        let draw = self.penalties.draw(now_ns, caller);
-        if self.holds(now_ns, caller) {
+    pub(super) fn draw(&mut self, caller: TenantId) -> Draw {
+        let draw = self.penalties.draw(self.now_ns, caller);
+        if self.holds(caller) {
             let asked = self.hold(caller);
             // Other callers' calls do not wait behind those of this one.
-            self.serve_line(now_ns, actions);
+            self.serve_line();
             if asked {
-                self.resume(now_ns, actions);
+                self.resume();
             }
         }
         draw
@@ -236,13 +216,13 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// Something changed for a caller: calls that were held up and may start now do.
-    pub(super) fn review(&mut self, now_ns: u64, caller: TenantId, actions: &mut Vec<Action<C>>) {
-        if self.holds(now_ns, caller) {
+    pub(super) fn review(&mut self, caller: TenantId) {
+        if self.holds(caller) {
             return;
         }
         let released = self.queues.release(caller);
-        if self.list_whole(now_ns, caller) || released {
-            self.resume(now_ns, actions);
+        if self.list_whole(caller) || released {
+            self.resume();
         }
     }
 }

@@ -9,56 +9,46 @@ use super::workers::{State, Worker};
 use crate::ids::{Generation, TenantId, WorkerId};
 
 impl<C: Call> Scheduler<C> {
-    pub(super) fn ready(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        generation: Generation,
-        actions: &mut Vec<Action<C>>,
-    ) {
-        self.workers.arrive(now_ns, worker, generation);
+    pub(super) fn ready(&mut self, worker: WorkerId, generation: Generation) {
+        self.workers.arrive(self.now_ns, worker, generation);
         self.book.arrived(worker, generation, self.shape.lanes);
         if self.workers.is_for_shared(worker) {
             self.workers.set_state(worker, State::Bound(Compartment::Shared));
-            self.bring_shared(actions);
+            self.bring_shared();
         }
-        self.tell(worker, Command::Configure, actions);
-        self.hand_out(now_ns, worker, actions);
+        self.tell(worker, Command::Configure);
+        self.hand_out(worker);
     }
 
     /// A worker is nobody's: who needs one has it.
-    fn hand_out(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
-        self.feed(now_ns, worker, actions);
-        self.bring_next(now_ns, actions);
-        self.try_exclusive(now_ns, actions);
+    fn hand_out(&mut self, worker: WorkerId) {
+        self.feed(worker);
+        self.bring_next();
+        self.try_exclusive();
     }
 
-    pub(super) fn scrubbed(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) -> bool {
+    pub(super) fn scrubbed(&mut self, worker: WorkerId) -> bool {
         let asked = matches!(self.workers[worker].state, State::Scrubbing { .. });
         if asked {
-            self.workers.free(now_ns, worker);
+            self.workers.free(self.now_ns, worker);
             let generation = self.workers[worker].generation;
             self.book.weights.worker_gone(worker, generation);
             self.book.weights.reaped(worker, generation);
-            self.memory_came(now_ns, actions);
-            self.hand_out(now_ns, worker, actions);
+            self.memory_came();
+            self.hand_out(worker);
         }
         asked
     }
 
-    pub(super) fn gone(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        actions: &mut Vec<Action<C>>,
-    ) -> Vec<(CallId, C)> {
-        let charge = self.turn(actions, |turns, orders| turns.gone(now_ns, worker, orders));
+    pub(super) fn gone(&mut self, worker: WorkerId) -> Vec<(CallId, C)> {
+        let now_ns = self.now_ns;
+        let charge = self.turn(|turns, orders| turns.gone(now_ns, worker, orders));
         self.charge(charge.flatten());
         self.book.gone(worker);
         self.book.weights.worker_gone(worker, self.workers[worker].generation);
         let served = self.workers[worker].served();
         self.unbind(worker, WhyGone::Ended);
-        let emptied = self.refill(worker, actions);
+        let emptied = self.refill(worker);
         let mut lost = Vec::new();
         let mut charged_lanes = 0u64;
         for id in self.workers.take_all(worker) {
@@ -72,46 +62,39 @@ impl<C: Call> Scheduler<C> {
             let (caller, started_ns) = (entry.domain.caller, entry.started_ns);
             // The calls of a job had the time together.
             if charged_lanes >> lane & 1 == 0 {
-                self.charge_call(now_ns, caller, started_ns);
+                self.charge_call(caller, started_ns);
             }
             charged_lanes |= 1 << lane;
         }
         // Not before: what it sets going looks for workers.
         if let Some(domain) = served.filter(|_| !self.shape.shared_faults) {
-            let draw = self.draw(now_ns, domain.caller, actions);
+            let draw = self.draw(domain.caller);
             self.drawn.push((worker, self.workers[worker].generation, draw));
         }
-        self.leave_device(now_ns, worker, actions);
+        self.leave_device(worker);
         if let Some(domain) = served {
-            self.review(now_ns, domain.caller, actions);
-            self.feed_limited(now_ns, domain.caller, actions);
+            self.review(domain.caller);
+            self.feed_limited(domain.caller);
             // No call there uses weights any more, which may give way to calls of their owner.
-            self.feed_limited(now_ns, domain.owner, actions);
-            self.lanes_are_free(now_ns, actions);
+            self.feed_limited(domain.owner);
+            self.lanes_are_free();
         }
         if emptied {
             // Until now the slot counted as one that gets a process. The domain may go to a free worker instead.
-            self.resume(now_ns, actions);
+            self.resume();
         }
         lost
     }
 
-    pub(super) fn reaped(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        generation: Generation,
-        from_outside: bool,
-        actions: &mut Vec<Action<C>>,
-    ) {
+    pub(super) fn reaped(&mut self, worker: WorkerId, generation: Generation, from_outside: bool) {
         self.book.reaped(worker, generation);
         self.book.weights.reaped(worker, generation);
         let drawn = self.drawn.iter().position(|(w, g, _)| (*w, *g) == (worker, generation));
         if let Some((.., draw)) = drawn.map(|at| self.drawn.swap_remove(at)).filter(|_| from_outside) {
-            self.penalties.give_back(now_ns, draw);
-            self.review(now_ns, draw.caller, actions);
+            self.penalties.give_back(self.now_ns, draw);
+            self.review(draw.caller);
         }
-        self.memory_came(now_ns, actions);
+        self.memory_came();
     }
 
     pub(super) fn epoch_ended(&mut self) {
@@ -123,19 +106,14 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// Gives a free worker to a domain.
-    pub(super) fn bind(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        domain: Domain,
-        actions: &mut Vec<Action<C>>,
-    ) {
-        let held = self.holds(now_ns, domain.caller);
+    pub(super) fn bind(&mut self, worker: WorkerId, domain: Domain) {
+        let now_ns = self.now_ns;
+        let held = self.holds(domain.caller);
         self.queues.bound(worker, domain, held);
         self.workers.set_state(worker, State::Bound(Compartment::Of(domain)));
         self.workers[worker].bound_ns = now_ns;
         self.book.came_to(now_ns, &self.workers, worker, domain.caller, &mut self.taken);
-        self.tell_taken(actions);
+        self.tell_taken();
     }
 
     /// Takes a worker from its domain; no process of the slot takes calls until one is ready again.
@@ -153,7 +131,7 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// The process in a slot is gone. True if the slot stays empty; else another process is wanted there.
-    pub(super) fn refill(&mut self, worker: WorkerId, actions: &mut Vec<Action<C>>) -> bool {
+    pub(super) fn refill(&mut self, worker: WorkerId) -> bool {
         let slot = &mut self.workers[worker];
         if slot.state == State::Empty {
             return false;
@@ -164,7 +142,7 @@ impl<C: Call> Scheduler<C> {
             true => {
                 self.workers.set_state(worker, State::Empty);
             }
-            false => actions.push(Action::Bring { worker }),
+            false => self.actions.push(Action::Bring { worker }),
         }
         emptied
     }
@@ -176,28 +154,24 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// Processes are wanted in all slots of shared workers.
-    pub(super) fn bring_shared(&mut self, actions: &mut Vec<Action<C>>) {
+    pub(super) fn bring_shared(&mut self) {
         for worker in self.workers.shared() {
             if self.workers[worker].state == State::Empty {
-                self.bring(worker, actions);
+                self.bring(worker);
             }
         }
     }
 
     /// A process is wanted in an empty slot.
-    pub(super) fn bring(&mut self, worker: WorkerId, actions: &mut Vec<Action<C>>) {
+    pub(super) fn bring(&mut self, worker: WorkerId) {
         self.workers.set_state(worker, State::Absent);
-        actions.push(Action::Bring { worker });
+        self.actions.push(Action::Bring { worker });
     }
 
     /// An idle worker is made ready for another domain: it gives way to a fresh process, or is scrubbed. The returned caller has
     /// less memory then, and calls of it may start: [`Scheduler::feed_limited`] must follow.
-    pub(super) fn hand_on(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        actions: &mut Vec<Action<C>>,
-    ) -> Option<TenantId> {
+    pub(super) fn hand_on(&mut self, worker: WorkerId) -> Option<TenantId> {
+        let now_ns = self.now_ns;
         let served = self.workers[worker].served();
         self.unbind(worker, WhyGone::SlotWanted);
         let scrubs = self.shape.scrubs && !self.workers[worker].tainted;
@@ -208,47 +182,38 @@ impl<C: Call> Scheduler<C> {
         } else {
             self.residency.replaces(now_ns);
         }
-        self.tell(worker, if scrubs { Command::Scrub } else { Command::Leave }, actions);
+        self.tell(worker, if scrubs { Command::Scrub } else { Command::Leave });
         served.map(|domain| domain.caller)
     }
 
     /// A worker takes no more calls until a fresh process is in its slot.
-    pub(super) fn kill(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        why: KillReason<C>,
-        actions: &mut Vec<Action<C>>,
-    ) {
+    pub(super) fn kill(&mut self, worker: WorkerId, why: KillReason<C>) {
         let served = self.workers[worker].served();
         self.unbind(worker, WhyGone::Killed);
-        actions.push(Action::Kill { worker, generation: self.workers[worker].generation, why });
+        self.actions.push(Action::Kill { worker, generation: self.workers[worker].generation, why });
         if let Some(domain) = served {
-            self.draw(now_ns, domain.caller, actions);
+            self.draw(domain.caller);
         }
     }
 
     /// Of the workers without processes on their way that may go, the one that is worth least.
-    pub(super) fn worth_least(
-        &self,
-        now_ns: u64,
-        may_go: impl Fn(WorkerId, &Worker) -> bool,
-    ) -> Option<WorkerId> {
+    pub(super) fn worth_least(&self, may_go: impl Fn(WorkerId, &Worker) -> bool) -> Option<WorkerId> {
+        let now_ns = self.now_ns;
         let all = self.workers.iter().filter(|(id, worker)| may_go(*id, worker));
         let least = all.reduce(|best, one| if is_worth_less(now_ns, one.1, best.1) { one } else { best });
         least.map(|(worker, _)| worker)
     }
 
     /// The resident that is worth least leaves, which frees the memory of its process.
-    pub(super) fn dismiss_one(&mut self, now_ns: u64, but: Option<WorkerId>, actions: &mut Vec<Action<C>>) {
+    pub(super) fn dismiss_one(&mut self, but: Option<WorkerId>) {
         if self.workers.iter().any(|(_, worker)| worker.dismissed) {
             return;
         }
         let may_go = |id, worker: &Worker| Some(id) != but && worker.is_idle() && self.may_leave(id);
-        if let Some(worker) = self.worth_least(now_ns, may_go) {
+        if let Some(worker) = self.worth_least(may_go) {
             self.unbind(worker, WhyGone::MemoryWanted);
             self.workers[worker].dismissed = true;
-            self.tell(worker, Command::Leave, actions);
+            self.tell(worker, Command::Leave);
         }
     }
 }

@@ -71,6 +71,9 @@ pub struct Scheduler<C: Call> {
     pub(super) is_beginning: bool,
     /// Draws for processes that are not reaped: why these ended is not known yet.
     pub(super) drawn: Vec<(WorkerId, Generation, Draw)>,
+    /// When the event that is handled happened, and what is to be done.
+    pub(super) now_ns: u64,
+    pub(super) actions: Vec<Action<C>>,
     /// Scratch, kept for its capacity.
     pub(super) orders: Vec<Order>,
     pub(super) taken: TakeBack,
@@ -101,6 +104,8 @@ impl<C: Call> Scheduler<C> {
             shedding: false,
             is_beginning: false,
             drawn: Vec::new(),
+            now_ns: 0,
+            actions: Vec::new(),
             orders: Vec::new(),
             taken: TakeBack::new(),
             shape,
@@ -110,13 +115,12 @@ impl<C: Call> Scheduler<C> {
     /// A call is accepted, or why not. One without `limits` was accepted elsewhere.
     pub(super) fn accept(
         &mut self,
-        now_ns: u64,
         call: C,
         spec: CallSpec,
         limits: Option<Limits>,
         attempts: Attempts,
-        actions: &mut Vec<Action<C>>,
     ) -> Result<CallId, NotNow> {
+        let now_ns = self.now_ns;
         let domain = spec.domain;
         let used = Use { function: spec.function, caller: domain.caller };
         let is_probe = match self.penalties.admit(now_ns, used) {
@@ -134,7 +138,7 @@ impl<C: Call> Scheduler<C> {
         let queue = self.queue_of(may_share, domain, spec.function, spec.memory_bytes);
         let room = match wants_device {
             false => {
-                let held = self.holds(now_ns, domain.caller);
+                let held = self.holds(domain.caller);
                 self.queues.find_lane(now_ns, queue, alone, held, self.view(), &self.residency)
             }
             true => None,
@@ -145,7 +149,7 @@ impl<C: Call> Scheduler<C> {
             self.check_room(&spec, limits)?;
             if !is_probe
                 && !wants_device
-                && let Some(late) = self.too_late(now_ns, queue, &spec)
+                && let Some(late) = self.too_late(queue, &spec)
             {
                 return Err(late);
             }
@@ -155,24 +159,24 @@ impl<C: Call> Scheduler<C> {
             self.penalties.probe(used);
         }
         match room {
-            Some(worker) => self.start_or_wait(now_ns, worker, id, actions),
-            None if wants_device => self.line_up(now_ns, domain.caller, id, actions),
+            Some(worker) => self.start_or_wait(worker, id),
+            None if wants_device => self.line_up(domain.caller, id),
             None if queue.compartment() == Compartment::Shared => {
-                self.enqueue(now_ns, id);
+                self.enqueue(id);
                 // Calls before this one may wait for memory, which this one may not need.
                 for worker in self.workers.shared() {
-                    self.feed(now_ns, worker, actions);
+                    self.feed(worker);
                 }
             }
             None => {
                 let is_searched = self.queues.is_searched(now_ns) && self.workers.first_empty().is_none();
-                self.enqueue(now_ns, id);
+                self.enqueue(id);
                 // The domain may have a claim that earlier ones had not.
                 if !is_searched || !self.queues.is_searched(now_ns) {
-                    self.make_room(now_ns, actions);
+                    self.make_room();
                 }
                 if spec.weight_bytes > 0 {
-                    self.look_ahead_for(domain, actions);
+                    self.look_ahead_for(domain);
                 }
             }
         }
@@ -216,118 +220,107 @@ impl<C: Call> Scheduler<C> {
         Ok(())
     }
 
-    pub(super) fn cancel(&mut self, now_ns: u64, id: CallId, actions: &mut Vec<Action<C>>) -> Option<C> {
+    pub(super) fn cancel(&mut self, id: CallId) -> Option<C> {
         let entry = self.calls.get_mut(id)?;
         if entry.state != CallState::Queued {
             if !std::mem::replace(&mut entry.detached, true) {
-                self.leave_soon(now_ns, id);
+                self.leave_soon(id);
             }
             return None;
         }
-        Some(self.withdraw(now_ns, id, actions)?.call)
+        Some(self.withdraw(id)?.call)
     }
 
-    pub(super) fn withdraw(
-        &mut self,
-        now_ns: u64,
-        id: CallId,
-        actions: &mut Vec<Action<C>>,
-    ) -> Option<Withdrawn<C>> {
+    pub(super) fn withdraw(&mut self, id: CallId) -> Option<Withdrawn<C>> {
         self.calls.get(id).filter(|entry| entry.state == CallState::Queued)?;
-        let (entry, held_up) = self.unqueue(now_ns, id)?;
-        self.judge(now_ns, &entry, Verdict::Neither, actions);
-        self.waits_no_more(now_ns, held_up, actions);
-        self.serve_line(now_ns, actions);
+        let (entry, held_up) = self.unqueue(id)?;
+        self.judge(&entry, Verdict::Neither);
+        self.waits_no_more(held_up);
+        self.serve_line();
         Some(Withdrawn { call: entry.call, bytes: entry.bytes, attempts: entry.attempts })
     }
 
     pub(super) fn yielded(
         &mut self,
-        now_ns: u64,
         worker: WorkerId,
         turn: TurnId,
         (used_ns, answered): (u64, u64),
-        actions: &mut Vec<Action<C>>,
     ) -> bool {
+        let now_ns = self.now_ns;
         let has_calls = u64::from(self.workers[worker].busy_lanes()) > answered;
-        let charge = self
-            .turn(actions, |turns, orders| turns.yielded(now_ns, worker, turn, used_ns, has_calls, orders));
+        let charge =
+            self.turn(|turns, orders| turns.yielded(now_ns, worker, turn, used_ns, has_calls, orders));
         let charge = charge.flatten();
         self.charge(charge);
         if self.queues.asks.memory().is_some() {
             // Another one may be first now.
-            self.serve_line(now_ns, actions);
+            self.serve_line();
         }
         charge.is_some()
     }
 
-    pub(super) fn gave_back(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        left_bytes: u64,
-        actions: &mut Vec<Action<C>>,
-    ) -> bool {
+    pub(super) fn gave_back(&mut self, worker: WorkerId, left_bytes: u64) -> bool {
         let well = self.book.gave_back(worker, left_bytes);
         if let Some(caller) = self.workers[worker].served().map(|domain| domain.caller) {
-            self.feed_limited(now_ns, caller, actions);
+            self.feed_limited(caller);
         }
-        self.memory_came(now_ns, actions);
+        self.memory_came();
         well
     }
 
-    pub(super) fn settings_changed(&mut self, actions: &mut Vec<Action<C>>) {
+    pub(super) fn settings_changed(&mut self) {
         for worker in WorkerId::first(self.workers.len()) {
             if !matches!(self.workers[worker].state, State::Empty | State::Absent) {
-                self.tell(worker, Command::Configure, actions);
+                self.tell(worker, Command::Configure);
             }
         }
     }
 
-    pub(super) fn standbys_ready(&mut self, now_ns: u64, ready: usize, actions: &mut Vec<Action<C>>) {
+    pub(super) fn standbys_ready(&mut self, ready: usize) {
         self.residency.set_ready(ready);
         if self.queues.has_unplaced() {
-            self.make_room(now_ns, actions);
+            self.make_room();
         }
     }
 
-    pub(super) fn set_policy(&mut self, now_ns: u64, policy: Policy, actions: &mut Vec<Action<C>>) {
+    pub(super) fn set_policy(&mut self, policy: Policy) {
         self.overrun_ns = policy.overrun_ns;
         if let Some(turns) = &mut self.turns {
             turns.set_polls(policy.polls);
         }
         for caller in self.penalties.set_policy(policy) {
-            self.review(now_ns, caller, actions);
+            self.review(caller);
         }
     }
 
-    pub(super) fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+    pub(super) fn tick(&mut self) {
+        let now_ns = self.now_ns;
         let held_up = self.exclusive.waits();
         while let Some(id) = self.calls.pop_due(now_ns) {
-            self.due(now_ns, id, actions);
+            self.due(id);
         }
         if let Some(worker) = self.turns.as_mut().and_then(|turns| turns.expire(now_ns)) {
-            self.kill(now_ns, worker, KillReason::TurnKept, actions);
+            self.kill(worker, KillReason::TurnKept);
         }
-        self.turn(actions, |turns, orders| turns.overrun(now_ns, orders));
-        self.check_overruns(now_ns, actions);
+        self.turn(|turns, orders| turns.overrun(now_ns, orders));
+        self.check_overruns();
         for caller in self.penalties.due(now_ns) {
-            self.review(now_ns, caller, actions);
+            self.review(caller);
         }
         for worker in WorkerId::first(self.workers.len()) {
             if matches!(self.workers[worker].state, State::Scrubbing { until_ns } if until_ns <= now_ns) {
-                self.kill(now_ns, worker, KillReason::NotScrubbed, actions);
+                self.kill(worker, KillReason::NotScrubbed);
             }
         }
         for worker in self.book.expire(now_ns) {
-            self.kill(now_ns, worker, KillReason::NotGivenBack, actions);
+            self.kill(worker, KillReason::NotGivenBack);
         }
         if self.queues.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
-            self.make_room(now_ns, actions);
+            self.make_room();
         }
         // Now that no call is overdue which could start.
-        self.waits_no_more(now_ns, held_up, actions);
-        self.serve_line(now_ns, actions);
+        self.waits_no_more(held_up);
+        self.serve_line();
     }
 
     /// The state that `queues` are looked at beside.
@@ -336,8 +329,8 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// True if nothing of a caller may start now.
-    pub(super) fn holds(&self, now_ns: u64, caller: TenantId) -> bool {
-        self.penalties.holds(now_ns, caller, || self.runs(caller))
+    pub(super) fn holds(&self, caller: TenantId) -> bool {
+        self.penalties.holds(self.now_ns, caller, || self.runs(caller))
     }
 
     /// True if a caller has a call in a worker.
@@ -347,60 +340,56 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// A call waits in its queue.
-    pub(super) fn enqueue(&mut self, now_ns: u64, id: CallId) {
+    pub(super) fn enqueue(&mut self, id: CallId) {
         let Some(entry) = self.calls.get(id) else { return };
         let (queue, payer) = (entry.queue, entry.queue.payer());
         let kind = Kind::of(entry.function, payer, entry.memory_bytes);
         let takes_ns = self.run_times.at_least_ns(kind).unwrap_or(0);
-        let held = self.holds(now_ns, payer);
+        let held = self.holds(payer);
         let waiting = self.queues.asks.lanes_weight();
         self.queues.enqueue(queue, id, (entry.deadline_ns, takes_ns), held);
         if self.queues.asks.lanes_weight() != waiting {
             self.weigh_everybody();
         }
         self.calls.count(id);
-        self.note_contention(now_ns);
+        self.note_contention();
     }
 
     /// A call that waits is taken back. True if it held up others, since it was for the whole device.
-    pub(super) fn unqueue(&mut self, now_ns: u64, id: CallId) -> Option<(Entry<C>, bool)> {
+    pub(super) fn unqueue(&mut self, id: CallId) -> Option<(Entry<C>, bool)> {
         let entry = self.calls.remove(id)?;
         if !entry.wants_device(self.shape.shared_faults) {
             self.queues.unqueue(entry.queue, id, entry.deadline_ns);
             return Some((entry, false));
         }
         self.exclusive.remove(entry.domain.caller, id);
-        self.list_whole(now_ns, entry.domain.caller);
+        self.list_whole(entry.domain.caller);
         Some((entry, true))
     }
 
     /// Starts all calls that may start now.
-    pub(super) fn resume(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+    pub(super) fn resume(&mut self) {
         for worker in WorkerId::first(self.workers.len()) {
-            self.feed(now_ns, worker, actions);
+            self.feed(worker);
         }
-        self.make_room(now_ns, actions);
-        self.try_exclusive(now_ns, actions);
+        self.make_room();
+        self.try_exclusive();
     }
 
     /// Tells the process in a worker's slot something.
-    pub(super) fn tell(&mut self, worker: WorkerId, command: Command<C>, actions: &mut Vec<Action<C>>) {
-        actions.push(Action::Tell { to: self.workers.address(worker), command });
+    pub(super) fn tell(&mut self, worker: WorkerId, command: Command<C>) {
+        self.actions.push(Action::Tell { to: self.workers.address(worker), command });
     }
 
     /// A call waits, or a worker has one: whether tenants contend may have changed.
-    pub(super) fn note_contention(&mut self, now_ns: u64) {
+    pub(super) fn note_contention(&mut self) {
         if let Some(turns) = &mut self.turns {
-            turns.set_outside(now_ns, self.queues.is_wanted_outside());
+            turns.set_outside(self.now_ns, self.queues.is_wanted_outside());
         }
     }
 
     /// Does something about turns, where they are in use, and passes on what follows.
-    pub(super) fn turn<T>(
-        &mut self,
-        actions: &mut Vec<Action<C>>,
-        event: impl FnOnce(&mut Turns, &mut Vec<Order>) -> T,
-    ) -> Option<T> {
+    pub(super) fn turn<T>(&mut self, event: impl FnOnce(&mut Turns, &mut Vec<Order>) -> T) -> Option<T> {
         let turns = self.turns.as_mut()?;
         let outcome = event(turns, &mut self.orders);
         for order in self.orders.drain(..) {
@@ -412,7 +401,7 @@ impl<C: Call> Scheduler<C> {
                 Order::Revoke { worker, turn } => (worker, Command::Revoke { turn }),
                 Order::Soon { worker } => (worker, Command::Soon),
             };
-            actions.push(Action::Tell { to: self.workers.address(worker), command });
+            self.actions.push(Action::Tell { to: self.workers.address(worker), command });
         }
         Some(outcome)
     }

@@ -3,7 +3,7 @@
 
 use super::book::{LanePlace, Need, Short};
 use super::scheduler::Scheduler;
-use super::types::{Action, Call, CallId, Command, Job, QueueKey};
+use super::types::{Call, CallId, Command, Job, QueueKey};
 use super::weights::Supply;
 use super::workers::State;
 use crate::ids::{TenantId, WorkerId};
@@ -40,42 +40,30 @@ pub(super) struct Fit<M> {
 
 impl<C: Call> Scheduler<C> {
     /// A call that does not wait yet starts in a worker that has room for it, or waits for memory.
-    pub(super) fn start_or_wait(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        id: CallId,
-        actions: &mut Vec<Action<C>>,
-    ) {
+    pub(super) fn start_or_wait(&mut self, worker: WorkerId, id: CallId) {
         let Some(queue) = self.calls.get(id).map(|entry| entry.queue) else { return };
         if let QueueKey::Of(domain) = queue
             && self.workers[worker].state == State::Free
         {
-            self.bind(now_ns, worker, domain, actions);
+            self.bind(worker, domain);
         }
         let group = Group::of(id);
-        match self.fit(now_ns, worker, &group, actions) {
-            Ok(fit) => self.start(now_ns, worker, fit, &group, actions),
+        match self.fit(worker, &group) {
+            Ok(fit) => self.start(worker, fit, &group),
             Err(short) => {
-                self.enqueue(now_ns, id);
-                self.wait_for_memory(now_ns, worker, id, short, actions);
+                self.enqueue(id);
+                self.wait_for_memory(worker, id, short);
             }
         }
     }
 
     /// The first call of a queue starts in a worker that has room for it, with as many calls behind it as fit. True if the queue's next
     /// call may start, too: the first one started or was refused; else it waits for memory.
-    pub(super) fn start_waiting(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        id: CallId,
-        actions: &mut Vec<Action<C>>,
-    ) -> bool {
+    pub(super) fn start_waiting(&mut self, worker: WorkerId, id: CallId) -> bool {
         let Some(queue) = self.calls.get(id).map(|entry| entry.queue) else { return false };
-        let mut group = self.group_of(now_ns, id);
+        let mut group = self.group_of(id);
         let fit = loop {
-            match self.fit(now_ns, worker, &group, actions) {
+            match self.fit(worker, &group) {
                 Err(_) if !group.others.is_empty() => group.others.truncate(group.others.len() / 2),
                 fit => break fit,
             }
@@ -93,14 +81,14 @@ impl<C: Call> Scheduler<C> {
                 for entry in group.calls().filter_map(|id| Some((id, self.calls.get(id)?.deadline_ns))) {
                     self.queues.started(queue, entry.0, entry.1);
                 }
-                self.start(now_ns, worker, fit, &group, actions);
+                self.start(worker, fit, &group);
                 true
             }
             Err(short) => {
                 if has_memory && matches!(short, Short::OwnLimit | Short::OwnerLimit(_)) {
                     self.memory_served(queue);
                 }
-                self.wait_for_memory(now_ns, worker, id, short, actions);
+                self.wait_for_memory(worker, id, short);
                 self.calls.get(id).is_none()
             }
         }
@@ -120,21 +108,15 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// Where a group can start in a worker at once. Its function's weights are in use from here on: it has to start.
-    pub(super) fn fit(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        group: &Group,
-        actions: &mut Vec<Action<C>>,
-    ) -> Result<Fit<C::Memory>, Short> {
+    pub(super) fn fit(&mut self, worker: WorkerId, group: &Group) -> Result<Fit<C::Memory>, Short> {
         let queue = self.calls.get(group.first).ok_or(Short::Line)?.queue;
         let need = self.need_of(worker, group).ok_or(Short::Line)?;
         // Who has the whole device stands before all.
         let is_first =
             self.exclusive.is_for(worker) || self.queues.asks.memory().is_none_or(|first| first == queue);
-        let placed = self.book.place(now_ns, &self.workers, worker, is_first, need)?;
+        let placed = self.book.place(self.now_ns, &self.workers, worker, is_first, need)?;
         let load = match need.has_weights {
-            true => self.supply_for(worker, group.first, placed, actions)?,
+            true => self.supply_for(worker, group.first, placed)?,
             false => None,
         };
         Ok(Fit { place: placed.place, need, load })
@@ -143,12 +125,11 @@ impl<C: Call> Scheduler<C> {
     /// Gives a group to a worker that has room for it, in a lane that has the memory.
     pub(super) fn start(
         &mut self,
-        now_ns: u64,
         worker: WorkerId,
         Fit { place, need, load }: Fit<C::Memory>,
         group: &Group,
-        actions: &mut Vec<Action<C>>,
     ) {
+        let now_ns = self.now_ns;
         let id = group.first;
         let Some(entry) = self.calls.get(id) else { return };
         let (alone, call, caller) = (entry.attempts.is_suspect(), entry.call.clone(), entry.domain.caller);
@@ -156,7 +137,7 @@ impl<C: Call> Scheduler<C> {
             (entry.function, entry.weight_bytes, entry.wants_all_lanes());
         let is_shared = self.workers[worker].is_shared();
         let until_ns = match is_shared {
-            true => entry.deadline_ns.min(self.shared_until_ns(now_ns, worker)),
+            true => entry.deadline_ns.min(self.shared_until_ns(worker)),
             false => entry.deadline_ns,
         };
         // A worker whose kernels may not end by themselves is asked about before the deadline.
@@ -182,21 +163,21 @@ impl<C: Call> Scheduler<C> {
         }
         let start =
             Command::Start { lane, alone, memory_bytes, until_ns, job: Job { id, call, others }, load };
-        self.tell(worker, start, actions);
+        self.tell(worker, start);
         let party = if is_shared { TenantId::EVERYBODY } else { caller };
         if is_shared {
             self.weigh_everybody();
         }
-        self.turn(actions, |turns, orders| turns.has_work(now_ns, worker, party, orders));
-        self.note_contention(now_ns);
+        self.turn(|turns, orders| turns.has_work(now_ns, worker, party, orders));
+        self.note_contention();
         if self.penalties.is_careful(now_ns, caller) {
             self.hold(caller);
         }
     }
 
     /// When a shared worker ends a call that it gets now. Waiting for a turn is not held against the call.
-    fn shared_until_ns(&self, now_ns: u64, worker: WorkerId) -> u64 {
+    fn shared_until_ns(&self, worker: WorkerId) -> u64 {
         let waits_ns = self.turns.as_ref().map_or(0, |turns| turns.waits_at_most_ns(worker));
-        now_ns.saturating_add(self.shape.shared_limit_ns).saturating_add(waits_ns)
+        self.now_ns.saturating_add(self.shape.shared_limit_ns).saturating_add(waits_ns)
     }
 }
