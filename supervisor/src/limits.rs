@@ -151,42 +151,17 @@ pub const MAX_CPU_MEMORY_BYTES: u64 = 1 << 50;
 pub const MAX_INSTALLED: usize = 256;
 /// Bytes of a lane's staging range: inline inputs and outputs of one call.
 pub const STAGING_BYTES: u64 = 2 << 20;
-/// The most calls that run together in one lane.
-pub const MAX_JOB_CALLS: usize = 64;
-/// The most regions of inputs and outputs that they have together.
-pub const MAX_JOB_REGIONS: usize = 512;
 /// Longest spin in microseconds.
 pub const MAX_POLL_US: u64 = 1_000_000;
 
 /// Most failures that a setting may count.
 pub const MAX_FAILURES: u32 = 1_000_000;
-/// How long after its deadline a call may still answer by itself before its worker is killed.
-pub const DEADLINE_GRACE_NS: u64 = 10_000_000;
-/// The same for a worker that tenants share: it ends calls by itself, and a host that has it wait for a processor is no reason to take
-/// it from all of them.
-pub const SHARED_GRACE_NS: u64 = 50_000_000;
-/// How long the outputs of a call whose process is gone may take to be cleared, also after its deadline.
-pub const CLEAR_NS: u64 = 2_000_000_000;
-/// How often a call may be started in all: its process may end under it.
-pub const MAX_RUNS: u8 = 3;
-/// How long a worker without calls may keep a turn that others wait for.
-pub const YIELD_NS: u64 = 100_000_000;
-/// A turn that lasts longer than so many quanta while others wait is not exclusive any more.
-pub const OVERRUN_QUANTA: u64 = 3;
-/// How often it is looked at whether calls are in the way of others for too long, while others wait.
-pub const OVERRUN_CHECK_NS: u64 = 50_000_000;
 /// Shortest and longest time that a call may be in the way of others, in milliseconds, where that is limited.
 pub const MIN_OVERRUN_MS: u64 = 100;
 /// See [`MIN_OVERRUN_MS`].
 pub const MAX_OVERRUN_MS: u64 = 3_600_000;
-/// What a change of turns costs on a GPU, until it is measured: the chip's own part on an H200.
-pub const GPU_CHANGE_NS: u64 = 140_000;
-/// The same on the CPU: a process is woken.
-pub const CPU_CHANGE_NS: u64 = 20_000;
 /// The largest weight of a tenant.
 pub const MAX_WEIGHT: u32 = 1000;
-/// How long a worker may take until new settings are in force, and until it has forgotten a domain.
-pub const SETTLE_NS: u64 = 2_000_000_000;
 /// How long a worker may take to get ready, in seconds.
 pub const WORKER_START_S: u64 = 20;
 /// How long a look for GPUs may take, in seconds.
@@ -202,34 +177,22 @@ pub const OPERATOR_COMPILATIONS: usize = 2;
 pub const MAX_BLOCKING_THREADS: usize = 96;
 /// Of these, how many work of tenants may keep at once.
 pub const MAX_TENANTS_THREADS: usize = 32;
-/// How long a domain keeps a worker that another domain waits for, where the device does not say.
-pub const RESIDENCY_NS: u64 = 100_000_000;
 /// Device memory of a lane in a worker of a GPU that all domains share. A lane keeps what it was lent: this and weights have room of
 /// their own in a window of addresses.
 pub const SHARED_POOL_BYTES: u64 = 1 << 30;
 /// Weights of a function that runs there.
 pub const SHARED_WEIGHTS_BYTES: u64 = pappus_protocol::limits::SHARED_BYTES - SHARED_POOL_BYTES;
-/// So long after the end of a call's time there the process is ended, where kernels do not always end by themselves.
-pub const SHARED_STUCK_NS: u64 = 1_000_000_000;
-/// How long a call may run in a worker that all domains share, where the device does not say: short calls wait that long for a lane
-/// at most.
-pub const SHARED_LIMIT_NS: u64 = 10_000_000;
 /// The shortest and the longest time that an operator may say for it, in microseconds.
 pub const MIN_SHARED_LIMIT_US: u64 = 100;
 /// See [`MIN_SHARED_LIMIT_US`].
 pub const MAX_SHARED_LIMIT_US: u64 = 10_000_000;
-/// The longest [`RESIDENCY_NS`] that a device may say, in microseconds.
+/// The longest [`RESIDENCY_NS`](crate::schedule::limits::RESIDENCY_NS) that a device may say, in microseconds.
 pub const MAX_RESIDENCY_US: u64 = 600_000_000;
 
 // Sets of workers, and of the lanes of one, are bits of a `u64`.
 const _: () = assert!(MAX_WORKERS <= 64 && MAX_LANES <= 64);
 // Inline data of one call fits into its lane's staging range, rounded up to 8 bytes.
 const _: () = assert!(STAGING_BYTES >= MAX_INLINE_BYTES + 8);
-// What a job has, one frame may have.
-const _: () = assert!(
-    MAX_JOB_REGIONS <= pappus_protocol::limits::MAX_ITEMS
-        && MAX_JOB_REGIONS <= pappus_protocol::limits::MAX_OUTPUTS
-);
 // What a client may send, a worker may be sent.
 const _: () = assert!(pappus_proto::limits::MAX_ITEMS <= pappus_protocol::limits::MAX_ITEMS);
 const _: () = assert!(pappus_blueprint::limits::OUTPUTS <= pappus_protocol::limits::MAX_OUTPUTS);

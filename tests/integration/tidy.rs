@@ -253,6 +253,28 @@ fn every_lock_of_the_supervisor_has_a_rank() {
 }
 
 #[test]
+fn what_is_chosen_by_hand_for_the_scheduler_is_little_and_in_one_file() {
+    let is_chosen = |line: &&str| {
+        let value = line.trim_start().trim_start_matches("pub ").trim_start_matches("pub(super) ");
+        let value = value.strip_prefix("const ").and_then(|rest| rest.split_once(" = "));
+        value.is_some_and(|(_, value)| value.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let product = |text: &str| text.split("\nmod tests {").next().unwrap().to_owned();
+    let file = "supervisor/src/schedule/limits.rs";
+    no_source(
+        "a number that was chosen by hand: it belongs into schedule/limits.rs, with its reason",
+        |name, text| {
+            let is_other = name.starts_with("supervisor/src/schedule/") && name != file;
+            let is_test = name.ends_with("_tests.rs") || name.ends_with("_model.rs");
+            is_other && !is_test && product(text).lines().any(|line| is_chosen(&line))
+        },
+    );
+    let limits = sources().into_iter().find(|(name, _)| name == file).unwrap().1;
+    let count = limits.lines().filter(|line| line.starts_with("pub const ")).count();
+    assert!((30..=45).contains(&count), "{count} constants");
+}
+
+#[test]
 fn every_file_says_its_role_first() {
     no_source("no role comment at the top", |_, text| {
         !text.lines().next().is_some_and(|line| line.starts_with("//! "))

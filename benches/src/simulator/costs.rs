@@ -2,7 +2,7 @@
 //!
 //! Two costs are not measured directly: each was chosen to reproduce a measured figure, and says so.
 
-use pappus_supervisor::limits::GPU_CHANGE_NS;
+use pappus_supervisor::schedule::limits::GPU_CHANGE_NS;
 use serde::Serialize;
 
 const US: u64 = 1_000;

@@ -128,12 +128,12 @@ impl DeviceRequest {
 
     /// How long a domain keeps a worker that another one waits for.
     pub(super) fn min_residency(&self) -> Duration {
-        self.min_residency.unwrap_or(Duration::from_nanos(limits::RESIDENCY_NS))
+        self.min_residency.unwrap_or(Duration::from_nanos(crate::schedule::limits::RESIDENCY_NS))
     }
 
     /// How long a call may run in a worker that all domains share.
     pub(super) fn shared_limit(&self) -> Duration {
-        self.shared_limit.unwrap_or(Duration::from_nanos(limits::SHARED_LIMIT_NS))
+        self.shared_limit.unwrap_or(Duration::from_nanos(crate::schedule::limits::SHARED_LIMIT_NS))
     }
 
     fn no_setting(&self, setting: &str) -> ConfigError {

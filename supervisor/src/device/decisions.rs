@@ -11,9 +11,10 @@ use tokio::sync::Notify;
 
 use crate::call::Call;
 use crate::config::DeviceConfig;
-use crate::limits::{CPU_CHANGE_NS, GPU_CHANGE_NS, SHARED_POOL_BYTES, SHARED_STUCK_NS};
+use crate::limits::SHARED_POOL_BYTES;
 use crate::processes::process_table::most_starting;
 use crate::schedule::events::{Event, SetPolicy};
+use crate::schedule::limits::{CPU_CHANGE_NS, GPU_CHANGE_NS, SHARED_STUCK_NS};
 use crate::schedule::{Action, Policy, ResidentPrice, Scheduler, Shape, Size};
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 

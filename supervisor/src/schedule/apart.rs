@@ -1,13 +1,8 @@
 //! Uses of functions that run apart: for a while where their calls failed together, for good where a call took a process from all.
 
+use super::limits::{APART_NS, MAX_APART};
 use super::quarantine::Use;
 use crate::ids::{FunctionId, IdMap, TenantId};
-
-/// How long calls of a function by one caller run apart once some of them failed together: what fails is tried twice.
-const APART_NS: u64 = 10_000_000_000;
-/// More uses of functions are not kept apart at a time: one more takes the place of one of the caller who has
-/// most.
-const MOST_APART: usize = 1024;
 
 /// Uses of functions, and until when they run apart.
 #[derive(Debug, Default)]
@@ -30,10 +25,10 @@ impl Apart {
     }
 
     fn until(&mut self, now_ns: u64, used: Use, until_ns: u64) {
-        if self.0.len() >= MOST_APART {
+        if self.0.len() >= MAX_APART {
             self.0.retain(|_, until_ns| *until_ns > now_ns);
         }
-        if self.0.len() >= MOST_APART {
+        if self.0.len() >= MAX_APART {
             // Who has most gives way: nobody fills it for others.
             let mut counts: IdMap<TenantId, usize> = IdMap::default();
             self.0.keys().for_each(|other| *counts.entry(other.caller).or_default() += 1);
@@ -61,12 +56,12 @@ mod tests {
             |function, caller| Use { function: FunctionId::new(function), caller: TenantId::new(caller) };
         let mut apart = Apart::default();
         (0..3000).for_each(|function| apart.add_for_good(0, used(function, 1)));
-        assert_eq!(apart.0.len(), MOST_APART);
+        assert_eq!(apart.0.len(), MAX_APART);
         apart.add(0, used(1, 2));
         apart.add_for_good(0, used(2, 2));
         (0..3000).for_each(|function| apart.add_for_good(0, used(function, 1)));
         assert!(apart.holds(APART_NS - 1, used(1, 2)) && apart.holds(u64::MAX - 1, used(2, 2)));
-        assert!(apart.holds(0, used(2999, 1)) && apart.0.len() == MOST_APART);
+        assert!(apart.holds(0, used(2999, 1)) && apart.0.len() == MAX_APART);
         apart.forget(FunctionId::new(2));
         assert!(!apart.holds(0, used(2, 2)));
     }

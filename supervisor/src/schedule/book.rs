@@ -16,11 +16,12 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use super::limits::SETTLE_NS;
+use super::limits::WEIGHTS_PATIENCE_NS;
 use super::types::{MemorySnapshot, Shape};
 use super::weights::Weights;
 use super::workers::{Worker, Workers};
 use crate::ids::{Generation, TenantId, WorkerId};
-use crate::limits::SETTLE_NS;
 
 /// What a call needs of the device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +64,7 @@ pub(super) struct LanePlace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Placed {
     pub(super) place: LanePlace,
-    /// What its payer has then, besides what the payer has now.
+    /// Bytes that the payer will have besides.
     pub(super) own_bytes: u64,
     /// What is left for weights besides.
     pub(super) room_bytes: u64,
@@ -134,16 +135,13 @@ pub(super) struct Book<M> {
     dying: Vec<(WorkerId, Generation, u64)>,
     /// How often workers were told to give memory back and did not confirm.
     outstanding: usize,
-    /// What is idle does not suffice for the first in line.
+    /// True if idle memory does not suffice for the first in line.
     closed: bool,
     /// Since when the first in line waits for weights that calls use.
     crowded_ns: Option<u64>,
     /// The most that tenants may have, for those with a limit.
     limits: HashMap<TenantId, u64>,
 }
-
-/// How long a call waits for room for its weights while other domains' calls go on using theirs.
-const WEIGHTS_PATIENCE_NS: u64 = 100_000_000;
 
 /// The size that a lane gets for a call: whole pages, and few different sizes, so that it rarely changes.
 fn rounded(bytes: u64, page_bytes: u64) -> u64 {
@@ -205,12 +203,12 @@ impl<M: Clone> Book<M> {
         self.contexts_bytes = self.contexts_bytes.saturating_add(now).saturating_sub(before);
     }
 
-    /// What weights take, those included that are about to leave.
+    /// Bytes of weights, leaving ones included.
     fn weights_bytes(&self) -> u64 {
         if self.weights_take_memory { self.weights.held_bytes() } else { 0 }
     }
 
-    /// What weights take that are about to leave.
+    /// Bytes of weights that are about to leave.
     fn leaving_bytes(&self) -> u64 {
         if self.weights_take_memory { self.weights.held_bytes() - self.weights.used_bytes() } else { 0 }
     }
@@ -220,13 +218,13 @@ impl<M: Clone> Book<M> {
         self.all_bytes.saturating_sub(self.had_bytes())
     }
 
-    /// What a worker has, without what it is about to give back.
+    /// Bytes that a worker has, those on their way back not counted.
     pub(super) fn worker_bytes(&self, worker: WorkerId) -> u64 {
         let lent = &self.workers[worker.get()];
         lent.lanes_bytes() + lent.stack_bytes
     }
 
-    /// Who has what at this moment. Lanes have what of them is on its way back, or dying.
+    /// Who has what at this moment. Memory on its way back, or of dying processes, counts as the lanes'.
     pub(super) fn snapshot(&self) -> MemorySnapshot {
         let stack_bytes = self.workers.iter().map(|lent| lent.stack_bytes).sum();
         MemorySnapshot {
@@ -255,14 +253,13 @@ impl<M: Clone> Book<M> {
     pub(super) fn allow(&mut self, caller: TenantId, most_bytes: Option<u64>) {
         match most_bytes {
             Some(most) => drop(self.limits.insert(caller, most)),
-            None if self.limits.is_empty() => {}
             None => drop(self.limits.remove(&caller)),
         }
     }
 
     /// The most that a tenant may have, for calls and weights together.
     pub(super) fn most_bytes(&self, tenant: TenantId) -> Option<u64> {
-        if self.limits.is_empty() { None } else { self.limits.get(&tenant).copied() }
+        self.limits.get(&tenant).copied()
     }
 
     /// Tenants with a limit.
@@ -272,7 +269,7 @@ impl<M: Clone> Book<M> {
 
     /// True if a caller has a limit.
     pub(super) fn is_limited(&self, caller: TenantId) -> bool {
-        !self.limits.is_empty() && self.limits.contains_key(&caller)
+        self.limits.contains_key(&caller)
     }
 
     /// What a call needs of a lane, in whole pages.
@@ -352,16 +349,7 @@ impl<M: Clone> Book<M> {
         own.saturating_sub(self.left_bytes(workers, need))
     }
 
-    /// As [`Book::place`], for a call that has the whole device.
-    pub(super) fn place_whole(&self, workers: &Workers, worker: WorkerId, need: Need) -> Option<Placed> {
-        let free = self.free_bytes();
-        let spare = free.min(self.left_bytes(workers, need));
-        let (place, missing) = self.lane_for(worker, &workers[worker], need, spare)?;
-        let fits = missing.saturating_add(need.beside_bytes) <= free;
-        fits.then(|| Placed { place, own_bytes: missing, room_bytes: free - missing })
-    }
-
-    /// Lends what [`Book::place`] or [`Book::place_whole`] said.
+    /// Lends what [`Book::place`] said.
     pub(super) fn lend(&mut self, worker: WorkerId, place: LanePlace, need: Need, is_shared: bool) {
         let needs_bytes = if is_shared { self.exact(need) } else { 0 };
         let lent = &mut self.workers[worker.get()];
@@ -383,12 +371,13 @@ impl<M: Clone> Book<M> {
         }
     }
 
-    /// Another call needs memory: calls that need none start beside it, until more is known.
+    /// Another call needs memory: until more is known, calls without that need start beside.
     pub(super) fn reopen(&mut self) {
         (self.closed, self.crowded_ns) = (false, None);
     }
 
-    /// Takes memory back for a call in a worker: the lanes to take from. What is missing even then, of weights that should be given up, or of calls that have to end.
+    /// Takes memory back from idle lanes for a call in a worker. Returns the bytes that are missing even then: weights have to give
+    /// way for these, or calls to end.
     pub(super) fn take_back_for(
         &mut self,
         now_ns: u64,
@@ -414,7 +403,8 @@ impl<M: Clone> Book<M> {
         self.closed = closed;
     }
 
-    /// Takes memory back until so much is free or on its way, but not from one lane. What is missing even then.
+    /// Takes memory back from idle lanes, all but one, until so much is free or on its way. Returns the bytes that are missing even
+    /// then.
     pub(super) fn take_back(
         &mut self,
         now_ns: u64,
@@ -468,8 +458,8 @@ impl<M: Clone> Book<M> {
         comes
     }
 
-    /// A worker came to a caller: what the one before it left there is taken back, where it is more than this one may
-    /// have.
+    /// A worker came to a caller: lanes that the last caller left full are emptied, where the caller would exceed its limit by
+    /// them.
     pub(super) fn came_to(
         &mut self,
         now_ns: u64,
@@ -478,8 +468,7 @@ impl<M: Clone> Book<M> {
         caller: TenantId,
         taken: &mut TakeBack,
     ) {
-        let most = self.limits.get(&caller).copied();
-        if most.is_some_and(|most| self.tenant_bytes(caller, workers) > most) {
+        if self.most_bytes(caller).is_some_and(|most| self.tenant_bytes(caller, workers) > most) {
             let lanes = self.idle_lanes(worker, &workers[worker], None);
             self.tell(now_ns, worker, lanes, taken);
         }

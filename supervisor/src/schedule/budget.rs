@@ -7,9 +7,8 @@
 
 use std::collections::HashMap;
 
+use super::limits::MINUTE_NS;
 use crate::ids::TenantId;
-
-const MINUTE_NS: u64 = 60_000_000_000;
 
 /// The budgets of all callers that drew lately.
 #[derive(Debug)]
@@ -25,7 +24,7 @@ pub struct Budgets {
 struct Account {
     /// When everything will have come back.
     whole_ns: u64,
-    /// It was spent, and nothing ended well since.
+    /// True if the budget was spent, and nothing ended well since.
     careful: bool,
     /// When something changes for who waits.
     look_ns: u64,

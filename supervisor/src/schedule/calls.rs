@@ -3,20 +3,16 @@
 use slab::Slab;
 
 use super::book::Need;
-use super::deadlines::Deadlines;
+use super::due_moments::DueMoments;
+use super::limits::INSTALLATION;
+use super::limits::{DEADLINE_GRACE_NS, MAX_CALLS};
 use super::quarantine::Use;
 use super::retry::Attempts;
 use super::types::{Batch, CallId, CallSpec, Domain, QueueKey, ResidentPrice};
 use crate::ids::{FunctionId, IdMap, TenantId, WorkerId};
-use crate::limits::DEADLINE_GRACE_NS;
 
 /// Bits of a call's id that hold its slab index.
-const INDEX_BITS: u32 = 24;
-/// Calls that there can be at once.
-pub(super) const MAX_CALLS: u64 = 1 << (INDEX_BITS - 1);
-
-/// A function may take so many times as long to be installed as usual: others use the driver, too.
-pub(super) const INSTALLATION: u64 = 20;
+const INDEX_BITS: u32 = MAX_CALLS.trailing_zeros() + 1;
 
 /// A call as the scheduler sees it.
 #[derive(Debug)]
@@ -29,27 +25,30 @@ pub(super) struct Entry<C> {
     pub(super) may_share: bool,
     pub(super) function: FunctionId,
     pub(super) bytes: u64,
+    /// When the call has to be over; sooner once its client gave it up.
     pub(super) deadline_ns: u64,
+    /// When something must happen to the call: at its deadline, unless the state asks for another moment.
+    due_ns: u64,
     pub(super) memory_bytes: u64,
     pub(super) stack_bytes: u64,
     pub(super) weight_bytes: u64,
     /// What the call brings into a job with others; none if the call has to run by itself.
     pub(super) batch: Option<Batch>,
-    /// It needs the device for itself.
+    /// True if the call needs the device for itself.
     pub(super) is_whole: bool,
     pub(super) state: CallState,
     pub(super) attempts: Attempts,
-    /// Its outcome decides whether its function is refused any longer.
+    /// True if the call's end decides whether its function is refused any longer.
     pub(super) probe: bool,
-    /// Its client gave it up.
+    /// True if the client gave the call up.
     pub(super) detached: bool,
-    /// It was in the way of others for too long: its process is ended.
+    /// True if the call was in the way of others for too long: the process is ended.
     pub(super) overran: bool,
-    /// A process is ended for its sake, for which its caller paid.
+    /// True if a process is ended for the call's sake, and the caller paid for that.
     pub(super) paid: bool,
-    /// Its process did not have its function when it started.
+    /// True if the process did not have the function when the call started.
     pub(super) installs: bool,
-    /// It is among those of its caller that wait.
+    /// True if the call is counted among the waiting ones of its caller.
     counted: bool,
     /// When it was handed over.
     pub(super) started_ns: u64,
@@ -103,18 +102,14 @@ pub(super) enum CallState {
     Running {
         worker: WorkerId,
         lane: u32,
-        /// The deadline passed; the next time something is due, the worker is killed.
+        /// True if the deadline passed; the next time something is due, the worker is killed.
         overdue: bool,
     },
     /// Its process is about to be gone.
     Lost { overdue: bool },
-    /// It is gone, and what it wrote is being cleared.
-    Clearing {
-        /// Its deadline passed before.
-        overdue: bool,
-        /// Its deadline; the entry's is when its client is told that this takes too long.
-        deadline_ns: u64,
-    },
+    /// The process is gone, and the call's outputs are being cleared. At the call's next moment, the client is told that this takes
+    /// too long.
+    Clearing { overdue: bool },
 }
 
 /// The id of a call at a place of the slab.
@@ -127,19 +122,18 @@ fn id_of(serial: u64, index: usize) -> CallId {
 pub(super) struct Calls<C> {
     entries: Slab<Entry<C>>,
     next_serial: u64,
-    deadlines: Deadlines,
+    moments: DueMoments,
     queued: u64,
     queued_bytes: u64,
     clearing: u64,
-    /// How many of each caller wait, and their inline bytes.
+    /// Waiting calls of each caller: how many, and their inline bytes.
     waiting: IdMap<TenantId, (u64, u64)>,
 }
 
 impl<C> Default for Calls<C> {
     fn default() -> Self {
-        let (entries, deadlines) = (Slab::new(), Deadlines::default());
-        let waiting = IdMap::default();
-        Self { entries, next_serial: 1, deadlines, queued: 0, queued_bytes: 0, clearing: 0, waiting }
+        let (entries, moments, waiting) = (Slab::new(), DueMoments::default(), IdMap::default());
+        Self { entries, next_serial: 1, moments, queued: 0, queued_bytes: 0, clearing: 0, waiting }
     }
 }
 
@@ -174,8 +168,9 @@ impl<C> Calls<C> {
         self.entries.iter().map(|(_, entry)| needs(entry)).max().unwrap_or(0)
     }
 
-    /// A call does not start at once: it counts among those of its caller that wait.
+    /// A call does not start at once: the caller has one more that waits, until the deadline.
     pub(super) fn count(&mut self, id: CallId) {
+        self.move_to(id, self.get(id).map_or(0, |entry| entry.deadline_ns));
         let Some(entry) = self.get_mut(id).filter(|entry| !entry.counted) else { return };
         entry.counted = true;
         let (caller, bytes) = (entry.domain.caller, entry.bytes);
@@ -204,7 +199,7 @@ impl<C> Calls<C> {
         self.running() - self.clearing
     }
 
-    /// A new call, which waits.
+    /// A new call: [`Calls::started`] or [`Calls::count`] follows.
     pub(super) fn insert(
         &mut self,
         call: C,
@@ -228,6 +223,7 @@ impl<C> Calls<C> {
             function,
             bytes,
             deadline_ns,
+            due_ns: u64::MAX,
             memory_bytes,
             stack_bytes,
             weight_bytes,
@@ -245,11 +241,9 @@ impl<C> Calls<C> {
             until_ns: 0,
             started_clock_ns: 0,
         };
-        let id = id_of(serial, self.entries.insert(entry));
-        self.deadlines.insert(deadline_ns, id);
         self.queued += 1;
         self.queued_bytes += bytes;
-        id
+        id_of(serial, self.entries.insert(entry))
     }
 
     fn index(id: CallId) -> usize {
@@ -266,34 +260,35 @@ impl<C> Calls<C> {
         self.entries.get_mut(Self::index(id)).filter(|entry| entry.serial == id.0 >> INDEX_BITS)
     }
 
-    /// A call that waited is in a worker, where its function is installed first or was there. The moment, and what the clock shows
-    /// by which calls are in the way of others.
+    /// A call that waited is in a worker, where its function is installed first or was there: at this moment, when the clock by which
+    /// calls are in the way of others shows so much. The worker ends the call, and before its deadline it is looked for when it is stuck.
     pub(super) fn started(
         &mut self,
         id: CallId,
         worker: WorkerId,
         lane: u32,
         installs: bool,
-        [now_ns, clock_ns, until_ns]: [u64; 3],
+        [now_ns, clock_ns, until_ns, stuck_ns]: [u64; 4],
     ) {
         let Some(entry) = self.get_mut(id) else { return };
         (entry.started_ns, entry.started_clock_ns, entry.until_ns) = (now_ns, clock_ns, until_ns);
         entry.installs = installs;
         entry.state = CallState::Running { worker, lane, overdue: false };
         entry.attempts.started();
-        let (caller, bytes) = (entry.domain.caller, entry.bytes);
+        let (caller, bytes, due_ns) = (entry.domain.caller, entry.bytes, entry.deadline_ns.min(stuck_ns));
         if std::mem::take(&mut entry.counted) {
             self.uncount(caller, bytes);
         }
         self.queued -= 1;
         self.queued_bytes -= bytes;
+        self.move_to(id, due_ns);
     }
 
-    /// What a lost call wrote is being cleared. The call's next deadline is the limit for clearing.
+    /// What a lost call wrote is being cleared, which may take until then.
     pub(super) fn clears(&mut self, id: CallId, until_ns: u64) {
         let Some(entry) = self.get_mut(id) else { return };
         let CallState::Lost { overdue } = entry.state else { return };
-        entry.state = CallState::Clearing { overdue, deadline_ns: entry.deadline_ns };
+        entry.state = CallState::Clearing { overdue };
         self.clearing += 1;
         self.move_to(id, until_ns);
     }
@@ -305,17 +300,14 @@ impl<C> Calls<C> {
         let (before, bytes) = (std::mem::replace(&mut entry.state, CallState::Queued), entry.bytes);
         self.queued += 1;
         self.queued_bytes += bytes;
-        if let CallState::Clearing { deadline_ns, .. } = before {
-            self.clearing -= 1;
-            self.move_to(id, deadline_ns);
-        }
+        self.clearing -= u64::from(matches!(before, CallState::Clearing { .. }));
     }
 
     /// Forgets a call.
     pub(super) fn remove(&mut self, id: CallId) -> Option<Entry<C>> {
         self.get(id)?;
         let entry = self.entries.remove(Self::index(id));
-        self.tidy_deadlines();
+        self.tidy_moments();
         if entry.counted {
             self.uncount(entry.domain.caller, entry.bytes);
         }
@@ -331,41 +323,46 @@ impl<C> Calls<C> {
     }
 
     /// When something must happen to a call at the latest.
-    pub(super) fn next_deadline_ns(&self) -> Option<u64> {
-        self.deadlines.next_ns()
+    pub(super) fn next_due_ns(&self) -> Option<u64> {
+        self.moments.next_ns()
     }
 
     /// Takes the moment of one call whose moment has come.
     pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<CallId> {
-        let due = self.deadlines.pop_due(now_ns);
-        self.tidy_deadlines();
+        let due = self.moments.pop_due(now_ns);
+        self.tidy_moments();
         due
     }
 
     /// Forgets moments of calls that are over, or have others.
-    fn tidy_deadlines(&mut self) {
-        let Self { entries, deadlines, .. } = self;
+    fn tidy_moments(&mut self) {
+        let Self { entries, moments, .. } = self;
         let holds = |at_ns, id: CallId| {
             let entry = entries.get(Self::index(id));
-            entry.is_some_and(|entry| entry.serial == id.0 >> INDEX_BITS && entry.deadline_ns == at_ns)
+            entry.is_some_and(|entry| entry.serial == id.0 >> INDEX_BITS && entry.due_ns == at_ns)
         };
-        deadlines.tidy(entries.len(), holds);
+        moments.tidy(entries.len(), holds);
     }
 
     /// Gives a call another moment.
     pub(super) fn move_to(&mut self, id: CallId, at_ns: u64) {
-        let Some(entry) = self.get_mut(id) else { return };
-        entry.deadline_ns = at_ns;
-        self.deadlines.insert(at_ns, id);
-        self.tidy_deadlines();
+        let Some(entry) = self.get_mut(id).filter(|entry| entry.due_ns != at_ns) else { return };
+        entry.due_ns = at_ns;
+        self.moments.insert(at_ns, id);
+        self.tidy_moments();
     }
 
     /// Gives a call whose moment was taken another one.
     pub(super) fn postpone(&mut self, id: CallId, by_ns: u64) {
-        if let Some(entry) = self.get_mut(id) {
-            entry.deadline_ns = entry.deadline_ns.saturating_add(by_ns);
-            let at_ns = entry.deadline_ns;
-            self.deadlines.insert(at_ns, id);
-        }
+        let due_ns = self.get(id).map_or(0, |entry| entry.due_ns);
+        self.move_to(id, due_ns.saturating_add(by_ns));
+    }
+
+    /// A call's client gave it up: the call has to be over by then, if not before.
+    pub(super) fn shorten(&mut self, id: CallId, deadline_ns: u64) {
+        let Some(entry) = self.get_mut(id) else { return };
+        entry.deadline_ns = entry.deadline_ns.min(deadline_ns);
+        let due_ns = entry.due_ns.min(deadline_ns);
+        self.move_to(id, due_ns);
     }
 }

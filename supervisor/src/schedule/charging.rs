@@ -1,40 +1,35 @@
 //! What sharing a device takes from the events of calls: who is charged, what calls take, and whether a new call can end in
 //! time.
 
+use super::asks::Ask;
 use super::run_times::Kind;
 use super::scheduler::Scheduler;
 use super::turns::Charge;
-use super::types::{Action, Call, CallId, CallSpec, NotNow, QueueKey, TenantShare};
+use super::types::{Call, CallId, CallSpec, NotNow, QueueKey, TenantShare};
 use crate::ids::{TenantId, WorkerId};
 
 impl<C: Call> Scheduler<C> {
     /// A tenant is given this of the device from now on.
-    pub(super) fn set_share(
-        &mut self,
-        now_ns: u64,
-        tenant: TenantId,
-        share: TenantShare,
-        actions: &mut Vec<Action<C>>,
-    ) {
-        if self.slots.share_of(tenant) == share {
+    pub(super) fn set_share(&mut self, tenant: TenantId, share: TenantShare) {
+        if self.queues.asks.share_of(tenant) == share {
             return;
         }
-        let limited = self.slots.limits_lanes();
-        self.slots.set_share(tenant, share);
+        let limited = self.queues.limits_lanes();
+        self.queues.asks.set_share(tenant, share);
         if let Some(turns) = &mut self.turns {
             turns.set_share(tenant, share);
         }
-        if limited || self.slots.has_asks() {
+        if limited || self.queues.asks.has_any() {
             // Others may come first now.
-            self.serve_line(now_ns, actions);
-            self.resume(now_ns, actions);
+            self.serve_line();
+            self.resume();
         }
     }
 
     /// A worker has no calls any more: where lanes are shared by weights, others may use more of them.
-    pub(super) fn lanes_are_free(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        if self.slots.limits_lanes() && self.calls.queued() > 0 {
-            self.resume(now_ns, actions);
+    pub(super) fn lanes_are_free(&mut self) {
+        if self.queues.limits_lanes() && self.calls.queued() > 0 {
+            self.resume();
         }
     }
 
@@ -55,7 +50,7 @@ impl<C: Call> Scheduler<C> {
         self.device_time.add(tenant, used_ns);
         // Who has the whole device is charged for that when it is over.
         if self.exclusive.caller() != Some(tenant) {
-            self.slots.charge(tenant, used_ns);
+            self.queues.asks.charge(tenant, used_ns);
         }
     }
 
@@ -69,27 +64,30 @@ impl<C: Call> Scheduler<C> {
         payers.extend(inside.filter_map(|id| Some(self.calls.get(id)?.domain.caller)));
         payers.sort_unstable();
         payers.dedup();
-        let mut everybody = TenantShare { weight: self.slots.lanes_weight(), ..TenantShare::default() };
-        if let Some(class) = payers.iter().map(|payer| self.slots.share_of(*payer).class).min() {
+        let mut everybody = TenantShare { weight: self.queues.asks.lanes_weight(), ..TenantShare::default() };
+        if let Some(class) = payers.iter().map(|payer| self.queues.asks.share_of(*payer).class).min() {
             everybody.class = class;
-            let not_waiting = payers.iter().filter(|payer| !self.slots.asks_for_lane(**payer));
-            everybody.weight += not_waiting.map(|payer| self.slots.share_of(*payer).weight).sum::<u32>();
+            let not_waiting =
+                payers.iter().filter(|payer| !self.queues.asks.has(Ask::worker(QueueKey::Shared(**payer))));
+            everybody.weight +=
+                not_waiting.map(|payer| self.queues.asks.share_of(*payer).weight).sum::<u32>();
             turns.set_share(TenantId::EVERYBODY, everybody);
         }
         self.payers = payers;
     }
 
     /// A call is out of its worker. Where there are no turns, its tenant is charged for the time that it ran.
-    pub(super) fn charge_call(&mut self, now_ns: u64, tenant: TenantId, started_ns: u64) {
+    pub(super) fn charge_call(&mut self, tenant: TenantId, started_ns: u64) {
         if self.turns.is_none() {
-            let used_ns = now_ns.saturating_sub(started_ns);
+            let used_ns = self.now_ns.saturating_sub(started_ns);
             self.charge(Some(Charge { tenant, used_ns }));
         }
     }
 
     /// A payer's call failed in a worker: the time that it was there counts. Of one that ends well, the worker says how much of that it
     /// was on the device.
-    pub(super) fn charge_failed(&mut self, now_ns: u64, worker: WorkerId, payer: TenantId, started_ns: u64) {
+    pub(super) fn charge_failed(&mut self, worker: WorkerId, payer: TenantId, started_ns: u64) {
+        let now_ns = self.now_ns;
         self.ran_beside_others(worker, payer, now_ns.saturating_sub(started_ns));
         let had_ns = now_ns.saturating_sub(started_ns);
         let charge = self.turns.as_mut().and_then(|turns| turns.failed(now_ns, worker, had_ns));
@@ -97,7 +95,8 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// A job that a worker answered well was on the device for so long, as the worker says.
-    pub(super) fn ran(&mut self, now_ns: u64, worker: WorkerId, id: CallId, device_ns: u64) {
+    pub(super) fn ran(&mut self, worker: WorkerId, id: CallId, device_ns: u64) {
+        let now_ns = self.now_ns;
         if self.running_call(worker, id).is_none() {
             return;
         }
@@ -122,23 +121,16 @@ impl<C: Call> Scheduler<C> {
 
     /// Why a call that would have to wait cannot end before its deadline, if that is sure: by the least that the calls
     /// before it take, and it itself.
-    pub(super) fn too_late(&self, now_ns: u64, queue: QueueKey, spec: &CallSpec) -> Option<NotNow> {
+    pub(super) fn too_late(&self, queue: QueueKey, spec: &CallSpec) -> Option<NotNow> {
         // Calls that run together take as long as one does.
         if spec.batch.is_some() {
             return None;
         }
         let kind = Kind::of(spec.function, spec.domain.caller, spec.memory_bytes);
         let call_ns = self.run_times.at_least_ns(kind)?;
-        let queue_ns = self.slots.before_ns(queue, spec.deadline_ns).filter(|ns| *ns > 0)?;
-        let ends_ns = now_ns.saturating_add(queue_ns).saturating_add(call_ns);
+        let queue_ns = self.queues.before_ns(queue, spec.deadline_ns).filter(|ns| *ns > 0)?;
+        let ends_ns = self.now_ns.saturating_add(queue_ns).saturating_add(call_ns);
         let [queue_ms, call_ms] = [queue_ns, call_ns].map(|ns| ns.div_ceil(1_000_000));
         (ends_ns > spec.deadline_ns).then_some(NotNow::TooLate { queue_ms, call_ms })
-    }
-
-    /// A call waits, or a worker has one: whether tenants contend may have changed.
-    pub(super) fn note_contention(&mut self, now_ns: u64) {
-        if let Some(turns) = &mut self.turns {
-            turns.set_outside(now_ns, self.slots.is_wanted_outside());
-        }
     }
 }

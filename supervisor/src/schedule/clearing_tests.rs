@@ -1,7 +1,7 @@
 //! Small cases of lost calls: never handed over, or their outputs are being cleared.
 
 use super::*;
-use crate::limits::CLEAR_NS;
+use crate::schedule::limits::CLEAR_NS;
 
 #[test]
 fn a_call_runs_again_only_once_it_is_cleared_and_nothing_else_waits_for_that() {

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::limits::MAX_REMEMBERED;
 use crate::ids::TenantId;
-
-/// Most tenants whose device time is counted; that of further ones is not shown.
-const MOST: usize = 65_536;
 
 /// Device time by tenant.
 #[derive(Debug, Default)]
@@ -16,7 +14,7 @@ impl DeviceTime {
     pub(super) fn add(&mut self, tenant: TenantId, used_ns: u64) {
         if let Some(ns) = self.0.get_mut(&tenant) {
             *ns = ns.saturating_add(used_ns);
-        } else if self.0.len() < MOST {
+        } else if self.0.len() < MAX_REMEMBERED {
             self.0.insert(tenant, used_ns);
         }
     }

@@ -1,52 +1,45 @@
 //! What follows where a call leaves its lane: it ended, it took too long in a shared worker, or its process is gone.
 
 use super::calls::CallState;
+use super::limits::CLEAR_NS;
 use super::run_times::Kind;
 use super::scheduler::Scheduler;
-use super::types::{Action, Call, CallId, Domain, Ended, Loss, Verdict};
+use super::types::{Call, CallId, Domain, Ended, Loss, Verdict};
 use super::workers::State;
 use crate::ids::WorkerId;
-use crate::limits::CLEAR_NS;
 
 impl<C: Call> Scheduler<C> {
-    pub(super) fn finished(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        id: CallId,
-        verdict: Verdict,
-        actions: &mut Vec<Action<C>>,
-    ) -> Option<C> {
+    pub(super) fn finished(&mut self, worker: WorkerId, id: CallId, verdict: Verdict) -> Option<C> {
         // Before anything else gets the device.
         let had_device = self.exclusive.is_for(worker);
-        self.leave_lane(now_ns, worker, id, verdict == Verdict::Well)?;
+        self.leave_lane(worker, id, verdict == Verdict::Well)?;
         let entry = self.calls.remove(id)?;
-        self.judge(now_ns, &entry, verdict, actions);
+        self.judge(&entry, verdict);
         if self.penalties.may_hold() {
-            self.review(now_ns, entry.domain.caller, actions);
+            self.review(entry.domain.caller);
         }
-        self.fill_lane(now_ns, worker, entry.domain, entry.weight_bytes > 0, actions);
+        self.fill_lane(worker, entry.domain, entry.weight_bytes > 0);
         if had_device {
-            self.leave_device(now_ns, worker, actions);
+            self.leave_device(worker);
         }
-        self.try_exclusive(now_ns, actions);
+        self.try_exclusive();
         Some(entry.call)
     }
 
     /// A call leaves its lane, and its payer is charged: the worker says how long a call was on the device that `ended_well`. None if the
     /// worker has no such call.
-    fn leave_lane(&mut self, now_ns: u64, worker: WorkerId, id: CallId, ended_well: bool) -> Option<()> {
+    fn leave_lane(&mut self, worker: WorkerId, id: CallId, ended_well: bool) -> Option<()> {
         let (_, lane) = self.running_call(worker, id)?;
         let entry = self.calls.get(id)?;
         let (payer, started_ns) = (entry.domain.caller, entry.started_ns);
         let (function, has_weights) = (entry.function, entry.weight_bytes > 0);
-        self.workers.take(worker, id, lane, now_ns);
+        self.workers.take(worker, id, lane, self.now_ns);
         if !self.workers[worker].has_call_in(lane) {
             // The calls of a job had the time together.
             self.book.ended(worker, lane);
-            self.charge_call(now_ns, payer, started_ns);
+            self.charge_call(payer, started_ns);
             if !ended_well {
-                self.charge_failed(now_ns, worker, payer, started_ns);
+                self.charge_failed(worker, payer, started_ns);
             }
             if self.workers[worker].is_shared() {
                 self.weigh_everybody();
@@ -59,35 +52,24 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// What a call of a domain leaves behind in a worker is for those that wait: its lane, its memory, its weights.
-    fn fill_lane(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        domain: Domain,
-        had_weights: bool,
-        actions: &mut Vec<Action<C>>,
-    ) {
-        self.serve_memory(now_ns, domain.caller, actions);
+    fn fill_lane(&mut self, worker: WorkerId, domain: Domain, had_weights: bool) {
+        let now_ns = self.now_ns;
+        self.serve_memory(domain.caller);
         if had_weights && domain.owner != domain.caller {
             // Its weights may give way to calls of their owner.
-            self.feed_limited(now_ns, domain.owner, actions);
+            self.feed_limited(domain.owner);
         }
-        self.feed(now_ns, worker, actions);
+        self.feed(worker);
         if self.workers[worker].is_idle() {
-            self.turn(actions, |turns, orders| turns.idle(now_ns, worker, orders));
-            self.lanes_are_free(now_ns, actions);
+            self.turn(|turns, orders| turns.idle(now_ns, worker, orders));
+            self.lanes_are_free();
         }
     }
 
     /// A shared worker ended a call that took longer than it may there: the call begins again in a worker of its domain. False if the
     /// worker has no such call, or no reason to end it.
-    pub(super) fn outlasted(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        id: CallId,
-        actions: &mut Vec<Action<C>>,
-    ) -> bool {
+    pub(super) fn outlasted(&mut self, worker: WorkerId, id: CallId) -> bool {
+        let now_ns = self.now_ns;
         let limit_ns = self.shape.shared_limit_ns;
         let Some(entry) = self.calls.get_mut(id) else { return false };
         let is_late =
@@ -104,67 +86,54 @@ impl<C: Call> Scheduler<C> {
         if let Some(entry) = self.calls.get_mut(id) {
             entry.may_share = false;
         }
-        self.begin_again(now_ns, worker, id, actions)
+        self.begin_again(worker, id)
     }
 
     /// A call that its worker did not end well waits again, without a stain. False if the worker has no such call.
-    pub(super) fn begin_again(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        id: CallId,
-        actions: &mut Vec<Action<C>>,
-    ) -> bool {
+    pub(super) fn begin_again(&mut self, worker: WorkerId, id: CallId) -> bool {
         let Some(entry) = self.calls.get(id) else { return false };
         let (domain, had_weights) = (entry.domain, entry.weight_bytes > 0);
-        if self.leave_lane(now_ns, worker, id, false).is_none() {
+        if self.leave_lane(worker, id, false).is_none() {
             return false;
         }
         if let Some(entry) = self.calls.get_mut(id) {
             entry.attempts.moved_out();
         }
-        self.wait_again(now_ns, id, false, actions);
-        self.fill_lane(now_ns, worker, domain, had_weights, actions);
-        self.try_exclusive(now_ns, actions);
+        self.wait_again(id, false);
+        self.fill_lane(worker, domain, had_weights);
+        self.try_exclusive();
         true
     }
 
     /// A call that was in a worker waits again.
-    fn wait_again(&mut self, now_ns: u64, id: CallId, wants_device: bool, actions: &mut Vec<Action<C>>) {
+    fn wait_again(&mut self, id: CallId, wants_device: bool) {
         let Some(entry) = self.calls.get(id) else { return };
         let (domain, may_share) = (entry.domain, entry.may_share && !entry.wants_all_lanes());
         let queue = self.queue_of(may_share, domain, entry.function, entry.memory_bytes);
         self.calls.waits_again(id, queue);
         if wants_device {
-            return self.line_up(now_ns, domain.caller, id, actions);
+            return self.line_up(domain.caller, id);
         }
-        self.enqueue(now_ns, id);
+        self.enqueue(id);
         for worker in WorkerId::first(self.workers.len()) {
             let state = self.workers[worker].state;
             if state == State::Free || state == State::Bound(queue.compartment()) {
-                self.feed(now_ns, worker, actions);
+                self.feed(worker);
             }
         }
-        self.make_room(now_ns, actions);
+        self.make_room();
         // Who waits for memory may be next, since this call waits behind.
-        self.memory_came(now_ns, actions);
-        self.try_exclusive(now_ns, actions);
+        self.memory_came();
+        self.try_exclusive();
     }
 
-    pub(super) fn buried(
-        &mut self,
-        now_ns: u64,
-        id: CallId,
-        loss: Loss,
-        actions: &mut Vec<Action<C>>,
-    ) -> Option<(C, Ended)> {
+    pub(super) fn buried(&mut self, id: CallId, loss: Loss) -> Option<(C, Ended)> {
+        let now_ns = self.now_ns;
         let entry = self.calls.get_mut(id)?;
-        let (overdue, deadline_ns) = match entry.state {
-            CallState::Lost { overdue } => (overdue, entry.deadline_ns),
-            CallState::Clearing { overdue, deadline_ns } => (overdue, deadline_ns),
-            CallState::Queued | CallState::Running { .. } => return None,
+        let (CallState::Lost { overdue } | CallState::Clearing { overdue }) = entry.state else {
+            return None;
         };
-        let late = overdue || deadline_ns <= now_ns;
+        let late = overdue || entry.deadline_ns <= now_ns;
         let overran = std::mem::take(&mut entry.overran) && loss == Loss::InIt && !entry.detached;
         let ended = entry.attempts.lost(loss, late, entry.detached);
         if let Some(ended) = if overran { Some(Ended::Overran) } else { ended } {
@@ -174,29 +143,29 @@ impl<C: Call> Scheduler<C> {
                     self.unshared.add_for_good(now_ns, entry.used());
                 }
                 if self.shape.shared_faults {
-                    self.draw(now_ns, entry.domain.caller, actions);
+                    self.draw(entry.domain.caller);
                 }
-                self.judge(now_ns, &entry, Verdict::Fault, actions);
+                self.judge(&entry, Verdict::Fault);
             } else {
-                self.left_open(now_ns, &entry, loss, ended, actions);
-                self.judge(now_ns, &entry, Verdict::Neither, actions);
+                self.left_open(&entry, loss, ended);
+                self.judge(&entry, Verdict::Neither);
             }
-            self.memory_came(now_ns, actions);
-            self.try_exclusive(now_ns, actions);
+            self.memory_came();
+            self.try_exclusive();
             return Some((entry.call, ended));
         }
         let wants_device = entry.wants_device(self.shape.shared_faults);
-        self.wait_again(now_ns, id, wants_device, actions);
+        self.wait_again(id, wants_device);
         None
     }
 
-    pub(super) fn clearing(&mut self, now_ns: u64, id: CallId, actions: &mut Vec<Action<C>>) -> Option<u64> {
+    pub(super) fn clearing(&mut self, id: CallId) -> Option<u64> {
         let entry = self.calls.get(id).filter(|entry| matches!(entry.state, CallState::Lost { .. }))?;
-        let until_ns = entry.deadline_ns.max(now_ns.saturating_add(CLEAR_NS));
+        let until_ns = entry.deadline_ns.max(self.now_ns.saturating_add(CLEAR_NS));
         self.calls.clears(id, until_ns);
         // No process has it any more: who waits for memory may be next.
-        self.memory_came(now_ns, actions);
-        self.try_exclusive(now_ns, actions);
+        self.memory_came();
+        self.try_exclusive();
         Some(until_ns)
     }
 }

@@ -15,7 +15,7 @@ pub trait Event<C: Call>: sealed::Sealed {
 
     /// Changes the scheduler's state.
     #[doc(hidden)]
-    fn apply(self, scheduler: &mut Scheduler<C>, now_ns: u64, actions: &mut Vec<Action<C>>) -> Self::Reply;
+    fn apply(self, scheduler: &mut Scheduler<C>) -> Self::Reply;
 }
 
 mod sealed {
@@ -26,13 +26,16 @@ mod sealed {
 impl<C: Call> Scheduler<C> {
     /// Something happened: decides what follows from it. What is to be done is appended to `actions`.
     pub fn handle<E: Event<C>>(&mut self, now_ns: u64, event: E, actions: &mut Vec<Action<C>>) -> E::Reply {
-        let reply = event.apply(self, now_ns, actions);
+        self.now_ns = now_ns;
+        std::mem::swap(&mut self.actions, actions);
+        let reply = event.apply(self);
         if self.resizing {
-            self.go_on_resizing(now_ns, actions);
+            self.go_on_resizing();
         }
         while let Some(memory) = self.book.weights.take_released() {
-            actions.push(Action::Release { memory });
+            self.actions.push(Action::Release { memory });
         }
+        std::mem::swap(&mut self.actions, actions);
         reply
     }
 }
@@ -41,7 +44,7 @@ impl<C: Call> Scheduler<C> {
 macro_rules! event {
     (
         $(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* } -> $reply:ty,
-        |$event:ident, $scheduler:ident, $now_ns:ident, $actions:ident| $handle:expr
+        |$event:ident, $scheduler:ident| $handle:expr
     ) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy)]
@@ -52,7 +55,7 @@ macro_rules! event {
         impl<C: Call> Event<C> for $name {
             type Reply = $reply;
 
-            fn apply(self, $scheduler: &mut Scheduler<C>, $now_ns: u64, $actions: &mut Vec<Action<C>>) -> $reply {
+            fn apply(self, $scheduler: &mut Scheduler<C>) -> $reply {
                 let $event = self;
                 $handle
             }
@@ -76,9 +79,9 @@ impl<C> sealed::Sealed for Submit<C> {}
 impl<C: Call> Event<C> for Submit<C> {
     type Reply = Result<CallId, NotNow>;
 
-    fn apply(self, scheduler: &mut Scheduler<C>, now_ns: u64, actions: &mut Vec<Action<C>>) -> Self::Reply {
+    fn apply(self, scheduler: &mut Scheduler<C>) -> Self::Reply {
         let (limits, attempts) = (Some(self.limits), Attempts::default());
-        scheduler.accept(now_ns, self.call, self.spec, limits, attempts, actions)
+        scheduler.accept(self.call, self.spec, limits, attempts)
     }
 }
 
@@ -99,8 +102,8 @@ impl<C> sealed::Sealed for Adopt<C> {}
 impl<C: Call> Event<C> for Adopt<C> {
     type Reply = Result<CallId, NotNow>;
 
-    fn apply(self, scheduler: &mut Scheduler<C>, now_ns: u64, actions: &mut Vec<Action<C>>) -> Self::Reply {
-        scheduler.accept(now_ns, self.call, self.spec, None, self.attempts, actions)
+    fn apply(self, scheduler: &mut Scheduler<C>) -> Self::Reply {
+        scheduler.accept(self.call, self.spec, None, self.attempts)
     }
 }
 
@@ -110,7 +113,7 @@ event! {
         /// The call.
         id: CallId,
     } -> Option<Withdrawn<C>>,
-    |event, scheduler, now_ns, actions| scheduler.withdraw(now_ns, event.id, actions)
+    |event, scheduler| scheduler.withdraw(event.id)
 }
 
 event! {
@@ -120,7 +123,7 @@ event! {
         /// Which slot.
         worker: WorkerId,
     } -> Vec<(CallId, C)>,
-    |event, scheduler, now_ns, actions| scheduler.gone(now_ns, event.worker, actions)
+    |event, scheduler| scheduler.gone(event.worker)
 }
 
 event! {
@@ -133,8 +136,8 @@ event! {
         /// How it ended.
         verdict: Verdict,
     } -> Option<C>,
-    |event, scheduler, now_ns, actions| {
-        scheduler.finished(now_ns, event.worker, event.id, event.verdict, actions)
+    |event, scheduler| {
+        scheduler.finished(event.worker, event.id, event.verdict)
     }
 }
 
@@ -148,7 +151,7 @@ event! {
         /// How long the job was on the device, as its worker says.
         device_ns: u64,
     } -> (),
-    |event, scheduler, now_ns, _actions| scheduler.ran(now_ns, event.worker, event.id, event.device_ns)
+    |event, scheduler| scheduler.ran(event.worker, event.id, event.device_ns)
 }
 
 event! {
@@ -159,7 +162,7 @@ event! {
         /// What.
         share: TenantShare,
     } -> (),
-    |event, scheduler, now_ns, actions| scheduler.set_share(now_ns, event.tenant, event.share, actions)
+    |event, scheduler| scheduler.set_share(event.tenant, event.share)
 }
 
 event! {
@@ -169,7 +172,7 @@ event! {
         /// The call.
         id: CallId,
     } -> Option<C>,
-    |event, scheduler, now_ns, actions| scheduler.cancel(now_ns, event.id, actions)
+    |event, scheduler| scheduler.cancel(event.id)
 }
 
 event! {
@@ -179,7 +182,7 @@ event! {
         /// The call.
         id: CallId,
     } -> Option<u64>,
-    |event, scheduler, now_ns, actions| scheduler.clearing(now_ns, event.id, actions)
+    |event, scheduler| scheduler.clearing(event.id)
 }
 
 event! {
@@ -190,7 +193,7 @@ event! {
         /// How it was lost.
         loss: Loss,
     } -> Option<(C, Ended)>,
-    |event, scheduler, now_ns, actions| scheduler.buried(now_ns, event.id, event.loss, actions)
+    |event, scheduler| scheduler.buried(event.id, event.loss)
 }
 
 event! {
@@ -201,7 +204,7 @@ event! {
         /// Names the process among those of the slot.
         generation: Generation,
     } -> (),
-    |event, scheduler, now_ns, actions| scheduler.ready(now_ns, event.worker, event.generation, actions)
+    |event, scheduler| scheduler.ready(event.worker, event.generation)
 }
 
 event! {
@@ -211,11 +214,11 @@ event! {
         worker: WorkerId,
         /// Which process.
         generation: Generation,
-        /// It was ended by something that is neither Pappus nor the process itself.
+        /// True if neither Pappus nor the process itself ended the process.
         from_outside: bool,
     } -> (),
-    |event, scheduler, now_ns, actions| {
-        scheduler.reaped(now_ns, event.worker, event.generation, event.from_outside, actions)
+    |event, scheduler| {
+        scheduler.reaped(event.worker, event.generation, event.from_outside)
     }
 }
 
@@ -228,7 +231,7 @@ event! {
         /// What all its lanes have.
         left_bytes: u64,
     } -> bool,
-    |event, scheduler, now_ns, actions| scheduler.gave_back(now_ns, event.worker, event.left_bytes, actions)
+    |event, scheduler| scheduler.gave_back(event.worker, event.left_bytes)
 }
 
 event! {
@@ -239,8 +242,8 @@ event! {
         /// Bytes that it takes: none once it is reaped.
         now: u64,
     } -> (),
-    |event, scheduler, now_ns, actions| {
-        scheduler.context_changed(now_ns, event.before, event.now, actions)
+    |event, scheduler| {
+        scheduler.context_changed(event.before, event.now)
     }
 }
 
@@ -262,8 +265,8 @@ impl<M> sealed::Sealed for Loaded<M> {}
 impl<C: Call> Event<C> for Loaded<C::Memory> {
     type Reply = bool;
 
-    fn apply(self, scheduler: &mut Scheduler<C>, now_ns: u64, actions: &mut Vec<Action<C>>) -> bool {
-        scheduler.loaded(now_ns, self, actions)
+    fn apply(self, scheduler: &mut Scheduler<C>) -> bool {
+        scheduler.loaded(self)
     }
 }
 
@@ -275,7 +278,7 @@ event! {
         /// Whose weights.
         function: FunctionId,
     } -> (),
-    |event, scheduler, now_ns, actions| scheduler.not_sent(now_ns, event.worker, event.function, actions)
+    |event, scheduler| scheduler.not_sent(event.worker, event.function)
 }
 
 event! {
@@ -286,7 +289,7 @@ event! {
         /// Whose weights.
         function: FunctionId,
     } -> (),
-    |event, scheduler, _now_ns, actions| scheduler.not_loaded(event.worker, event.function, actions)
+    |event, scheduler| scheduler.not_loaded(event.worker, event.function)
 }
 
 event! {
@@ -297,18 +300,18 @@ event! {
         /// Whose weights.
         function: FunctionId,
     } -> (),
-    |event, scheduler, now_ns, actions| scheduler.weights_left(now_ns, event.worker, event.function, actions)
+    |event, scheduler| scheduler.weights_left(event.worker, event.function)
 }
 
 event! {
-    /// A function could not be loaded in a worker: that one forgets it, and has it loaded afresh by its next call.
+    /// A function could not be loaded in a worker: the worker forgets the function, which its next call there loads afresh.
     LoadFailed {
         /// The worker.
         worker: WorkerId,
         /// Which function.
         function: FunctionId,
     } -> (),
-    |event, scheduler, _now_ns, actions| scheduler.uninstall(event.worker, event.function, actions)
+    |event, scheduler| scheduler.uninstall(event.worker, event.function)
 }
 
 event! {
@@ -319,7 +322,7 @@ event! {
         /// Which function.
         function: FunctionId,
     } -> (),
-    |event, scheduler, _now_ns, actions| scheduler.uninstall_for(event.domain, event.function, actions)
+    |event, scheduler| scheduler.uninstall_for(event.domain, event.function)
 }
 
 event! {
@@ -328,11 +331,11 @@ event! {
     ContextWanted {
         /// Bytes.
         bytes: u64,
-        /// A worker's slot waits for it.
+        /// True if a worker's slot waits for the process.
         urgent: bool,
     } -> bool,
-    |event, scheduler, now_ns, actions| {
-        scheduler.context_wanted(now_ns, event.bytes, event.urgent, actions)
+    |event, scheduler| {
+        scheduler.context_wanted(event.bytes, event.urgent)
     }
 }
 
@@ -342,13 +345,13 @@ event! {
         /// How many.
         count: usize,
     } -> (),
-    |event, scheduler, now_ns, actions| scheduler.standbys_ready(now_ns, event.count, actions)
+    |event, scheduler| scheduler.standbys_ready(event.count)
 }
 
 event! {
     /// Settings of workers changed: they are to be told.
     SettingsChanged {} -> (),
-    |_event, scheduler, _now_ns, actions| scheduler.settings_changed(actions)
+    |_event, scheduler| scheduler.settings_changed()
 }
 
 event! {
@@ -357,7 +360,7 @@ event! {
         /// The worker.
         worker: WorkerId,
     } -> bool,
-    |event, scheduler, now_ns, actions| scheduler.scrubbed(now_ns, event.worker, actions)
+    |event, scheduler| scheduler.scrubbed(event.worker)
 }
 
 event! {
@@ -366,7 +369,7 @@ event! {
         /// The worker.
         worker: WorkerId,
     } -> (),
-    |event, scheduler, _now_ns, _actions| scheduler.tainted(event.worker)
+    |event, scheduler| scheduler.workers[event.worker].tainted = true
 }
 
 event! {
@@ -377,7 +380,10 @@ event! {
         /// Its turn.
         turn: TurnId,
     } -> bool,
-    |event, scheduler, _now_ns, actions| scheduler.yielding(event.worker, event.turn, actions)
+    |event, scheduler| {
+        let yielding = scheduler.turn(|turns, orders| turns.yielding(event.worker, event.turn, orders));
+        yielding.unwrap_or(false)
+    }
 }
 
 event! {
@@ -389,7 +395,7 @@ event! {
         /// The call.
         id: CallId,
     } -> bool,
-    |event, scheduler, now_ns, actions| scheduler.outlasted(now_ns, event.worker, event.id, actions)
+    |event, scheduler| scheduler.outlasted(event.worker, event.id)
 }
 
 event! {
@@ -400,7 +406,7 @@ event! {
         /// The call.
         id: CallId,
     } -> bool,
-    |event, scheduler, now_ns, actions| scheduler.fell_apart(now_ns, event.worker, event.id, actions)
+    |event, scheduler| scheduler.fell_apart(event.worker, event.id)
 }
 
 event! {
@@ -415,13 +421,13 @@ event! {
         /// Calls that it answered and whose [`Finished`] follows.
         answered: u64,
     } -> bool,
-    |event, scheduler, now_ns, actions| scheduler.yielded(now_ns, event.worker, event.turn, (event.used_ns, event.answered), actions)
+    |event, scheduler| scheduler.yielded(event.worker, event.turn, (event.used_ns, event.answered))
 }
 
 event! {
     /// All processes of an epoch are about to be gone: nothing more starts in them. [`Gone`] follows for each.
     EpochEnded {} -> (),
-    |_event, scheduler, _now_ns, _actions| scheduler.epoch_ended()
+    |_event, scheduler| scheduler.epoch_ended()
 }
 
 event! {
@@ -430,7 +436,7 @@ event! {
         /// How.
         policy: Policy,
     } -> (),
-    |event, scheduler, now_ns, actions| scheduler.set_policy(now_ns, event.policy, actions)
+    |event, scheduler| scheduler.set_policy(event.policy)
 }
 
 event! {
@@ -439,7 +445,7 @@ event! {
         /// How.
         to: Size,
     } -> (),
-    |event, scheduler, now_ns, actions| scheduler.resize(now_ns, event.to, actions)
+    |event, scheduler| scheduler.resize(event.to)
 }
 
 event! {
@@ -451,13 +457,13 @@ event! {
         /// Bytes.
         most_bytes: Option<u64>,
     } -> (),
-    |event, scheduler, _now_ns, _actions| scheduler.allow(event.tenant, event.most_bytes)
+    |event, scheduler| scheduler.book.allow(event.tenant, event.most_bytes)
 }
 
 event! {
     /// Limits of callers changed: what may start now does.
     LimitsChanged {} -> (),
-    |_event, scheduler, now_ns, actions| scheduler.resume(now_ns, actions)
+    |_event, scheduler| scheduler.resume()
 }
 
 event! {
@@ -466,11 +472,11 @@ event! {
         /// Which.
         function: FunctionId,
     } -> (),
-    |event, scheduler, now_ns, actions| scheduler.function_gone(now_ns, event.function, actions)
+    |event, scheduler| scheduler.function_gone(event.function)
 }
 
 event! {
     /// Time passed; due at [`Scheduler::next_deadline_ns`] at the latest.
     Tick {} -> (),
-    |_event, scheduler, now_ns, actions| scheduler.tick(now_ns, actions)
+    |_event, scheduler| scheduler.tick()
 }

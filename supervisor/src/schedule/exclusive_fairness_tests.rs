@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::schedule::ResidentPrice;
+use crate::schedule::limits::RESIDENCY_NS;
 
 /// What a caller does: so many calls wait at any time, each for so long, for the whole device or not.
 #[derive(Debug, Clone, Copy)]
@@ -226,7 +227,8 @@ proptest! {
         loads.push(Load { waiting: 1, call_ns: MS, whole });
         device.loads = loads.clone();
         device.submit(newcomer);
-        device.run_until(device.now + round_ns(&loads, 0));
+        // Beside, each other caller may keep its worker for a residency, however short its calls are.
+        device.run_until(device.now + round_ns(&loads, 0) + loads.len() as u64 * RESIDENCY_NS);
         let waited = device.started[before..].iter().position(|(caller, _)| *caller == newcomer);
         prop_assert!(waited.is_some(), "never started");
         let is_whole = |(caller, _): &&(usize, u64)| loads[*caller].whole;

@@ -1,10 +1,10 @@
 //! A line that is fair among callers: the one that had least lately is next, and what each caller has in line itself
 //! goes in its own order (start-time fair queueing: P. Goyal, H. Vin, H. Cheng, SIGCOMM 1996). `share_line` has one for each class.
 //!
-//! A clock counts device time that every caller had. Each caller has a tag on it: how far it would be with the next
-//! beginning. The smallest tag is next and sets the clock; what a caller used is added to its tag. A caller that
-//! comes, or comes back, begins where it was before, but not further behind the clock than the credit: for the time in
-//! which it wanted nothing it owes nothing, and is owed that much at most.
+//! A clock counts device time that every caller had. Each caller has a tag on it: how far it would be with the next beginning. The
+//! smallest tag is next and sets the clock; what a caller used is added to its tag. A caller that comes, or comes back, begins
+//! where it was before, but not further behind the clock than the credit: time without wishes costs nothing, and earns the credit
+//! at most.
 
 use std::collections::BTreeSet;
 

@@ -2,33 +2,13 @@
 //! the function says is its batch. Nothing waits for company: what waits in a queue when a lane is free for its first call goes
 //! together. Each call stays a call of its own, with its deadline and its one answer; a job that fails runs again call by call.
 
-use super::book::Need;
 use super::calls::{CallState, Entry};
+use super::limits::{MAX_JOB_CALLS, MAX_JOB_REGIONS};
 use super::scheduler::Scheduler;
-use super::types::{Action, Batch, Call, CallId, Job, QueueKey};
+use super::starting::Group;
+use super::types::{Batch, Call, CallId, Job, QueueKey};
 use crate::ids::WorkerId;
-use crate::limits::{MAX_JOB_CALLS, MAX_JOB_REGIONS, STAGING_BYTES};
-
-/// Calls that are about to run in one lane; from then on they are a [`Job`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Group {
-    /// The call that is first in its queue.
-    pub(super) first: CallId,
-    /// Calls behind that one in the same queue.
-    pub(super) others: Vec<CallId>,
-}
-
-impl Group {
-    /// A call by itself.
-    pub(super) fn of(first: CallId) -> Self {
-        Self { first, others: Vec::new() }
-    }
-
-    /// All its calls, in the order in which they will lie side by side.
-    pub(super) fn calls(&self) -> impl Iterator<Item = CallId> {
-        std::iter::once(self.first).chain(self.others.iter().copied())
-    }
-}
+use crate::limits::STAGING_BYTES;
 
 impl Batch {
     /// Both together; none if that is more than a job may have.
@@ -47,7 +27,8 @@ impl Batch {
 
 impl<C: Call> Scheduler<C> {
     /// The group that begins with a call that is first in its queue, with as many calls behind it as fit.
-    pub(super) fn group_of(&self, now_ns: u64, first: CallId) -> Group {
+    pub(super) fn group_of(&self, first: CallId) -> Group {
+        let now_ns = self.now_ns;
         let mut group = Group::of(first);
         let Some(entry) = self.calls.get(first) else { return group };
         // A caller that is careful has one call at a time.
@@ -62,7 +43,7 @@ impl<C: Call> Scheduler<C> {
         };
         let most_bytes = lane_bytes.min(self.shape.memory_bytes / 2);
         let mut bytes = entry.memory_bytes;
-        for id in self.slots.next_few(entry.queue, MAX_JOB_CALLS).skip_while(|id| *id != first).skip(1) {
+        for id in self.queues.next_few(entry.queue, MAX_JOB_CALLS).skip_while(|id| *id != first).skip(1) {
             let Some((other, part)) = self.calls.get(id).and_then(|other| Some((other, other.batch?))) else {
                 break;
             };
@@ -77,15 +58,6 @@ impl<C: Call> Scheduler<C> {
         group
     }
 
-    /// What a group needs of the device's memory in a worker.
-    pub(super) fn need_of_group(&self, worker: WorkerId, group: &Group) -> Option<Need> {
-        let mut need = self.need_of(worker, group.first)?;
-        for id in &group.others {
-            need.lane_bytes = need.lane_bytes.saturating_add(self.calls.get(*id)?.memory_bytes);
-        }
-        Some(need)
-    }
-
     /// The job that a worker answers, and its lane; none if the worker has no job that begins with this call.
     pub fn running_job(&self, worker: WorkerId, id: CallId) -> Option<(Job<C>, u32)> {
         let (call, lane) = self.running_call(worker, id)?;
@@ -97,33 +69,10 @@ impl<C: Call> Scheduler<C> {
         Some((Job { id, call: call.clone(), others: others.collect::<Option<_>>()? }, lane))
     }
 
-    /// A call that runs was given up by its client: its worker has to end it when the grace period is over, unless somebody still
-    /// wants another call of the same job.
-    pub(super) fn leave_soon(&mut self, now_ns: u64, id: CallId) {
-        let Some(entry) = self.calls.get(id) else { return };
-        let mut until_ns = now_ns.saturating_add(self.penalties.cancel_grace_ns());
-        let is_wanted = |id| self.calls.get(id).is_some_and(|entry| !entry.detached);
-        if let CallState::Running { worker, lane, .. } = entry.state {
-            if self.workers[worker].job_in(lane).any(is_wanted) {
-                return;
-            }
-            if self.workers[worker].is_shared() {
-                // The worker ends it by then, and is not taken from others before.
-                until_ns = until_ns.max(entry.until_ns);
-            }
-        }
-        self.calls.move_to(id, until_ns.min(entry.deadline_ns));
-    }
-
     /// A job failed, or could not be handed over: this call of it runs again by itself. False if the call has to be answered: it
     /// was given up, its deadline passed, or it was in no job.
-    pub(super) fn fell_apart(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        id: CallId,
-        actions: &mut Vec<Action<C>>,
-    ) -> bool {
+    pub(super) fn fell_apart(&mut self, worker: WorkerId, id: CallId) -> bool {
+        let now_ns = self.now_ns;
         if self.running_call(worker, id).is_none() {
             return false;
         }
@@ -135,7 +84,7 @@ impl<C: Call> Scheduler<C> {
         }
         let used = entry.used();
         self.apart.add(now_ns, used);
-        self.begin_again(now_ns, worker, id, actions)
+        self.begin_again(worker, id)
     }
 }
 

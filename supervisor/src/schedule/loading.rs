@@ -1,26 +1,14 @@
 //! How calls get their functions' weights: room is found, and what gives way is told to, in the decision that starts a
 //! call. What workers say of weights later is taken in here, too.
 
-use super::book::{LanePlace, Need, Placed, Short};
+use super::book::{Need, Placed, Short};
 use super::events::Loaded;
-use super::jobs::Group;
+use super::limits::LOADED_AHEAD;
 use super::scheduler::Scheduler;
-use super::types::{Action, Call, CallId, Command, Compartment, Domain, QueueKey, Verdict};
+use super::types::{Action, Call, CallId, Command, Domain, QueueKey, Verdict};
 use super::weights::{NoRoom, Source, Supply, When};
 use super::workers::State;
 use crate::ids::{FunctionId, TenantId, WorkerId};
-
-/// Calls of a domain that wait whose weights are loaded before they start.
-const AHEAD: usize = 4;
-
-/// Where a call starts, and how its worker gets the weights of its function, if it has to load them.
-#[derive(Debug)]
-pub(super) struct Fit<M> {
-    pub(super) place: LanePlace,
-    /// What it takes of the device's memory.
-    pub(super) need: Need,
-    pub(super) load: Option<Supply<M>>,
-}
 
 /// Weights that a call is to have in a worker.
 #[derive(Debug, Clone, Copy)]
@@ -37,88 +25,25 @@ struct Wanted {
 }
 
 impl<C: Call> Scheduler<C> {
-    /// What a call needs of the device's memory in a worker.
-    pub(super) fn need_of(&self, worker: WorkerId, id: CallId) -> Option<Need> {
-        let entry = self.calls.get(id)?;
-        let beside_bytes = match entry.weight_bytes {
-            bytes if bytes > 0 && self.shape.weights_take_memory => {
-                self.book.weights.missing_bytes(entry.function, worker, bytes)
-            }
-            _ => 0,
-        };
-        Some(Need { beside_bytes, ..entry.need() })
-    }
-
-    /// Where the first call of a queue can start in a worker at once, together with as many calls behind it as there is memory for.
-    pub(super) fn fit_group(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        queue: QueueKey,
-        id: CallId,
-        actions: &mut Vec<Action<C>>,
-    ) -> Result<(Fit<C::Memory>, Group), Short> {
-        let mut group = self.group_of(now_ns, id);
-        loop {
-            match self.fit(now_ns, worker, queue, &group, actions) {
-                Ok(fit) => return Ok((fit, group)),
-                Err(short) if group.others.is_empty() => return Err(short),
-                Err(_) => group.others.truncate(group.others.len() / 2),
-            }
-        }
-    }
-
-    /// Where a group can start in a worker at once. Its function's weights are in use from here on: it has to start.
-    pub(super) fn fit(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        queue: QueueKey,
-        group: &Group,
-        actions: &mut Vec<Action<C>>,
-    ) -> Result<Fit<C::Memory>, Short> {
-        let need = self.need_of_group(worker, group).ok_or(Short::Line)?;
-        let placed = {
-            let first = self.slots.next_for_memory();
-            self.book.place(now_ns, &self.workers, worker, first.is_none_or(|first| first == queue), need)
-        }?;
-        let load = self.supply_for(worker, group.first, placed, actions)?;
-        Ok(Fit { place: placed.place, need, load })
-    }
-
-    /// As [`Scheduler::fit`], for a call that has the whole device.
-    pub(super) fn fit_whole(
-        &mut self,
-        worker: WorkerId,
-        id: CallId,
-        actions: &mut Vec<Action<C>>,
-    ) -> Result<Fit<C::Memory>, Short> {
-        let need = self.need_of(worker, id).ok_or(Short::Line)?;
-        let placed = self.book.place_whole(&self.workers, worker, need).ok_or(Short::Line)?;
-        let load = self.supply_for(worker, id, placed, actions)?;
-        Ok(Fit { place: placed.place, need, load })
-    }
-
     /// How a worker gets the weights that a call needs which is about to start there; none if it has them.
-    fn supply_for(
+    pub(super) fn supply_for(
         &mut self,
         worker: WorkerId,
         id: CallId,
         Placed { own_bytes, room_bytes, .. }: Placed,
-        actions: &mut Vec<Action<C>>,
     ) -> Result<Option<Supply<C::Memory>>, Short> {
         let Some(entry) = self.calls.get(id).filter(|entry| entry.weight_bytes > 0) else { return Ok(None) };
         let (function, Domain { owner, caller }, bytes) = (entry.function, entry.domain, entry.weight_bytes);
         let has = self.book.weights.has(function, worker);
         let lent_bytes = if owner == caller { own_bytes } else { 0 };
         let wanted = Wanted { function, owner, bytes, worker, when: When::Now, room_bytes, lent_bytes };
-        let load = if has { None } else { Some(self.claim(wanted, actions)?) };
+        let load = if has { None } else { Some(self.claim(wanted)?) };
         self.book.weights.begin(function, has);
         Ok(load)
     }
 
     /// Takes room for weights, for which others that no call uses give way.
-    fn claim(&mut self, wanted: Wanted, actions: &mut Vec<Action<C>>) -> Result<Supply<C::Memory>, Short> {
+    fn claim(&mut self, wanted: Wanted) -> Result<Supply<C::Memory>, Short> {
         let Wanted { function, owner, bytes, worker, when, room_bytes, lent_bytes } = wanted;
         let mut evicted = Vec::new();
         let before = self.book.weights.used_bytes();
@@ -142,7 +67,7 @@ impl<C: Call> Scheduler<C> {
             };
             Supply { source, instead_of }
         });
-        self.unload(&evicted, actions);
+        self.unload(&evicted);
         supply.map_err(|why| match why {
             NoRoom::InUse => Short::Crowded,
             NoRoom::Short => Short::Line,
@@ -150,34 +75,29 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// Weights were given up: who has them is told.
-    fn unload(&mut self, functions: &[FunctionId], actions: &mut Vec<Action<C>>) {
+    fn unload(&mut self, functions: &[FunctionId]) {
         for &function in functions {
             for worker in self.book.weights.tell_left(function) {
-                self.tell(worker, Command::Unload { function }, actions);
+                self.tell(worker, Command::Unload { function });
             }
         }
     }
 
     /// Weights that no call uses give way, until so much is free soon. How much of it is.
-    pub(super) fn give_up_weights(&mut self, bytes: u64, actions: &mut Vec<Action<C>>) -> u64 {
+    pub(super) fn give_up_weights(&mut self, bytes: u64) -> u64 {
         if bytes == 0 || !self.shape.weights_take_memory {
             return 0;
         }
         let mut evicted = Vec::new();
         let before = self.book.weights.used_bytes();
         self.book.weights.give_up(bytes, &mut evicted);
-        self.unload(&evicted, actions);
+        self.unload(&evicted);
         before - self.book.weights.used_bytes()
     }
 
-    /// Weights of a caller's own functions that no call uses give way to its call in a worker, where it may not have both:
-    /// true if it may have what it needs then.
-    pub(super) fn give_up_own_weights(
-        &mut self,
-        worker: WorkerId,
-        need: Need,
-        actions: &mut Vec<Action<C>>,
-    ) -> bool {
+    /// Weights of a caller's own functions that no call uses give way to the caller's call in a worker, where its limit is too
+    /// small for both. True if the call fits then.
+    pub(super) fn give_up_own_weights(&mut self, worker: WorkerId, need: Need) -> bool {
         let excess = self.book.excess_bytes(&self.workers, worker, need);
         if excess == 0 {
             return false;
@@ -185,18 +105,19 @@ impl<C: Call> Scheduler<C> {
         let Some(room) = self.book.weights.used_by(need.payer).checked_sub(excess) else { return false };
         let mut evicted = Vec::new();
         let fits = self.book.weights.fit_owner(need.payer, 0, room, &mut evicted).is_ok();
-        self.unload(&evicted, actions);
+        self.unload(&evicted);
         fits
     }
 
     /// Has a worker load the weights of calls that are about to start there, where they are not there and there is room.
     /// Those of an owner that may have so much only are loaded when they are needed.
-    pub(super) fn look_ahead(&mut self, worker: WorkerId, domain: Domain, actions: &mut Vec<Action<C>>) {
+    pub(super) fn look_ahead(&mut self, worker: WorkerId, domain: Domain) {
         if self.book.weights.is_empty() || self.book.most_bytes(domain.owner).is_some() {
             return;
         }
-        let (slots, calls) = (&self.slots, &self.calls);
-        let next = slots.next_few(QueueKey::Of(domain), AHEAD).filter_map(|id| Some((id, calls.get(id)?)));
+        let (slots, calls) = (&self.queues, &self.calls);
+        let next =
+            slots.next_few(QueueKey::Of(domain), LOADED_AHEAD).filter_map(|id| Some((id, calls.get(id)?)));
         let next = next.filter(|(_, entry)| entry.weight_bytes > 0);
         if next.clone().all(|(_, entry)| self.book.weights.has(entry.function, worker)) {
             return;
@@ -212,128 +133,94 @@ impl<C: Call> Scheduler<C> {
             let room_bytes = if self.is_memory_awaited() { 0 } else { self.book.free_bytes() };
             let (owner, when, lent_bytes) = (domain.owner, When::Soon, 0);
             let wanted = Wanted { function, owner, bytes, worker, when, room_bytes, lent_bytes };
-            if let Ok(load) = self.claim(wanted, actions)
+            if let Ok(load) = self.claim(wanted)
                 && let Some(call) = self.calls.get(id).map(|entry| entry.call.clone())
             {
-                self.tell(worker, Command::Load { call, load }, actions);
+                self.tell(worker, Command::Load { call, load });
             }
         }
     }
 
     /// The same, for all workers of a domain.
-    pub(super) fn look_ahead_for(&mut self, domain: Domain, actions: &mut Vec<Action<C>>) {
-        for worker in WorkerId::first(self.workers.len()) {
-            if self.workers[worker].state == State::Bound(Compartment::Of(domain)) {
-                self.look_ahead(worker, domain, actions);
-            }
+    pub(super) fn look_ahead_for(&mut self, domain: Domain) {
+        for worker in self.serving(domain) {
+            self.look_ahead(worker, domain);
         }
     }
 
     /// The owner of a waiting call's function may not have its weights, beside the `weights_bytes` of others: the call is over.
-    pub(super) fn refuse_weights(
-        &mut self,
-        now_ns: u64,
-        id: CallId,
-        weights_bytes: u64,
-        actions: &mut Vec<Action<C>>,
-    ) {
-        let Some((entry, held_up)) = self.unqueue(now_ns, id) else { return };
-        self.judge(now_ns, &entry, Verdict::Neither, actions);
+    pub(super) fn refuse_weights(&mut self, id: CallId, weights_bytes: u64) {
+        let Some((entry, held_up)) = self.unqueue(id) else { return };
+        self.judge(&entry, Verdict::Neither);
         let has_bytes = self.book.bytes_of(entry.domain.owner, &self.workers).saturating_add(weights_bytes);
-        actions.push(Action::OverQuota { call: entry.call, has_bytes, needs_bytes: entry.weight_bytes });
-        self.waits_no_more(now_ns, held_up, actions);
+        self.actions.push(Action::OverQuota { call: entry.call, has_bytes, needs_bytes: entry.weight_bytes });
+        self.waits_no_more(held_up);
     }
 
-    pub(super) fn loaded(
-        &mut self,
-        now_ns: u64,
-        loaded: Loaded<C::Memory>,
-        actions: &mut Vec<Action<C>>,
-    ) -> bool {
+    pub(super) fn loaded(&mut self, loaded: Loaded<C::Memory>) -> bool {
         let Loaded { worker, function, memory, bytes } = loaded;
         let as_told = self.book.weights.loaded(function, worker, memory, bytes);
-        // They could not give way while they were on their way.
-        self.weights_moved(now_ns, self.book.weights.owner(function), actions);
+        // Weights on their way could not give way.
+        self.weights_moved(self.book.weights.owner(function));
         as_told
     }
 
-    pub(super) fn not_sent(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        function: FunctionId,
-        actions: &mut Vec<Action<C>>,
-    ) {
+    pub(super) fn not_sent(&mut self, worker: WorkerId, function: FunctionId) {
         let owner = self.book.weights.owner(function);
         self.book.weights.not_sent(function, worker);
-        self.weights_moved(now_ns, owner, actions);
+        self.weights_moved(owner);
     }
 
-    /// Weights do not load in a worker, which has them loaded afresh by its next call. Nothing is known of other workers: if
-    /// it was to load them for all, they go, or are another's copy, once it says that nothing is left.
-    pub(super) fn not_loaded(
-        &mut self,
-        worker: WorkerId,
-        function: FunctionId,
-        actions: &mut Vec<Action<C>>,
-    ) {
+    /// Weights do not load in a worker, which has them loaded afresh by its next call. Nothing is known of other workers: if this
+    /// one was to load them for all, the weights go once nothing is left in it, or another worker's copy becomes the one that
+    /// counts.
+    pub(super) fn not_loaded(&mut self, worker: WorkerId, function: FunctionId) {
         if self.book.weights.told(function, worker) {
-            self.tell(worker, Command::Unload { function }, actions);
+            self.tell(worker, Command::Unload { function });
         }
     }
 
-    pub(super) fn weights_left(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        function: FunctionId,
-        actions: &mut Vec<Action<C>>,
-    ) {
+    pub(super) fn weights_left(&mut self, worker: WorkerId, function: FunctionId) {
         let owner = self.book.weights.owner(function);
         self.book.weights.uninstalled(function, worker);
-        self.weights_moved(now_ns, owner, actions);
+        self.weights_moved(owner);
     }
 
-    pub(super) fn uninstall_for(
-        &mut self,
-        domain: Domain,
-        function: FunctionId,
-        actions: &mut Vec<Action<C>>,
-    ) {
+    pub(super) fn uninstall_for(&mut self, domain: Domain, function: FunctionId) {
         for worker in self.serving(domain) {
-            self.uninstall(worker, function, actions);
+            self.uninstall(worker, function);
         }
     }
 
-    pub(super) fn function_gone(&mut self, now_ns: u64, function: FunctionId, actions: &mut Vec<Action<C>>) {
+    pub(super) fn function_gone(&mut self, function: FunctionId) {
         self.penalties.forget_function(function);
         self.run_times.forget(function);
         self.unshared.forget(function);
         for worker in WorkerId::first(self.workers.len()) {
             if matches!(self.workers[worker].state, State::Free | State::Bound(_)) {
-                self.uninstall(worker, function, actions);
+                self.uninstall(worker, function);
             }
         }
-        self.forget_weights(now_ns, function, actions);
+        self.forget_weights(function);
     }
 
     /// A worker is to forget a function, its weights included.
-    pub(super) fn uninstall(&mut self, worker: WorkerId, function: FunctionId, actions: &mut Vec<Action<C>>) {
+    pub(super) fn uninstall(&mut self, worker: WorkerId, function: FunctionId) {
         self.book.weights.told(function, worker);
-        self.tell(worker, Command::Uninstall { function }, actions);
+        self.tell(worker, Command::Uninstall { function });
     }
 
     /// A function's weights leave all workers. What no process has of them is free at once.
-    fn forget_weights(&mut self, now_ns: u64, function: FunctionId, actions: &mut Vec<Action<C>>) {
+    fn forget_weights(&mut self, function: FunctionId) {
         let owner = self.book.weights.owner(function);
         self.book.weights.forget(function);
-        self.unload(&[function], actions);
-        self.weights_moved(now_ns, owner, actions);
+        self.unload(&[function]);
+        self.weights_moved(owner);
     }
 
     /// Weights of an owner came or went, or may give way now: who waits for memory, or for what the owner may have, may be next.
-    fn weights_moved(&mut self, now_ns: u64, owner: Option<TenantId>, actions: &mut Vec<Action<C>>) {
-        self.memory_came(now_ns, actions);
-        owner.into_iter().for_each(|owner| self.feed_limited(now_ns, owner, actions));
+    fn weights_moved(&mut self, owner: Option<TenantId>) {
+        self.memory_came();
+        owner.into_iter().for_each(|owner| self.feed_limited(owner));
     }
 }

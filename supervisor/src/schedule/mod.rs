@@ -1,26 +1,27 @@
 //! Which call runs where, and when: decisions only, no effects.
 //!
-//! - [`types`]: what goes in and what comes out; [`events`]: what may happen.
-//! - [`scheduler`]: the state machine of one device: puts the policies together; `transitions`: what their verdicts lead
-//!   to; `feeding`: who waits gets lanes and workers; `jobs`: calls that run together in one lane; `endings`: calls leave their lanes;
-//!   `charging`: what sharing a device takes from the events of calls; `reclaim`: what follows where calls wait for memory; `resizing`: what follows where the device is set up otherwise; `queries`: what may be asked at any time.
-//! - `calls`, `workers`: the state that policies look at.
+//! - [`limits`]: what was chosen by hand, with reasons. [`types`]: what goes in and what comes out; [`events`]: what may happen.
+//! - [`scheduler`]: the state machine of one device: puts the policies together; `starting`: calls get lanes; `feeding`: who waits gets
+//!   lanes and workers; `jobs`: calls that run together in one lane; `endings`: calls leave their lanes; `overdue`: calls that do not end;
+//!   `processes`: workers' processes come and go; `charging`: what sharing a device takes from the events of calls; `reclaim`: what
+//!   follows where calls wait for memory; `resizing`: what follows where the device is set up otherwise; `queries`: what may be asked at
+//!   any time.
+//! - `calls`, `workers`: the state that policies look at. `due_moments`: calls by the moment at which something must happen to them.
 //!
 //! Policies, each with its own state:
-//! - `slots`: which call gets which worker (`view`: its arguments).
-//! - [`turns`]: who may submit to the device (`turn_holder`: who does; `slowed_clock`: what each of several had); `turn_cost`: what a change costs; `turn_fines`: who
-//!   has to stand behind others; `share_line`: who is next, by classes and weights (`fair_line`: start-time fair queueing).
+//! - `queues`: which call gets which worker; `domain_queue`: whose turn it is within a queue.
+//! - `asks`: who gets a worker, a lane, memory or the whole device next, in one line; `exclusive`: calls that need the whole device.
+//! - [`turns`]: who may submit to the device (`turn_holder`: who does; `slowed_clock`: what each of several had); `turn_cost`: what a change
+//!   costs; `turn_fines`: who has to stand behind others; `share_line`: who is next, by classes and weights (`fair_line`: start-time fair
+//!   queueing).
 //! - `lane_shares`: how many lanes a tenant may use where several have the device at once.
 //! - `overruns`: calls that are in the way of others for too long.
 //! - `book`: who has what of the device's memory, and whose calls wait for some.
 //! - `residency`: which resident gives way to another domain, and when.
-//! - `asks`: which domain gets a worker next, and which caller the whole device; `exclusive`: calls that need that.
-//! - `domain_queue`: whose turn it is within a domain.
 //! - `run_times`: how long calls take at least; `device_time`: what each tenant used; `shared_charges`: who pays for turns of shared
 //!   workers.
 //! - `retry`: calls whose process ended are run again; `apart`: calls that failed together are not put together again soon.
 //! - `penalties`: for callers whose calls fail: [`budget`], [`quarantine`] and `mps_suspicion`.
-//! - `deadlines`: calls by the moment at which something must happen to them.
 //! - [`weights`]: which functions' weights stay on a device (`weight_holders`: who has them; `idle_weights`: which go first); `loading`: how
 //!   calls get them.
 
@@ -30,9 +31,9 @@ mod book;
 pub mod budget;
 mod calls;
 mod charging;
-mod deadlines;
 mod device_time;
 mod domain_queue;
+mod due_moments;
 mod endings;
 pub mod events;
 mod exclusive;
@@ -41,13 +42,17 @@ mod feeding;
 mod idle_weights;
 mod jobs;
 mod lane_shares;
+pub mod limits;
 mod loading;
 mod mps_suspicion;
+mod overdue;
 mod overruns;
 mod penalties;
 mod policy;
+mod processes;
 pub mod quarantine;
 mod queries;
+mod queues;
 mod reclaim;
 mod residency;
 mod resizing;
@@ -56,15 +61,13 @@ mod run_times;
 pub mod scheduler;
 mod share_line;
 mod shared_charges;
-mod slots;
 mod slowed_clock;
-mod transitions;
+mod starting;
 mod turn_cost;
 mod turn_fines;
 mod turn_holder;
 pub mod turns;
 pub mod types;
-mod view;
 mod weight_holders;
 pub mod weights;
 mod workers;

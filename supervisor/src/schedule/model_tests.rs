@@ -6,12 +6,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ids::FunctionId;
-use crate::limits::{CLEAR_NS, OVERRUN_QUANTA};
 use crate::schedule::events::{
     Allow, Buried, Cancel, Clearing, FellApart, Finished, Gone, Outlasted, Ready, Scrubbed, SetPolicy,
     StandbysReady, Submit, Tick, Yielded, Yielding,
 };
-use crate::schedule::{Address, Ended, Loss};
+use crate::schedule::limits::{CLEAR_NS, OVERRUN_QUANTA};
+use crate::schedule::{Address, Ended, Loss, WhyGone};
 
 #[path = "event_model.rs"]
 mod event;
@@ -32,7 +32,7 @@ mod weights;
 use event::events;
 use memory::{Dying, Memory, batch, has_weights, may_share};
 use play::play;
-use shape::{Holder, policies, shapes};
+use shape::{Granted, policies, shapes};
 use trouble::{Admits, Trouble};
 use weights::Weights;
 
@@ -105,7 +105,7 @@ struct World {
     quantum_us: u32,
     /// What may be had of the device's memory at most: more than there is after it became less.
     at_most: u64,
-    holders: BTreeMap<WorkerId, Holder>,
+    holders: BTreeMap<WorkerId, Granted>,
     /// Processes in slots: generation, number of commands, memory.
     processes: HashMap<WorkerId, (u64, u64, Memory)>,
     dying: Vec<Dying>,
@@ -565,13 +565,13 @@ impl World {
             }
             Command::Grant { turn, .. } => {
                 let long_ns = OVERRUN_QUANTA * u64::from(self.quantum_us) * 1000;
-                let overran = |holder: &Holder| holder.revoked && self.now >= holder.granted_ns + long_ns;
+                let overran = |holder: &Granted| holder.revoked && self.now >= holder.granted_ns + long_ns;
                 assert!(
                     self.holders.is_empty() || self.holders.values().any(overran),
                     "two have the device: {:?}",
                     self.holders
                 );
-                let holder = Holder { turn: turn.get(), granted_ns: self.now, revoked: false };
+                let holder = Granted { turn: turn.get(), granted_ns: self.now, revoked: false };
                 assert!(self.holders.insert(worker, holder).is_none(), "granted twice");
             }
             Command::Revoke { turn } => {

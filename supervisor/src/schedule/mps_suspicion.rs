@@ -14,13 +14,9 @@
 
 use std::collections::HashMap;
 
+use super::limits::{MAX_OPEN, MINUTE_NS};
 use super::quarantine::Use;
 use crate::ids::{FunctionId, TenantId};
-
-/// How long a caller stays unproven that shows nothing.
-const OPEN_NS: u64 = 60_000_000_000;
-/// Functions of a caller that are open at the same time; with more of them it waits for the minute.
-const MAX_FUNCTIONS: usize = 16;
 
 /// All callers that are unproven.
 #[derive(Debug, Default)]
@@ -36,7 +32,7 @@ struct Open {
 
 impl Open {
     fn is_over(&self, now_ns: u64) -> bool {
-        now_ns >= self.since_ns.saturating_add(OPEN_NS)
+        now_ns >= self.since_ns.saturating_add(MINUTE_NS)
     }
 }
 
@@ -61,7 +57,7 @@ impl MpsSuspicion {
         if was_it {
             open.since_ns = now_ns;
         }
-        if open.functions.len() <= MAX_FUNCTIONS && !open.functions.contains(&used.function) {
+        if open.functions.len() <= MAX_OPEN && !open.functions.contains(&used.function) {
             open.functions.push(used.function);
         }
         was_it
@@ -70,7 +66,7 @@ impl MpsSuspicion {
     /// A call ended well.
     pub(super) fn ended_well(&mut self, used: Use) {
         let Some(open) = self.callers.get_mut(&used.caller) else { return };
-        if open.functions.len() <= MAX_FUNCTIONS {
+        if open.functions.len() <= MAX_OPEN {
             open.functions.retain(|function| *function != used.function);
         }
         if open.functions.is_empty() {
@@ -104,11 +100,11 @@ mod tests {
     #[test]
     fn it_is_over_after_a_minute_however_many_functions_are_open() {
         let mut unproven = MpsSuspicion::default();
-        let most = MAX_FUNCTIONS as u64 + 5;
+        let most = MAX_OPEN as u64 + 5;
         (0..most).for_each(|function| assert!(!unproven.left_open(10, used(function), 5, true)));
         (0..most).for_each(|function| unproven.ended_well(used(function)));
-        assert!(unproven.includes(9 + OPEN_NS, ALICE) && !unproven.includes(10 + OPEN_NS, ALICE));
-        assert_eq!(unproven.callers[&ALICE].functions.len(), MAX_FUNCTIONS + 1);
+        assert!(unproven.includes(9 + MINUTE_NS, ALICE) && !unproven.includes(10 + MINUTE_NS, ALICE));
+        assert_eq!(unproven.callers[&ALICE].functions.len(), MAX_OPEN + 1);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Calls that are in the way of others for too long. A device that takes turns cannot interrupt what runs; while others
-//! want it, one call may have it for as long as its tenant's `overrun-limit`, and its process is ended then.
+//! Calls that are in the way of others for too long. A device that takes turns cannot interrupt what runs; while others want the
+//! device, a call that has had it for its tenant's `overrun-limit` loses its process.
 //!
 //! What counts is the time in which the call could run and others wanted the device, divided among the long calls that
 //! shared the chip meanwhile: of 32 tenants whose calls take 100 ms each, none is in the way for longer than that,
@@ -12,14 +12,12 @@
 //! counts as a failure of its function. If it was not, any of the calls there may have been in the way: all of them run
 //! again, one by one.
 
+use super::limits::LONG_NS;
+use super::limits::OVERRUN_CHECK_NS;
 use super::scheduler::Scheduler;
 use super::turns::Turns;
-use super::types::{Action, Call, CallId};
+use super::types::{Call, CallId};
 use crate::ids::WorkerId;
-use crate::limits::OVERRUN_CHECK_NS;
-
-/// A call that has been in the way of others for so long shares the chip with others that have.
-const LONG_NS: u64 = OVERRUN_CHECK_NS / 2;
 
 impl<C: Call> Scheduler<C> {
     /// When calls are looked at next: now and then, while others wait.
@@ -31,8 +29,9 @@ impl<C: Call> Scheduler<C> {
 
 impl<C: Call> Scheduler<C> {
     /// Ends what was in the way of others for too long.
-    pub(super) fn check_overruns(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        let waits = self.slots.is_wanted_outside();
+    pub(super) fn check_overruns(&mut self) {
+        let now_ns = self.now_ns;
+        let waits = self.queues.is_wanted_outside();
         let Some(turns) = &mut self.turns else { return };
         turns.set_outside(now_ns, waits);
         if now_ns < self.overrun_check_ns || !turns.is_contended() {
@@ -46,41 +45,13 @@ impl<C: Call> Scheduler<C> {
             let Some((ran_ns, id)) = self.longest(worker, granted_clock_ns, clock_ns) else { continue };
             long_calls += usize::from(ran_ns >= LONG_NS);
             let Some(tenant) = self.workers[worker].served().map(|domain| domain.caller) else { continue };
-            let limit_ns = self.slots.share_of(tenant).overrun_ns.unwrap_or(self.overrun_ns);
+            let limit_ns = self.queues.asks.share_of(tenant).overrun_ns.unwrap_or(self.overrun_ns);
             if limit_ns != 0 && ran_ns >= limit_ns {
                 self.turns.iter_mut().for_each(|turns| turns.fine(tenant, ran_ns));
-                self.kill_for(now_ns, worker, id, true, actions);
+                self.kill_for(worker, id, true);
             }
         }
         self.turns.iter_mut().for_each(|turns| turns.set_long_calls(now_ns, long_calls));
-    }
-
-    /// The call in a shared worker that should have ended there first, and when the process is ended if it stays. What waits for a turn
-    /// cannot end.
-    fn first_stuck(&self) -> Option<(u64, WorkerId, CallId)> {
-        let of_worker = |worker: WorkerId| {
-            let since_ns = match &self.turns {
-                Some(turns) => turns.granted_ns(worker)?,
-                None => 0,
-            };
-            let until = |id| Some((self.calls.get(id)?.until_ns.max(since_ns), id));
-            let (until_ns, id) = self.workers[worker].calls().filter_map(until).min()?;
-            Some((until_ns.checked_add(self.shape.shared_stuck_ns)?, worker, id))
-        };
-        let shared = self.workers.shared().filter(|_| self.shape.shared_stuck_ns < u64::MAX);
-        shared.filter(|worker| self.workers[*worker].is_shared()).filter_map(of_worker).min()
-    }
-
-    /// When [`Scheduler::end_stuck`] has something to do.
-    pub(super) fn next_stuck_ns(&self) -> Option<u64> {
-        self.first_stuck().map(|(at_ns, ..)| at_ns)
-    }
-
-    /// Ends shared workers that do not end a call whose time there is over.
-    pub(super) fn end_stuck(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        while let Some((_, worker, id)) = self.first_stuck().filter(|(at_ns, ..)| *at_ns <= now_ns) {
-            self.kill_for(now_ns, worker, id, false, actions);
-        }
     }
 
     /// The call of a worker that is in the way of others for longest, and for how long it is.

@@ -1,11 +1,14 @@
-//! Penalties for callers whose calls fail: their function is refused to them for a while, and the processes that they
-//! cost draw on their budget. Other callers are not held up by it.
+//! Penalties for callers whose calls fail: the function is refused to its caller for a while, and each process that ends draws on
+//! the caller's budget. Other callers are not held up.
 
+use super::asks::Ask;
 use super::budget::{Budget, Budgets};
+use super::calls::Entry;
 use super::mps_suspicion::MpsSuspicion;
 use super::policy::Policy;
 use super::quarantine::{Admission, Quarantine, Quarantined, Refusal, Use};
-use super::types::Verdict;
+use super::scheduler::Scheduler;
+use super::types::{Action, Call, Domain, Ended, Loss, QueueKey, Verdict};
 use crate::ids::{FunctionId, TenantId};
 
 /// The penalties of all callers of one device.
@@ -21,7 +24,7 @@ pub(super) struct Penalties {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Draw {
     pub(super) caller: TenantId,
-    /// Its calls started one at a time before, too.
+    /// True if the caller's calls started one at a time before, too.
     was_careful: bool,
 }
 
@@ -48,12 +51,9 @@ impl Penalties {
         self.cancel_grace_ns
     }
 
-    /// What becomes of a new call. Nearly always no call failed lately.
+    /// What becomes of a new call.
     pub(super) fn admit(&self, now_ns: u64, used: Use) -> Admission {
-        match self.quarantine.is_empty() {
-            true => Admission::Free,
-            false => self.quarantine.admit(now_ns, used),
-        }
+        self.quarantine.admit(now_ns, used)
     }
 
     /// A call that was admitted as the probe is accepted.
@@ -61,7 +61,7 @@ impl Penalties {
         self.quarantine.probe(used);
     }
 
-    /// A call is over. If calls of its function are refused from now on, what those that wait are told.
+    /// A call is over. Returns the refusal for waiting calls, where the function is refused from now on.
     pub(super) fn judge(&mut self, now_ns: u64, used: Use, verdict: Verdict, probe: bool) -> Option<Refusal> {
         match verdict {
             Verdict::Fault => return self.quarantine.failed(now_ns, used, probe),
@@ -79,7 +79,7 @@ impl Penalties {
 
     /// True if calls of a caller run alone, since it stayed open whether one of them was why the device failed.
     pub(super) fn must_prove(&self, now_ns: u64, caller: TenantId) -> bool {
-        !self.unproven.is_empty() && self.unproven.includes(now_ns, caller)
+        self.unproven.includes(now_ns, caller)
     }
 
     /// Where faults hit the calls of all: a lost call does not run again, for its deadline or its client. True if the call must have
@@ -102,8 +102,7 @@ impl Penalties {
 
     /// True if nothing of a caller may start now; `runs` says whether it has a call in a worker.
     pub(super) fn holds(&self, now_ns: u64, caller: TenantId, runs: impl FnOnce() -> bool) -> bool {
-        !self.budgets.is_empty()
-            && (self.budgets.waits_ns(now_ns, caller).is_some() || self.is_careful(now_ns, caller) && runs())
+        self.budgets.waits_ns(now_ns, caller).is_some() || self.is_careful(now_ns, caller) && runs()
     }
 
     /// True if any caller may be held up.
@@ -118,12 +117,12 @@ impl Penalties {
 
     /// True if a caller's calls start one at a time.
     pub(super) fn is_careful(&self, now_ns: u64, caller: TenantId) -> bool {
-        !self.budgets.is_empty() && self.budgets.is_careful(now_ns, caller)
+        self.budgets.is_careful(now_ns, caller)
     }
 
     /// True if a caller's budget is not whole.
     pub(super) fn has_drawn(&self, now_ns: u64, caller: TenantId) -> bool {
-        !self.budgets.is_empty() && self.budgets.has_drawn(now_ns, caller)
+        self.budgets.has_drawn(now_ns, caller)
     }
 
     /// When [`Penalties::due`] has something to say.
@@ -149,6 +148,82 @@ impl Penalties {
     /// Budgets that are not whole.
     pub(super) fn budgets(&self, now_ns: u64) -> Vec<Budget> {
         self.budgets.list(now_ns)
+    }
+}
+
+impl<C: Call> Scheduler<C> {
+    /// A call is over. Where it ran, [`Scheduler::review`] must follow.
+    pub(super) fn judge(&mut self, entry: &Entry<C>, verdict: Verdict) {
+        if let Some(refusal) = self.penalties.judge(self.now_ns, entry.used(), verdict, entry.probe) {
+            self.refuse(entry.domain, entry.used(), refusal);
+        }
+    }
+
+    /// A lost call does not run again. Where faults hit the calls of all, it is not known then whether it was why.
+    pub(super) fn left_open(&mut self, entry: &Entry<C>, loss: Loss, ended: Ended) {
+        let is_open = matches!(ended, Ended::Deadline | Ended::Detached)
+            && matches!(loss, Loss::InIt | Loss::Unexplained);
+        if self.shape.shared_faults
+            && is_open
+            && !entry.paid
+            && self.penalties.left_open(self.now_ns, entry.used(), entry.started_ns, loss == Loss::InIt)
+        {
+            self.draw(entry.domain.caller);
+        }
+    }
+
+    /// Waiting calls of a function are refused. Not suspects: whether they are guilty is about to be found out, and
+    /// each that is not proves something.
+    pub(super) fn refuse(&mut self, domain: Domain, used: Use, refusal: Refusal) {
+        let calls = &self.calls;
+        let is_one =
+            |id| calls.get(id).is_some_and(|entry| !entry.attempts.is_suspect() && entry.used() == used);
+        // All calls of a function by one caller are of one domain.
+        let mut refused = self.queues.take(QueueKey::Of(domain), is_one);
+        refused.extend(self.queues.take(QueueKey::Shared(domain.caller), is_one));
+        let whole = self.exclusive.take(domain.caller, is_one);
+        let held_up = !whole.is_empty();
+        refused.extend(whole);
+        refused.sort_unstable();
+        for id in refused {
+            let call = self.calls.remove(id).map(|entry| entry.call);
+            self.actions.extend(call.map(|call| Action::Refused { call, refusal }));
+        }
+        if held_up {
+            self.list_whole(domain.caller);
+        }
+        self.waits_no_more(held_up);
+    }
+
+    /// A process ended under a caller, or is about to.
+    pub(super) fn draw(&mut self, caller: TenantId) -> Draw {
+        let draw = self.penalties.draw(self.now_ns, caller);
+        if self.holds(caller) {
+            let asked = self.hold(caller);
+            // Other callers' calls do not wait behind those of this one.
+            self.serve_line();
+            if asked {
+                self.resume();
+            }
+        }
+        draw
+    }
+
+    /// Nothing of a caller starts any more, until [`Scheduler::review`] says so. True if it asked for the whole device.
+    pub(super) fn hold(&mut self, caller: TenantId) -> bool {
+        self.queues.hold(caller);
+        self.queues.asks.remove(Ask::device(caller))
+    }
+
+    /// Something changed for a caller: calls that were held up and may start now do.
+    pub(super) fn review(&mut self, caller: TenantId) {
+        if self.holds(caller) {
+            return;
+        }
+        let released = self.queues.release(caller);
+        if self.list_whole(caller) || released {
+            self.resume();
+        }
     }
 }
 

@@ -56,7 +56,9 @@ pub(super) fn play(shape: Shape, policy: Policy, events: &[Event]) -> Result<(),
     w.shape.residency_ns = 0;
     w.set_contexts(0);
     for _ in 0..20 * (next + 1) {
-        w.scheduler.make_room(w.now, &mut w.actions);
+        w.scheduler.now_ns = w.now;
+        w.scheduler.make_room();
+        w.actions.append(&mut w.scheduler.actions);
         w.apply();
         WorkerId::first(w.slots).for_each(|worker| {
             w.scrubbed(worker);

@@ -11,7 +11,7 @@ pub struct Policy {
     pub cancel_grace_ns: u64,
     /// How long a call may be in the way of others that wait for their turn; 0: for ever.
     pub overrun_ns: u64,
-    /// Workers and the supervisor's threads poll while they wait for each other.
+    /// True if workers and the supervisor's threads poll while they wait for each other.
     pub polls: bool,
 }
 

@@ -8,14 +8,8 @@
 
 use std::collections::HashMap;
 
+use super::limits::{FIRST_REFUSAL_NS, LONGEST_REFUSAL_NS, MAX_FAILED};
 use crate::ids::{FunctionId, TenantId};
-
-/// How long the first refusal lasts; each further one twice as long.
-const FIRST_NS: u64 = 1_000_000_000;
-/// The longest.
-const LONGEST_NS: u64 = 300_000_000_000;
-/// Pairs that are remembered; the one that failed longest ago goes first.
-const MAX_CASES: usize = 4096;
 
 /// Whose use of which function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -43,7 +37,7 @@ struct Case {
     failed_ns: u64,
     /// Until when it is refused.
     until_ns: u64,
-    /// A call is under way to find out.
+    /// True if a call is under way to find out.
     probing: bool,
 }
 
@@ -105,7 +99,7 @@ impl Quarantine {
         match (left_ns, case.probing) {
             (0, false) => Admission::Probe,
             // How long the probe takes is not known.
-            (0, true) => Admission::Refused(Refusal { failures: case.failures, retry_ns: FIRST_NS }),
+            (0, true) => Admission::Refused(Refusal { failures: case.failures, retry_ns: FIRST_REFUSAL_NS }),
             (retry_ns, _) => Admission::Refused(Refusal { failures: case.failures, retry_ns }),
         }
     }
@@ -134,7 +128,7 @@ impl Quarantine {
         if self.after == 0 {
             return None;
         }
-        if self.cases.len() >= MAX_CASES && !self.cases.contains_key(&used) {
+        if self.cases.len() >= MAX_FAILED && !self.cases.contains_key(&used) {
             let oldest = self.cases.iter().min_by_key(|(_, case)| case.failed_ns).map(|(used, _)| *used);
             self.cases.remove(&oldest?);
         }
@@ -150,7 +144,7 @@ impl Quarantine {
         if case.failures < after {
             return None;
         }
-        let retry_ns = LONGEST_NS.min(FIRST_NS << case.refusals.min(16));
+        let retry_ns = LONGEST_REFUSAL_NS.min(FIRST_REFUSAL_NS << case.refusals.min(16));
         case.refusals += 1;
         case.until_ns = now_ns.saturating_add(retry_ns);
         Some(Refusal { failures: case.failures, retry_ns })
@@ -249,10 +243,10 @@ mod tests {
         (0..9).for_each(|_| assert_eq!(q.failed(0, F, false), None));
         assert!(q.is_empty());
         q.set_after(1);
-        for function in 0..2 * MAX_CASES as u64 {
+        for function in 0..2 * MAX_FAILED as u64 {
             q.failed(function, Use { function: FunctionId::new(function), caller: TenantId::new(1) }, false);
         }
-        assert_eq!(q.cases.len(), MAX_CASES);
+        assert_eq!(q.cases.len(), MAX_FAILED);
         assert_eq!(q.admit(0, F), Admission::Free, "the oldest went");
     }
 }

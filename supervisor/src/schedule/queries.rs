@@ -61,13 +61,12 @@ impl<C: Call> Scheduler<C> {
             until.min()
         });
         let all = [
-            self.calls.next_deadline_ns(),
+            self.calls.next_due_ns(),
             turns,
             scrubs.flatten(),
-            self.slots.next_ns(),
+            self.queues.next_ns(),
             self.penalties.next_ns(),
             self.next_overrun_check_ns(),
-            self.next_stuck_ns(),
             self.book.next_ns(),
         ];
         all.into_iter().flatten().min()
@@ -87,7 +86,7 @@ impl<C: Call> Scheduler<C> {
 
     /// True if calls wait for a lane of a worker.
     pub fn has_queued_for(&self, worker: WorkerId) -> bool {
-        self.workers[worker].compartment().is_some_and(|compartment| self.slots.has_queued(compartment))
+        self.workers[worker].compartment().is_some_and(|compartment| self.queues.has_queued(compartment))
     }
 
     /// Device time that the turns of a worker used.
@@ -98,7 +97,7 @@ impl<C: Call> Scheduler<C> {
     /// Device time that tenants used, and what each is given of the device; of so many at most.
     pub fn device_times(&self, most: usize) -> Vec<(TenantId, u64, TenantShare)> {
         let times = self.device_time.iter().take(most);
-        times.map(|(tenant, ns)| (tenant, ns, self.slots.share_of(tenant))).collect()
+        times.map(|(tenant, ns)| (tenant, ns, self.queues.asks.share_of(tenant))).collect()
     }
 
     /// Device time that one tenant used.
@@ -138,7 +137,7 @@ impl<C: Call> Scheduler<C> {
 
     /// True if a call waits for device memory: what comes free is for it.
     pub fn is_memory_awaited(&self) -> bool {
-        self.slots.next_for_memory().is_some() || self.exclusive.prepared().is_some()
+        self.queues.asks.memory().is_some() || self.exclusive.prepared().is_some()
     }
 
     /// Which weights are there.

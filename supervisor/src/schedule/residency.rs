@@ -10,17 +10,10 @@
 //! domain only so often that this takes less than a tenth of the time; one that had no call for as long goes at once.
 //! To make a process takes tens of times as long as to scrub one: a domain that waits does not wait for one that starts.
 
+use super::limits::{STANDBY_PATIENCE_NS, UNUSED_NS};
 use super::types::{ResidentPrice, Shape};
 use super::workers::{Worker, Workers};
 use crate::ids::WorkerId;
-
-/// How long a domain that waits for a slot waits for a standby, once one was taken, before a process is made in the slot itself: a
-/// slot whose process is made only then stays empty for as long as that takes.
-const PATIENCE_NS: u64 = 1_000_000_000;
-
-/// A resident that had no call for so long is not in use; where scrubs are cheap, one that had none for as long as the next scrub
-/// of one in use has to wait.
-const UNUSED_NS: u64 = 80_000_000;
 
 /// How residents give way on one device.
 #[derive(Debug)]
@@ -121,7 +114,7 @@ impl Residency {
             (false, 0) => usize::from(coming == 0),
             (false, _) if self.ready > coming => self.ready - coming,
             (false, _) => {
-                let at_ns = self.replaced_ns.map_or(0, |at_ns| at_ns.saturating_add(PATIENCE_NS));
+                let at_ns = self.replaced_ns.map_or(0, |at_ns| at_ns.saturating_add(STANDBY_PATIENCE_NS));
                 if coming == 0 && at_ns > now_ns {
                     return Err(Some(at_ns));
                 }

@@ -153,7 +153,7 @@ fn lost_beside(owners: u32) -> usize {
         over.iter().for_each(|(worker, id, _)| b.finish(*worker, *id));
         for (nth, domain) in domains.iter().enumerate() {
             let is_over = step == 0 || over.iter().any(|(_, _, of)| *of == nth) && nth >= 2;
-            if is_over || nth < 2 && step % 2 == 0 && !b.scheduler.slots.has_queued(Compartment::Of(*domain))
+            if is_over || nth < 2 && step % 2 == 0 && !b.scheduler.queues.has_queued(Compartment::Of(*domain))
             {
                 b.submit(nth as u64, *domain);
             }

@@ -11,14 +11,14 @@
 //! like any that has none.
 
 use super::scheduler::Scheduler;
-use super::types::{Action, Call, Command, Size, WhyGone};
+use super::types::{Call, Command, Size, WhyGone};
 use super::workers::{State, Worker};
 use crate::ids::WorkerId;
 
 impl<C: Call> Scheduler<C> {
     /// The device is set up otherwise. Every process that is ready from now on has as many lanes as this says. No call
     /// that is there may need more than the memory that is left for one.
-    pub(super) fn resize(&mut self, now_ns: u64, to: Size, actions: &mut Vec<Action<C>>) {
+    pub(super) fn resize(&mut self, to: Size) {
         let lanes = to.lanes.clamp(1, 64);
         let remakes = to.remakes || lanes != self.shape.lanes;
         let Size { workers, workers_per_domain, residency_ns, standbys, memory_bytes, .. } = to;
@@ -34,7 +34,7 @@ impl<C: Call> Scheduler<C> {
         };
         self.workers.resize(workers, lanes);
         self.book.resize(self.workers.len(), memory_bytes);
-        self.slots.resize(&self.shape);
+        self.queues.resize(&self.shape);
         self.residency.resize(&self.shape);
         if let Some(turns) = &mut self.turns {
             turns.resize(self.workers.len(), to.quantum_us);
@@ -44,13 +44,13 @@ impl<C: Call> Scheduler<C> {
             worker.outdated |= remakes && !matches!(worker.state, State::Empty | State::Absent);
         }
         self.resizing = true;
-        self.memory_came(now_ns, actions);
-        self.resume(now_ns, actions);
+        self.memory_came();
+        self.resume();
     }
 
     /// Goes on with what a change began. Called after every event until it is done.
-    pub(super) fn go_on_resizing(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
-        self.choose_retiring(now_ns);
+    pub(super) fn go_on_resizing(&mut self) {
+        self.choose_retiring();
         let mut left = false;
         for id in WorkerId::first(self.workers.len()) {
             let worker = &self.workers[id];
@@ -59,14 +59,14 @@ impl<C: Call> Scheduler<C> {
                 self.unbind(id, WhyGone::SettingsChanged);
                 let is_beyond = self.workers.excess() > 0;
                 self.workers[id].dismissed = is_beyond;
-                self.tell(id, Command::Leave, actions);
+                self.tell(id, Command::Leave);
                 left = true;
             }
         }
-        self.shed(now_ns, actions);
+        self.shed();
         if left {
             // Its domain may have calls that wait.
-            self.resume(now_ns, actions);
+            self.resume();
         }
         let goes = |worker: &Worker| !matches!(worker.state, State::Empty | State::Absent);
         let waits = |worker: &Worker| worker.retires || worker.outdated && goes(worker);
@@ -78,7 +78,7 @@ impl<C: Call> Scheduler<C> {
 
     /// Says which residents take no more calls: those beyond the ceiling, and one of before. Where processes are on
     /// their way, as many of them go first.
-    fn choose_retiring(&mut self, now_ns: u64) {
+    fn choose_retiring(&mut self) {
         let coming =
             self.workers.iter().filter(|(_, worker)| worker.is_coming() && !worker.dismissed).count();
         let retiring = |of: &Self| of.workers.iter().filter(|(_, worker)| worker.retires).count();
@@ -87,34 +87,34 @@ impl<C: Call> Scheduler<C> {
         let missing = self.workers.excess().saturating_sub(coming + retiring(self));
         for _ in 0..missing {
             let may_go = |id, worker: &Worker| self.may_leave(id) && is_there(worker);
-            let idle = self.worth_least(now_ns, |id, worker| may_go(id, worker) && worker.is_idle());
-            let Some(worker) = idle.or_else(|| self.worth_least(now_ns, may_go)) else {
+            let idle = self.worth_least(|id, worker| may_go(id, worker) && worker.is_idle());
+            let Some(worker) = idle.or_else(|| self.worth_least(may_go)) else {
                 break;
             };
             self.workers[worker].retires = true;
         }
         if coming == 0 && retiring(self) == 0 {
             let is_one = |worker: &Worker| is_there(worker) && worker.outdated;
-            let idle = self.worth_least(now_ns, |_, worker| is_one(worker) && worker.is_idle());
-            let worker = idle.or_else(|| self.worth_least(now_ns, |_, worker| is_one(worker)));
+            let idle = self.worth_least(|_, worker| is_one(worker) && worker.is_idle());
+            let worker = idle.or_else(|| self.worth_least(|_, worker| is_one(worker)));
             worker.into_iter().for_each(|worker| self.workers[worker].retires = true);
         }
     }
 
     /// Takes memory back that the device has no more.
-    fn shed(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+    fn shed(&mut self) {
         if self.book.deficit_bytes() > 0 {
             self.shedding = true;
-            let short = self.book.take_back(now_ns, &self.workers, 0, None, &mut self.taken);
-            self.tell_taken(actions);
-            let short = short.saturating_sub(self.give_up_weights(short, actions));
+            let short = self.book.take_back(self.now_ns, &self.workers, 0, None, &mut self.taken);
+            self.tell_taken();
+            let short = short.saturating_sub(self.give_up_weights(short));
             if short > 0 && !self.book.awaits() && self.calls.in_processes() == 0 {
-                self.dismiss_one(now_ns, None, actions);
+                self.dismiss_one(None);
             }
         }
         // Weights that no process has are gone at once.
         if self.book.deficit_bytes() == 0 && std::mem::take(&mut self.shedding) {
-            self.memory_came(now_ns, actions);
+            self.memory_came();
         }
     }
 }

@@ -13,8 +13,8 @@
 //! A suspect waits in front of its domain's younger calls and runs alone from then on. Alone means that no other call
 //! is in its worker, and where faults hit the calls of other workers, too, that none is on the device.
 
+use super::limits::MAX_RUNS;
 use super::types::{Ended, Loss};
-use crate::limits::MAX_RUNS;
 
 /// What is known of one call's attempts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

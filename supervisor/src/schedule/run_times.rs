@@ -7,15 +7,8 @@
 //! Calls of one function with more memory take longer: what needs about twice the memory is counted apart. So are calls of
 //! different callers: no caller's slow calls have those of another refused.
 
+use super::limits::{ENOUGH_CALLS, MAX_REMEMBERED, RISE};
 use crate::ids::{FunctionId, IdMap, TenantId};
-
-/// So many calls must have ended before anything is expected of the next one.
-const ENOUGH: u32 = 16;
-/// While no call is as short as the shortest, that rises by one part in so many.
-const RISE: u64 = 64;
-/// Kinds of calls that are remembered. Beyond, all are forgotten: a tenant that fills this must not keep what is learned of others'
-/// functions out for good.
-const MOST: usize = 65_536;
 
 /// What was seen of one function.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +36,7 @@ pub(super) struct RunTimes(IdMap<Kind, Seen>);
 impl RunTimes {
     /// A call was on the device for so long; how long the shortest was.
     pub(super) fn ended(&mut self, kind: Kind, device_ns: u64) -> u64 {
-        if self.0.len() >= MOST && !self.0.contains_key(&kind) {
+        if self.0.len() >= MAX_REMEMBERED && !self.0.contains_key(&kind) {
             self.0.clear();
         }
         let seen = self.0.entry(kind).or_insert(Seen { calls: 0, shortest_ns: device_ns });
@@ -54,7 +47,7 @@ impl RunTimes {
 
     /// How long a call takes at least; none if too few ended.
     pub(super) fn at_least_ns(&self, kind: Kind) -> Option<u64> {
-        self.0.get(&kind).filter(|seen| seen.calls >= ENOUGH).map(|seen| seen.shortest_ns)
+        self.0.get(&kind).filter(|seen| seen.calls >= ENOUGH_CALLS).map(|seen| seen.shortest_ns)
     }
 
     /// The shortest of the calls that ended, of few ones, too.
@@ -85,7 +78,7 @@ mod tests {
     #[test]
     fn little_is_known_of_few_calls() {
         let mut times = RunTimes::default();
-        (1..ENOUGH).for_each(|_| {
+        (1..ENOUGH_CALLS).for_each(|_| {
             times.ended(kind(F), 70);
         });
         assert_eq!((times.at_least_ns(kind(F)), times.shortest_ns(kind(F))), (None, Some(70)));
@@ -98,10 +91,10 @@ mod tests {
     #[test]
     fn who_fills_it_keeps_others_out_for_a_moment_only() {
         let mut times = RunTimes::default();
-        (2..MOST as u64 + 2).for_each(|other| {
+        (2..MAX_REMEMBERED as u64 + 2).for_each(|other| {
             times.ended(kind(FunctionId::new(other)), 70);
         });
-        (0..ENOUGH).for_each(|_| {
+        (0..ENOUGH_CALLS).for_each(|_| {
             times.ended(kind(F), 70);
         });
         assert!(times.at_least_ns(kind(F)).is_some() && times.0.len() == 1);
@@ -130,7 +123,7 @@ mod tests {
         let mut times = RunTimes::default();
         let large = FunctionId::new(2);
         for (function, bytes, ns) in [(F, B, 10), (F, 8 * B, 80), (large, B, 5)] {
-            (0..ENOUGH).for_each(|_| {
+            (0..ENOUGH_CALLS).for_each(|_| {
                 times.ended(Kind::of(function, ALICE, bytes), ns);
             });
         }
@@ -147,7 +140,7 @@ mod tests {
     fn calls_of_one_caller_say_nothing_of_anothers() {
         let mut times = RunTimes::default();
         for (caller, ns) in [(ALICE, 10), (BOB, 80)] {
-            (0..ENOUGH).for_each(|_| {
+            (0..ENOUGH_CALLS).for_each(|_| {
                 times.ended(Kind::of(F, caller, B), ns);
             });
         }

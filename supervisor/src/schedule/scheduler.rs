@@ -1,5 +1,5 @@
 //! The state machine of one device: takes events and the time, returns actions. This file puts the policies
-//! together; each decides about its own part, and `transitions` carries their verdicts out.
+//! together; each decides about its own part, and files of this folder say what follows.
 //!
 //! ```text
 //! call:    submit ──► queued ──► running ──► finished
@@ -20,21 +20,22 @@
 
 use super::apart::Apart;
 use super::book::{Book, TakeBack};
-use super::calls::{CallState, Calls, MAX_CALLS};
+use super::calls::{CallState, Calls, Entry};
 use super::device_time::DeviceTime;
 use super::exclusive::Exclusive;
+use super::limits::MAX_CALLS;
 use super::penalties::{Draw, Penalties};
 use super::policy::{Limits, Policy};
 use super::quarantine::{Admission, Use};
+use super::queues::{Queues, View};
 use super::residency::Residency;
 use super::retry::{Attempts, Withdrawn};
 use super::run_times::{Kind, RunTimes};
 use super::shared_charges::SharedCharges;
-use super::slots::Slots;
 use super::turns::{Order, Turns};
 use super::types::{
     Action, Call, CallId, CallSpec, Command, Compartment, Domain, KillReason, NotNow, QueueKey, Shape,
-    Verdict, WhyGone,
+    Verdict,
 };
 use super::workers::{State, Workers};
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
@@ -45,15 +46,13 @@ pub struct Scheduler<C: Call> {
     pub(super) shape: Shape,
     pub(super) workers: Workers,
     pub(super) calls: Calls<C>,
-    pub(super) slots: Slots,
+    pub(super) queues: Queues,
     pub(super) turns: Option<Turns>,
     pub(super) run_times: RunTimes,
     pub(super) device_time: DeviceTime,
     pub(super) shared_charges: SharedCharges,
     /// A list that is kept for its capacity, see [`Scheduler::weigh_everybody`].
     pub(super) payers: Vec<TenantId>,
-    /// A worker that was taken for a call for the whole device, from a domain that waits for memory.
-    pub(super) for_device: Option<WorkerId>,
     pub(super) apart: Apart,
     /// Uses of functions that are not in shared workers any more: a process ended under a call of them while no other call was there.
     pub(super) unshared: Apart,
@@ -64,14 +63,17 @@ pub struct Scheduler<C: Call> {
     pub(super) penalties: Penalties,
     pub(super) book: Book<C::Memory>,
     pub(super) residency: Residency,
-    /// A change of its setup is not done yet.
+    /// True while a change of the device's setup is not done.
     pub(super) resizing: bool,
-    /// It has less memory than is had.
+    /// True while workers and weights have more memory than the device.
     pub(super) shedding: bool,
     /// True while it begins with calls for the whole device.
     pub(super) is_beginning: bool,
-    /// Draws for processes that are not reaped: it is not known yet what ended them.
-    drawn: Vec<(WorkerId, Generation, Draw)>,
+    /// Draws for processes that are not reaped: why these ended is not known yet.
+    pub(super) drawn: Vec<(WorkerId, Generation, Draw)>,
+    /// When the event that is handled happened, and what is to be done.
+    pub(super) now_ns: u64,
+    pub(super) actions: Vec<Action<C>>,
     /// Scratch, kept for its capacity.
     pub(super) orders: Vec<Order>,
     pub(super) taken: TakeBack,
@@ -84,13 +86,12 @@ impl<C: Call> Scheduler<C> {
         Self {
             workers: Workers::new(shape.workers, shape.shared_workers, shape.lanes),
             calls: Calls::default(),
-            slots: Slots::new(&shape),
+            queues: Queues::new(&shape),
             turns: shape.quantum_us.map(|us| Turns::new(shape.workers, us, shape.change_ns)),
             run_times: RunTimes::default(),
             device_time: DeviceTime::default(),
             shared_charges: SharedCharges::default(),
             payers: Vec::new(),
-            for_device: None,
             apart: Apart::default(),
             unshared: Apart::default(),
             overrun_ns: Policy::default().overrun_ns,
@@ -103,6 +104,8 @@ impl<C: Call> Scheduler<C> {
             shedding: false,
             is_beginning: false,
             drawn: Vec::new(),
+            now_ns: 0,
+            actions: Vec::new(),
             orders: Vec::new(),
             taken: TakeBack::new(),
             shape,
@@ -112,13 +115,12 @@ impl<C: Call> Scheduler<C> {
     /// A call is accepted, or why not. One without `limits` was accepted elsewhere.
     pub(super) fn accept(
         &mut self,
-        now_ns: u64,
         call: C,
         spec: CallSpec,
         limits: Option<Limits>,
         attempts: Attempts,
-        actions: &mut Vec<Action<C>>,
     ) -> Result<CallId, NotNow> {
+        let now_ns = self.now_ns;
         let domain = spec.domain;
         let used = Use { function: spec.function, caller: domain.caller };
         let is_probe = match self.penalties.admit(now_ns, used) {
@@ -136,8 +138,8 @@ impl<C: Call> Scheduler<C> {
         let queue = self.queue_of(may_share, domain, spec.function, spec.memory_bytes);
         let room = match wants_device {
             false => {
-                let held = || self.holds(now_ns, domain.caller);
-                self.slots.find_lane(now_ns, queue, alone, held, self.view(), &self.residency)
+                let held = self.holds(domain.caller);
+                self.queues.find_lane(now_ns, queue, alone, held, self.view(), &self.residency)
             }
             true => None,
         };
@@ -147,7 +149,7 @@ impl<C: Call> Scheduler<C> {
             self.check_room(&spec, limits)?;
             if !is_probe
                 && !wants_device
-                && let Some(late) = self.too_late(now_ns, queue, &spec)
+                && let Some(late) = self.too_late(queue, &spec)
             {
                 return Err(late);
             }
@@ -157,24 +159,24 @@ impl<C: Call> Scheduler<C> {
             self.penalties.probe(used);
         }
         match room {
-            Some(worker) => self.start_or_wait(now_ns, worker, id, actions),
-            None if wants_device => self.line_up(now_ns, domain.caller, id, actions),
+            Some(worker) => self.start_or_wait(worker, id),
+            None if wants_device => self.line_up(domain.caller, id),
             None if queue.compartment() == Compartment::Shared => {
-                self.enqueue(now_ns, id);
-                // Those before it may wait for memory that it does not need.
+                self.enqueue(id);
+                // Calls before this one may wait for memory, which this one may not need.
                 for worker in self.workers.shared() {
-                    self.feed(now_ns, worker, actions);
+                    self.feed(worker);
                 }
             }
             None => {
-                let is_searched = self.slots.is_searched(now_ns) && self.workers.first_empty().is_none();
-                self.enqueue(now_ns, id);
-                // Its domain may have what those that waited then had not.
-                if !is_searched || !self.slots.is_searched(now_ns) {
-                    self.make_room(now_ns, actions);
+                let is_searched = self.queues.is_searched(now_ns) && self.workers.first_empty().is_none();
+                self.enqueue(id);
+                // The domain may have a claim that earlier ones had not.
+                if !is_searched || !self.queues.is_searched(now_ns) {
+                    self.make_room();
                 }
                 if spec.weight_bytes > 0 {
-                    self.look_ahead_for(domain, actions);
+                    self.look_ahead_for(domain);
                 }
             }
         }
@@ -218,257 +220,190 @@ impl<C: Call> Scheduler<C> {
         Ok(())
     }
 
-    pub(super) fn cancel(&mut self, now_ns: u64, id: CallId, actions: &mut Vec<Action<C>>) -> Option<C> {
+    pub(super) fn cancel(&mut self, id: CallId) -> Option<C> {
         let entry = self.calls.get_mut(id)?;
         if entry.state != CallState::Queued {
             if !std::mem::replace(&mut entry.detached, true) {
-                self.leave_soon(now_ns, id);
+                self.leave_soon(id);
             }
             return None;
         }
-        Some(self.withdraw(now_ns, id, actions)?.call)
+        Some(self.withdraw(id)?.call)
     }
 
-    pub(super) fn withdraw(
-        &mut self,
-        now_ns: u64,
-        id: CallId,
-        actions: &mut Vec<Action<C>>,
-    ) -> Option<Withdrawn<C>> {
+    pub(super) fn withdraw(&mut self, id: CallId) -> Option<Withdrawn<C>> {
         self.calls.get(id).filter(|entry| entry.state == CallState::Queued)?;
-        let (entry, held_up) = self.unqueue(now_ns, id)?;
-        self.judge(now_ns, &entry, Verdict::Neither, actions);
-        self.waits_no_more(now_ns, held_up, actions);
-        self.serve_line(now_ns, actions);
+        let (entry, held_up) = self.unqueue(id)?;
+        self.judge(&entry, Verdict::Neither);
+        self.waits_no_more(held_up);
+        self.serve_line();
         Some(Withdrawn { call: entry.call, bytes: entry.bytes, attempts: entry.attempts })
-    }
-
-    /// A call does not wait any more: others start that it `held_up`, since it was for the whole device.
-    pub(super) fn waits_no_more(&mut self, now_ns: u64, held_up: bool, actions: &mut Vec<Action<C>>) {
-        match held_up {
-            true if self.exclusive.is_in_vain() => self.reopen_to_all(now_ns, actions),
-            true => self.resume(now_ns, actions),
-            false => {}
-        }
-    }
-
-    pub(super) fn ready(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        generation: Generation,
-        actions: &mut Vec<Action<C>>,
-    ) {
-        self.workers.arrive(now_ns, worker, generation);
-        self.book.arrived(worker, generation, self.shape.lanes);
-        if self.workers.is_for_shared(worker) {
-            self.workers.set_state(worker, State::Bound(Compartment::Shared));
-            self.bring_shared(actions);
-        }
-        self.tell(worker, Command::Configure, actions);
-        self.hand_out(now_ns, worker, actions);
-    }
-
-    /// A worker is nobody's: who needs one has it.
-    fn hand_out(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) {
-        if self.for_device.take_if(|taken| *taken == worker).is_some() {
-            // Else that domain, whose call cannot start yet, would have it again, and it would be taken again.
-            self.try_exclusive(now_ns, actions);
-        }
-        self.feed(now_ns, worker, actions);
-        self.bring_next(now_ns, actions);
-        self.try_exclusive(now_ns, actions);
-    }
-
-    pub(super) fn scrubbed(&mut self, now_ns: u64, worker: WorkerId, actions: &mut Vec<Action<C>>) -> bool {
-        let asked = matches!(self.workers[worker].state, State::Scrubbing { .. });
-        if asked {
-            self.workers.free(now_ns, worker);
-            let generation = self.workers[worker].generation;
-            self.book.weights.worker_gone(worker, generation);
-            self.book.weights.reaped(worker, generation);
-            self.memory_came(now_ns, actions);
-            self.hand_out(now_ns, worker, actions);
-        }
-        asked
-    }
-
-    pub(super) fn tainted(&mut self, worker: WorkerId) {
-        self.workers[worker].tainted = true;
-    }
-
-    pub(super) fn gone(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        actions: &mut Vec<Action<C>>,
-    ) -> Vec<(CallId, C)> {
-        let charge = self.turn(actions, |turns, orders| turns.gone(now_ns, worker, orders));
-        self.charge(charge.flatten());
-        self.book.gone(worker);
-        self.book.weights.worker_gone(worker, self.workers[worker].generation);
-        let served = self.workers[worker].served();
-        self.unbind(worker, WhyGone::Ended);
-        let emptied = self.refill(worker, actions);
-        let mut lost = Vec::new();
-        let mut charged_lanes = 0u64;
-        for id in self.workers.take_all(worker) {
-            let Some(entry) = self.calls.get_mut(id) else { continue };
-            if entry.weight_bytes > 0 {
-                self.book.weights.end(entry.function);
-            }
-            let CallState::Running { lane, overdue, .. } = entry.state else { continue };
-            entry.state = CallState::Lost { overdue };
-            lost.push((id, entry.call.clone()));
-            let (caller, started_ns) = (entry.domain.caller, entry.started_ns);
-            // The calls of a job had the time together.
-            if charged_lanes >> lane & 1 == 0 {
-                self.charge_call(now_ns, caller, started_ns);
-            }
-            charged_lanes |= 1 << lane;
-        }
-        // Not before: what it sets going looks for workers.
-        if let Some(domain) = served.filter(|_| !self.shape.shared_faults) {
-            let draw = self.draw(now_ns, domain.caller, actions);
-            self.drawn.push((worker, self.workers[worker].generation, draw));
-        }
-        self.leave_device(now_ns, worker, actions);
-        if let Some(domain) = served {
-            self.review(now_ns, domain.caller, actions);
-            self.feed_limited(now_ns, domain.caller, actions);
-            // No call there uses weights any more, which may give way to calls of their owner.
-            self.feed_limited(now_ns, domain.owner, actions);
-            self.lanes_are_free(now_ns, actions);
-        }
-        if emptied {
-            // While it left, its slot counted as one that gets a process. Its domain may go to a worker that is free.
-            self.resume(now_ns, actions);
-        }
-        lost
-    }
-
-    pub(super) fn reaped(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        generation: Generation,
-        from_outside: bool,
-        actions: &mut Vec<Action<C>>,
-    ) {
-        self.book.reaped(worker, generation);
-        self.book.weights.reaped(worker, generation);
-        let drawn = self.drawn.iter().position(|(w, g, _)| (*w, *g) == (worker, generation));
-        if let Some((.., draw)) = drawn.map(|at| self.drawn.swap_remove(at)).filter(|_| from_outside) {
-            self.penalties.give_back(now_ns, draw);
-            self.review(now_ns, draw.caller, actions);
-        }
-        self.memory_came(now_ns, actions);
-    }
-
-    pub(super) fn yielding(&mut self, worker: WorkerId, turn: TurnId, actions: &mut Vec<Action<C>>) -> bool {
-        self.turn(actions, |turns, orders| turns.yielding(worker, turn, orders)).unwrap_or(false)
     }
 
     pub(super) fn yielded(
         &mut self,
-        now_ns: u64,
         worker: WorkerId,
         turn: TurnId,
         (used_ns, answered): (u64, u64),
-        actions: &mut Vec<Action<C>>,
     ) -> bool {
+        let now_ns = self.now_ns;
         let has_calls = u64::from(self.workers[worker].busy_lanes()) > answered;
-        let charge = self
-            .turn(actions, |turns, orders| turns.yielded(now_ns, worker, turn, used_ns, has_calls, orders));
+        let charge =
+            self.turn(|turns, orders| turns.yielded(now_ns, worker, turn, used_ns, has_calls, orders));
         let charge = charge.flatten();
         self.charge(charge);
-        if self.slots.next_for_memory().is_some() {
+        if self.queues.asks.memory().is_some() {
             // Another one may be first now.
-            self.serve_line(now_ns, actions);
+            self.serve_line();
         }
         charge.is_some()
     }
 
-    pub(super) fn gave_back(
-        &mut self,
-        now_ns: u64,
-        worker: WorkerId,
-        left_bytes: u64,
-        actions: &mut Vec<Action<C>>,
-    ) -> bool {
+    pub(super) fn gave_back(&mut self, worker: WorkerId, left_bytes: u64) -> bool {
         let well = self.book.gave_back(worker, left_bytes);
         if let Some(caller) = self.workers[worker].served().map(|domain| domain.caller) {
-            self.feed_limited(now_ns, caller, actions);
+            self.feed_limited(caller);
         }
-        self.memory_came(now_ns, actions);
+        self.memory_came();
         well
     }
 
-    pub(super) fn settings_changed(&mut self, actions: &mut Vec<Action<C>>) {
+    pub(super) fn settings_changed(&mut self) {
         for worker in WorkerId::first(self.workers.len()) {
             if !matches!(self.workers[worker].state, State::Empty | State::Absent) {
-                self.tell(worker, Command::Configure, actions);
+                self.tell(worker, Command::Configure);
             }
         }
     }
 
-    pub(super) fn standbys_ready(&mut self, now_ns: u64, ready: usize, actions: &mut Vec<Action<C>>) {
+    pub(super) fn standbys_ready(&mut self, ready: usize) {
         self.residency.set_ready(ready);
-        if self.slots.has_unplaced() {
-            self.make_room(now_ns, actions);
+        if self.queues.has_unplaced() {
+            self.make_room();
         }
     }
 
-    pub(super) fn epoch_ended(&mut self) {
-        for worker in WorkerId::first(self.workers.len()) {
-            if self.workers[worker].state != State::Empty {
-                self.unbind(worker, WhyGone::Ended);
-            }
-        }
-    }
-
-    pub(super) fn set_policy(&mut self, now_ns: u64, policy: Policy, actions: &mut Vec<Action<C>>) {
+    pub(super) fn set_policy(&mut self, policy: Policy) {
         self.overrun_ns = policy.overrun_ns;
         if let Some(turns) = &mut self.turns {
             turns.set_polls(policy.polls);
         }
         for caller in self.penalties.set_policy(policy) {
-            self.review(now_ns, caller, actions);
+            self.review(caller);
         }
     }
 
-    pub(super) fn allow(&mut self, tenant: TenantId, most_bytes: Option<u64>) {
-        self.book.allow(tenant, most_bytes);
-    }
-
-    pub(super) fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action<C>>) {
+    pub(super) fn tick(&mut self) {
+        let now_ns = self.now_ns;
         let held_up = self.exclusive.waits();
         while let Some(id) = self.calls.pop_due(now_ns) {
-            self.due(now_ns, id, actions);
+            self.due(id);
         }
         if let Some(worker) = self.turns.as_mut().and_then(|turns| turns.expire(now_ns)) {
-            self.kill(now_ns, worker, KillReason::TurnKept, actions);
+            self.kill(worker, KillReason::TurnKept);
         }
-        self.turn(actions, |turns, orders| turns.overrun(now_ns, orders));
-        self.check_overruns(now_ns, actions);
-        self.end_stuck(now_ns, actions);
+        self.turn(|turns, orders| turns.overrun(now_ns, orders));
+        self.check_overruns();
         for caller in self.penalties.due(now_ns) {
-            self.review(now_ns, caller, actions);
+            self.review(caller);
         }
         for worker in WorkerId::first(self.workers.len()) {
             if matches!(self.workers[worker].state, State::Scrubbing { until_ns } if until_ns <= now_ns) {
-                self.kill(now_ns, worker, KillReason::NotScrubbed, actions);
+                self.kill(worker, KillReason::NotScrubbed);
             }
         }
         for worker in self.book.expire(now_ns) {
-            self.kill(now_ns, worker, KillReason::NotGivenBack, actions);
+            self.kill(worker, KillReason::NotGivenBack);
         }
-        if self.slots.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
-            self.make_room(now_ns, actions);
+        if self.queues.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
+            self.make_room();
         }
         // Now that no call is overdue which could start.
-        self.waits_no_more(now_ns, held_up, actions);
-        self.serve_line(now_ns, actions);
+        self.waits_no_more(held_up);
+        self.serve_line();
+    }
+
+    /// The state that `queues` are looked at beside.
+    pub(super) fn view(&self) -> View<'_> {
+        View { workers: &self.workers, exclusive: &self.exclusive }
+    }
+
+    /// True if nothing of a caller may start now.
+    pub(super) fn holds(&self, caller: TenantId) -> bool {
+        self.penalties.holds(self.now_ns, caller, || self.runs(caller))
+    }
+
+    /// True if a caller has a call in a worker.
+    pub(super) fn runs(&self, caller: TenantId) -> bool {
+        let is_its = |id| self.calls.get(id).is_some_and(|entry| entry.domain.caller == caller);
+        self.workers.runs(caller, is_its)
+    }
+
+    /// A call waits in its queue.
+    pub(super) fn enqueue(&mut self, id: CallId) {
+        let Some(entry) = self.calls.get(id) else { return };
+        let (queue, payer) = (entry.queue, entry.queue.payer());
+        let kind = Kind::of(entry.function, payer, entry.memory_bytes);
+        let takes_ns = self.run_times.at_least_ns(kind).unwrap_or(0);
+        let held = self.holds(payer);
+        let waiting = self.queues.asks.lanes_weight();
+        self.queues.enqueue(queue, id, (entry.deadline_ns, takes_ns), held);
+        if self.queues.asks.lanes_weight() != waiting {
+            self.weigh_everybody();
+        }
+        self.calls.count(id);
+        self.note_contention();
+    }
+
+    /// A call that waits is taken back. True if it held up others, since it was for the whole device.
+    pub(super) fn unqueue(&mut self, id: CallId) -> Option<(Entry<C>, bool)> {
+        let entry = self.calls.remove(id)?;
+        if !entry.wants_device(self.shape.shared_faults) {
+            self.queues.unqueue(entry.queue, id, entry.deadline_ns);
+            return Some((entry, false));
+        }
+        self.exclusive.remove(entry.domain.caller, id);
+        self.list_whole(entry.domain.caller);
+        Some((entry, true))
+    }
+
+    /// Starts all calls that may start now.
+    pub(super) fn resume(&mut self) {
+        for worker in WorkerId::first(self.workers.len()) {
+            self.feed(worker);
+        }
+        self.make_room();
+        self.try_exclusive();
+    }
+
+    /// Tells the process in a worker's slot something.
+    pub(super) fn tell(&mut self, worker: WorkerId, command: Command<C>) {
+        self.actions.push(Action::Tell { to: self.workers.address(worker), command });
+    }
+
+    /// A call waits, or a worker has one: whether tenants contend may have changed.
+    pub(super) fn note_contention(&mut self) {
+        if let Some(turns) = &mut self.turns {
+            turns.set_outside(self.now_ns, self.queues.is_wanted_outside());
+        }
+    }
+
+    /// Does something about turns, where they are in use, and passes on what follows.
+    pub(super) fn turn<T>(&mut self, event: impl FnOnce(&mut Turns, &mut Vec<Order>) -> T) -> Option<T> {
+        let turns = self.turns.as_mut()?;
+        let outcome = event(turns, &mut self.orders);
+        for order in self.orders.drain(..) {
+            let (worker, command) = match order {
+                Order::Grant { worker, turn } => {
+                    let (quantum_us, change_us) = (turns.quantum_us(), turns.change_us());
+                    (worker, Command::Grant { turn, quantum_us, change_us })
+                }
+                Order::Revoke { worker, turn } => (worker, Command::Revoke { turn }),
+                Order::Soon { worker } => (worker, Command::Soon),
+            };
+            self.actions.push(Action::Tell { to: self.workers.address(worker), command });
+        }
+        Some(outcome)
     }
 }
 

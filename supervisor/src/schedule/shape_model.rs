@@ -9,7 +9,7 @@ const MS: u64 = 1_000_000;
 
 /// A worker with a grant, as it knows it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Holder {
+pub(super) struct Granted {
     pub(super) turn: u64,
     pub(super) granted_ns: u64,
     pub(super) revoked: bool,
@@ -20,14 +20,16 @@ pub(super) fn shapes() -> impl Strategy<Value = Shape> {
     let residency_ms = prop_oneof![Just(0), 1..200u64];
     let parts = (1..4usize, 1..4u32, 1..4usize, any::<bool>(), prop::bool::weighted(0.2), any::<bool>());
     let shared = prop_oneof![2 => Just(0), 1 => Just(1), 1 => Just(2)];
-    (parts, residency_ms, 1..4usize, 2..6u64, shared).prop_map(
-        |(parts, residency_ms, starting, functions, shared)| {
+    let stuck_ns = prop_oneof![Just(u64::MAX), Just(40 * MS)];
+    (parts, residency_ms, 1..4usize, 2..6u64, (shared, stuck_ns)).prop_map(
+        |(parts, residency_ms, starting, functions, (shared, shared_stuck_ns))| {
             let (workers, lanes, workers_per_domain, turns, shared_faults, scrubs) = parts;
             let residency_ns = residency_ms * MS;
             let quantum_us = turns.then_some(5000);
             Shape {
                 workers_per_domain,
                 shared_workers: shared.min(workers - 1),
+                shared_stuck_ns,
                 quantum_us,
                 residency_ns,
                 shared_faults,

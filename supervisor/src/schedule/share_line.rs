@@ -1,8 +1,8 @@
 //! Who is next where tenants share a device: classes first, then weights, by device time.
 //!
 //! - **Classes** come one before the other: `latency`, `normal`, `batch`. None starves: while a lower class waits, it is
-//!   owed a twentieth of the device time that higher ones are charged, and once that makes a quantum, it is next. No
-//!   more than two quanta are owed, and what it had beyond that is deducted.
+//!   owed a twentieth of what higher classes are charged, and with a whole quantum owed the class is next. The debt is
+//!   two quanta at most; device time that the class had beyond is deducted.
 //! - **Within a class** tenants are served by start-time fair queueing ([`FairLine`]): what a tenant used, divided by its
 //!   weight, is added to its tag, and the smallest tag is next. A tenant that wanted nothing for a while is owed no more
 //!   for that time than a credit.
@@ -10,13 +10,9 @@
 //! A tenant is charged for time that others waited for; where it is alone, it may have all there is.
 
 use super::fair_line::FairLine;
+use super::limits::{LONGEST_QUANTUM_NS, OWED_SHARE};
 use super::types::{Class, TenantShare};
 use crate::ids::{IdMap, TenantId};
-
-/// A waiting class is owed one part in so many of the time that higher classes use.
-const OWED_SHARE: i64 = 20;
-/// What counts as a quantum at most.
-const LONGEST_QUANTUM_NS: i64 = 10_000_000_000;
 
 /// What tenants have in line: items of `K`, each tenant's smallest first.
 #[derive(Debug)]
@@ -37,7 +33,7 @@ pub(super) struct ShareLine<K> {
 pub(super) struct Front {
     /// The class that is next, and its smallest tag.
     first: (usize, u64),
-    /// It is next because it is owed.
+    /// True if that class is next because it is owed.
     is_owed: bool,
 }
 
@@ -89,10 +85,7 @@ impl<K: Ord + Copy> ShareLine<K> {
 
     /// What a tenant is given.
     pub(super) fn share_of(&self, tenant: TenantId) -> TenantShare {
-        match self.shares.is_empty() {
-            true => TenantShare::default(),
-            false => self.shares.get(&tenant).copied().unwrap_or_default(),
-        }
+        self.shares.get(&tenant).copied().unwrap_or_default()
     }
 
     /// A tenant is given this from now on.
@@ -148,7 +141,7 @@ impl<K: Ord + Copy> ShareLine<K> {
         next.into_iter().chain(others).flat_map(|class| self.lines[class].iter())
     }
 
-    /// A tenant is served: others of its class that come now begin where it does.
+    /// A tenant is served: newcomers of its class begin at the same tag.
     pub(super) fn serve(&mut self, tenant: TenantId) {
         let class = self.share_of(tenant).class;
         self.lines[class as usize].serve(tenant, self.quantum_ns.unsigned_abs());

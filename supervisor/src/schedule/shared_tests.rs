@@ -220,6 +220,18 @@ fn a_shared_process_that_does_not_end_a_call_is_ended() {
         b.pass(LIMIT);
         b.expect("");
     }
+    // A call that had its turn only lately is given that time from then on.
+    let shape =
+        Shape { shared_workers: 1, shared_stuck_ns: 100 * MS, quantum_us: Some(5000), ..Shape::new(2, 2) };
+    let mut b = Bench::of(shape);
+    b.submit(1, ALICE);
+    b.share(2, BOB);
+    b.pass(500 * MS);
+    b.actions.clear();
+    b.pass(100 * MS - 1);
+    b.expect("");
+    b.pass(1);
+    b.expect("kill 0");
     // The control: a device whose kernels always end.
     let mut b = stuck(None, u64::MAX);
     b.pass(500 * MS);

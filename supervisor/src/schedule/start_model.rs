@@ -3,8 +3,9 @@
 use super::memory::{batch, may_share};
 use super::{Known, World};
 use crate::ids::WorkerId;
-use crate::limits::{MAX_WORKERS, OVERRUN_QUANTA};
+use crate::limits::MAX_WORKERS;
 use crate::schedule::CallId;
+use crate::schedule::limits::OVERRUN_QUANTA;
 
 impl World {
     /// Calls run in one job if they are alike, of one caller, and bring no more than a job may have.

@@ -113,7 +113,7 @@ impl Turns {
         work_ns: u64,
         alone: bool,
     ) -> Option<Charge> {
-        // A call that waits for the chip to change is on the device meanwhile: what it takes at least is its own time.
+        // A call that waits for the chip to change is on the device meanwhile: the least that such calls take is its own time.
         self.cost.finished(now_ns, worker, alone.then(|| work_ns.min(device_ns)));
         let at = self.position(worker)?;
         if self.is_shared() {

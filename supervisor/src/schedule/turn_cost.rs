@@ -11,13 +11,8 @@
 //! A worker says itself how long its calls ran, so one sample moves the cost little: none counts for more than twice
 //! what is known, and the cost stays within bounds.
 
+use super::limits::{CHANGE_SHARE, LEAST_CHANGE_NS, MOST_CHANGE_NS};
 use crate::ids::WorkerId;
-
-/// No change of turns costs less, or more.
-const LEAST_NS: u64 = 1_000;
-const MOST_NS: u64 = 5_000_000;
-/// Each sample moves the cost by this part of the difference.
-const SHARE: u64 = 16;
 
 /// The cost of a change, and the change that is being measured.
 #[derive(Debug)]
@@ -31,7 +26,7 @@ pub(super) struct ChangeCost {
 impl ChangeCost {
     /// Known to be about so much.
     pub(super) fn new(cost_ns: u64) -> Self {
-        Self { cost_ns: cost_ns.clamp(LEAST_NS, MOST_NS), open: None, late: None }
+        Self { cost_ns: cost_ns.clamp(LEAST_CHANGE_NS, MOST_CHANGE_NS), open: None, late: None }
     }
 
     /// The cost in nanoseconds.
@@ -57,10 +52,10 @@ impl ChangeCost {
         let Some(((since_ns, until_ns), own_ns)) = late.or_else(open).zip(own_ns) else { return };
         let sample_ns = until_ns.saturating_sub(since_ns).saturating_sub(own_ns).min(2 * self.cost_ns);
         let moved = match sample_ns >= self.cost_ns {
-            true => self.cost_ns + (sample_ns - self.cost_ns).div_ceil(SHARE),
-            false => self.cost_ns - (self.cost_ns - sample_ns).div_ceil(SHARE),
+            true => self.cost_ns + (sample_ns - self.cost_ns).div_ceil(CHANGE_SHARE),
+            false => self.cost_ns - (self.cost_ns - sample_ns).div_ceil(CHANGE_SHARE),
         };
-        self.cost_ns = moved.clamp(LEAST_NS, MOST_NS);
+        self.cost_ns = moved.clamp(LEAST_CHANGE_NS, MOST_CHANGE_NS);
     }
 }
 
@@ -133,8 +128,8 @@ mod tests {
         sample(&mut cost, u64::MAX / 2, 0);
         assert!(cost.ns() <= 107 * US, "{}", cost.ns());
         (0..1000).for_each(|_| sample(&mut cost, u64::MAX / 2, 0));
-        assert_eq!(cost.ns(), MOST_NS);
+        assert_eq!(cost.ns(), MOST_CHANGE_NS);
         (0..1000).for_each(|_| sample(&mut cost, 0, u64::MAX));
-        assert_eq!(cost.ns(), LEAST_NS);
+        assert_eq!(cost.ns(), LEAST_CHANGE_NS);
     }
 }

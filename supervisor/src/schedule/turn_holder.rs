@@ -4,7 +4,7 @@ use crate::ids::{TenantId, TurnId, WorkerId};
 
 /// A worker with a grant.
 #[derive(Debug)]
-pub(super) struct Holder {
+pub(super) struct TurnHolder {
     pub(super) worker: WorkerId,
     pub(super) tenant: TenantId,
     pub(super) turn: TurnId,
@@ -26,19 +26,19 @@ pub(super) struct Holder {
     pub(super) counted_ns: u64,
     /// Since when it has no calls, if it has none.
     pub(super) idle_ns: Option<u64>,
-    /// The next one was told that it is next.
+    /// True if the next worker was told to be next.
     pub(super) announced: bool,
-    /// It did not yield in time.
+    /// True if the worker did not yield in time.
     pub(super) overran: bool,
     /// Time since then that it is not charged for yet: what is beyond its equal part, before the others' is subtracted.
     pub(super) overrun_ns: u64,
     /// [`Turns::beside_ns`](super::turns::Turns) when it overran.
     pub(super) beside_from_ns: u64,
-    /// It is killed for keeping its turn.
+    /// True if the worker is killed for keeping its turn.
     pub(super) given_up: bool,
 }
 
-impl Holder {
+impl TurnHolder {
     /// A worker gets its grant, while both clocks show nothing.
     pub(super) fn new(worker: WorkerId, tenant: TenantId, turn: TurnId, now_ns: u64) -> Self {
         Self {

@@ -19,21 +19,15 @@
 //! ([`Turns::in_the_way_ns`]).
 
 pub use self::charges::Charge;
+use super::limits::{CREDIT, SHORT_TURN_NS};
+use super::limits::{OVERRUN_QUANTA, YIELD_NS};
 use super::share_line::ShareLine;
 use super::slowed_clock::SlowedClock;
 use super::turn_cost::ChangeCost;
 use super::turn_fines::Fines;
-use super::turn_holder::Holder;
+use super::turn_holder::TurnHolder;
 use super::types::TenantShare;
 use crate::ids::{TenantId, TurnId, WorkerId};
-use crate::limits::{OVERRUN_QUANTA, YIELD_NS};
-
-/// Where turns are shorter than this, the worker that is next is woken when the one before it gets the device: to wake
-/// it takes about as long.
-const SHORT_TURN_NS: u64 = 500_000;
-/// Who wanted nothing for a while is owed one over so much of a quantum at most: with a whole one, shares of a second differ by
-/// more in the simulator (Jain's index 0.98 in place of 0.99), with none the calls of a tenant with few wait for longer.
-const CREDIT: u64 = 2;
 
 /// What a worker is told about turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +62,7 @@ pub struct Turns {
     quantum_us: u32,
     cost: ChangeCost,
     /// One, unless a turn is overrun, or those that joined it did not yield yet.
-    holders: Vec<Holder>,
+    holders: Vec<TurnHolder>,
     /// Workers that have calls and no grant.
     line: ShareLine<TurnPlace>,
     /// Where each worker stands in it.
@@ -79,7 +73,7 @@ pub struct Turns {
     used_ns: Vec<u64>,
     /// Workers with calls, one bit for each.
     active: u64,
-    /// Tenants without a worker wait, too.
+    /// True if tenants without a worker wait, too.
     outside: bool,
     /// The contended clock, and since when it runs.
     contended_ns: u64,
@@ -90,7 +84,7 @@ pub struct Turns {
     parts: SlowedClock,
     /// How long turns last lately.
     turn_ns: u64,
-    /// Workers and the supervisor's threads poll.
+    /// True if workers and the supervisor's threads poll.
     polls: bool,
     /// What holders were charged for time beside a turn that overran; of several such turns, for each its part.
     beside_ns: u64,
@@ -234,7 +228,7 @@ impl Turns {
         u64::from(others) * OVERRUN_QUANTA * self.quantum_ns()
     }
 
-    /// Workers with a grant, and what the clock by which they are in the way of others showed when they got it.
+    /// Workers with a grant, and the in-the-way clock at that grant.
     pub fn granted(&self) -> impl Iterator<Item = (WorkerId, u64)> {
         self.holders.iter().map(|holder| (holder.worker, holder.granted_clock_ns))
     }
@@ -327,10 +321,10 @@ impl Turns {
         let Some(tenant) = self.leave_line(worker) else { return };
         let turn = TurnId::new(self.next_turn);
         self.next_turn += 1;
-        self.holders.push(Holder {
+        self.holders.push(TurnHolder {
             granted_clock_ns: self.in_the_way_ns(now_ns),
             granted_part_ns: self.parts.ns(now_ns),
-            ..Holder::new(worker, tenant, turn, now_ns)
+            ..TurnHolder::new(worker, tenant, turn, now_ns)
         });
         self.parts.set_sharers(now_ns, self.holders.len());
         orders.push(Order::Grant { worker, turn });
@@ -396,8 +390,8 @@ impl Turns {
         Some(charge)
     }
 
-    /// The worker's process is gone, and its turn with it. Returns what it is charged: all the time that
-    /// it had, since it cannot say any more how much it used.
+    /// The worker's process is gone, and its turn with it. Returns the charge for all of the turn: nobody can say any more how much
+    /// of it was used.
     pub fn gone(&mut self, now_ns: u64, worker: WorkerId, orders: &mut Vec<Order>) -> Option<Charge> {
         if self.position(worker).is_some_and(|at| self.holders[at].overran) {
             // Up to now it was one of those that shared the chip.
@@ -412,7 +406,7 @@ impl Turns {
         Some(charge)
     }
 
-    /// A tenant's call is ended for being in the way of others: it is charged so much more than it is for its turns.
+    /// A tenant's call is ended for being in the way of others: the tenant is charged so much besides its turns.
     pub fn fine(&mut self, tenant: TenantId, ns: u64) {
         self.line.charge(tenant, ns);
         self.fines.add(tenant);
@@ -424,7 +418,7 @@ impl Turns {
     }
 
     /// When a holder with calls has overrun its turn, if others wait for it.
-    fn overruns_ns(&self, holder: &Holder) -> Option<u64> {
+    fn overruns_ns(&self, holder: &TurnHolder) -> Option<u64> {
         if holder.overran || holder.idle_ns.is_some() || self.line.is_empty() {
             return None;
         }
@@ -434,7 +428,7 @@ impl Turns {
     }
 
     /// When a holder that has no reason to keep its turn is to be killed.
-    fn patience_ends_ns(&self, holder: &Holder) -> Option<u64> {
+    fn patience_ends_ns(&self, holder: &TurnHolder) -> Option<u64> {
         if holder.given_up {
             return None;
         }
@@ -456,7 +450,8 @@ impl Turns {
 
     /// A holder that has no reason to keep its turn and does not yield it; told once.
     pub fn expire(&mut self, now_ns: u64) -> Option<WorkerId> {
-        let is_late = |holder: &Holder| self.patience_ends_ns(holder).is_some_and(|at_ns| at_ns <= now_ns);
+        let is_late =
+            |holder: &TurnHolder| self.patience_ends_ns(holder).is_some_and(|at_ns| at_ns <= now_ns);
         let at = self.holders.iter().position(is_late)?;
         self.holders[at].given_up = true;
         Some(self.holders[at].worker)
@@ -464,7 +459,7 @@ impl Turns {
 
     /// A holder that does not yield is not alone any more.
     pub fn overrun(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
-        let is_late = |holder: &Holder| self.overruns_ns(holder).is_some_and(|at_ns| at_ns <= now_ns);
+        let is_late = |holder: &TurnHolder| self.overruns_ns(holder).is_some_and(|at_ns| at_ns <= now_ns);
         if let Some(at) = self.holders.iter().position(is_late) {
             // Up to now it had the device for itself, or a part of it beside another.
             self.settle_all(now_ns);

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::ids::WorkerId;
-use crate::limits::CPU_CHANGE_NS;
 use crate::schedule::Class;
+use crate::schedule::limits::CPU_CHANGE_NS;
 
 const W0: WorkerId = WorkerId::new(0);
 const W1: WorkerId = WorkerId::new(1);

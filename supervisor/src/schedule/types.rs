@@ -1,9 +1,9 @@
 //! What goes into the scheduler and what comes out.
 
+use super::limits::{CPU_CHANGE_NS, RESIDENCY_NS, SHARED_LIMIT_NS};
 use super::quarantine::Refusal;
 use super::weights::Supply;
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
-use crate::limits::{CPU_CHANGE_NS, RESIDENCY_NS, SHARED_LIMIT_NS};
 
 /// A call in the scheduler; never used twice, so that a late answer cannot hit another call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,7 +29,7 @@ impl Call for u64 {
     }
 }
 
-/// Whose function is called by whom.
+/// An owner of functions and a caller of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Domain {
     /// Owner of the function (uid).
@@ -84,9 +84,9 @@ pub struct Shape {
     pub lanes: u32,
     /// Workers that one domain may have.
     pub workers_per_domain: usize,
-    /// Of the workers, those that all domains share: the first slots are theirs.
+    /// How many workers all domains share: the first slots are for these.
     pub shared_workers: usize,
-    /// The most device memory that one lane of them may have.
+    /// The most device memory of one lane of these.
     pub shared_lane_bytes: u64,
     /// How long a call may run in a shared worker. One that takes longer begins again in a worker of its domain.
     pub shared_limit_ns: u64,
@@ -98,9 +98,9 @@ pub struct Shape {
     pub change_ns: u64,
     /// How long a domain keeps a worker that another one waits for.
     pub residency_ns: u64,
-    /// A fault in one worker hits the calls of all.
+    /// True if a fault in one worker hits the calls of all.
     pub shared_faults: bool,
-    /// An idle worker is scrubbed for another domain; without this, a fresh process takes its place.
+    /// True if an idle worker is scrubbed for another domain; else a fresh process takes its place.
     pub scrubs: bool,
     /// What that takes.
     pub resident_price: ResidentPrice,
@@ -136,8 +136,8 @@ pub struct ResidentPrice {
 }
 
 impl ResidentPrice {
-    /// What all who use the device lose while a domain is given a process that another one had, or while it is made. Beside one
-    /// that is made, the others keep nine tenths of what they have of the device.
+    /// What all who use the device lose while a domain is given a process that another one had, or while it is made. While a
+    /// process is made, all others keep nine tenths of the device.
     pub(super) fn hand_over_ns(self, scrubs: bool) -> u64 {
         if scrubs { self.process_ns } else { self.made_ns / 10 }
     }
@@ -445,7 +445,7 @@ pub enum Command<C: Call> {
     Grant {
         /// Names the turn.
         turn: TurnId,
-        /// How long it may keep it while others wait.
+        /// How long the turn may last while others wait.
         quantum_us: u32,
         /// What a change of turns costs.
         change_us: u32,
@@ -481,7 +481,7 @@ pub enum WhyGone {
 /// A worker's process, as it is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resident {
-    /// Whether a process is there or coming.
+    /// True if a process is there or coming.
     pub is_used: bool,
     /// Whose calls it serves.
     pub serves: Option<Compartment>,

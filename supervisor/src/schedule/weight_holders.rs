@@ -13,7 +13,7 @@ pub(super) enum Who {
 
 /// One that has weights mapped.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Holder {
+pub(super) struct WeightHolder {
     pub(super) who: Who,
     /// True if the worker loaded a copy of its own, before the weights were shared.
     pub(super) own: bool,
@@ -21,7 +21,7 @@ pub(super) struct Holder {
     pub(super) told: bool,
 }
 
-impl Holder {
+impl WeightHolder {
     /// A worker is told to load them, for itself or for all.
     pub(super) fn new(worker: WorkerId, own: bool) -> Self {
         Self { who: Who::Worker(worker), own, told: false }
@@ -38,7 +38,7 @@ impl Holder {
 pub(super) struct Leaving<T> {
     pub(super) function: FunctionId,
     pub(super) bytes: u64,
-    pub(super) holders: Vec<Holder>,
+    pub(super) holders: Vec<WeightHolder>,
     /// The name of the memory, if it was shared and no process but its maker ever mapped it.
     pub(super) device: Option<T>,
 }
@@ -53,6 +53,6 @@ impl<T> Leaving<T> {
 }
 
 /// How many loaded them for themselves.
-pub(super) fn own_copies(holders: &[Holder]) -> u64 {
+pub(super) fn own_copies(holders: &[WeightHolder]) -> u64 {
     holders.iter().filter(|holder| holder.own).count() as u64
 }

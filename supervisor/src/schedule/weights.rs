@@ -16,16 +16,10 @@
 use std::collections::HashMap;
 
 use super::idle_weights::{IdleWeights, Rank};
-use super::weight_holders::{Holder, Leaving, Who, own_copies};
+use super::limits::{COPIED_PER_US, COUNTED_USES, RELOAD_NS};
+use super::weight_holders::{Leaving, WeightHolder, Who, own_copies};
 use crate::ids::{FunctionId, IdMap, TenantId, WorkerId};
 use crate::metrics::WeightCounts;
-
-/// What a reload costs however small the weights are, in nanoseconds.
-const LATENCY_NS: f64 = 200_000.0;
-/// What it costs for each byte: pinned copies run at about 50 GB/s.
-const BYTE_NS: f64 = 0.02;
-/// Uses that count; more make a function's weights no dearer.
-const USES: u32 = 64;
 
 /// The weights on one device; `T` names memory of the device.
 #[derive(Debug)]
@@ -41,8 +35,8 @@ pub struct Weights<T> {
     leaving: Vec<Leaving<T>>,
     /// What names memory that no process has any more.
     released: Vec<T>,
-    /// Calls in workers whose function's weights were given up under them: with weights that came since, they count as
-    /// calls of those, since no call says at its end which ones it had.
+    /// Calls in workers whose function's weights were given up under them: no call says at its end which weights it had, so that
+    /// these count as calls of weights that came since.
     outliving: IdMap<FunctionId, u32>,
     /// Functions of calls that are about to start in workers, as they were said last.
     ahead: HashMap<WorkerId, Vec<FunctionId>>,
@@ -56,12 +50,12 @@ struct Entry<T> {
     owner: Option<TenantId>,
     state: State<T>,
     /// Workers that have the weights, one entry for each time of sending.
-    holders: Vec<Holder>,
+    holders: Vec<WeightHolder>,
     /// Calls of the function that are in workers.
     calls: u32,
     /// How often they were used since they came.
     uses: u32,
-    /// A worker got their memory from another one: who was taken over meanwhile may still have it.
+    /// True if a worker got the memory from another one: a process in whose place others came may still have it.
     passed_on: bool,
     /// Of equal priority, who was used longest ago goes first.
     priority: (f64, u64),
@@ -71,7 +65,7 @@ struct Entry<T> {
 
 #[derive(Debug)]
 enum State<T> {
-    /// A worker loads them, into memory that is known by this or that it sends the name of.
+    /// A worker loads the weights, into memory that has this name, or whose name follows.
     Loading(WorkerId, Option<T>),
     /// A worker has them for itself alone.
     Private(WorkerId),
@@ -197,7 +191,12 @@ impl<T: Clone> Weights<T> {
     fn priority(&mut self, bytes: u64, uses: u32) -> (f64, u64) {
         self.uses += 1;
         let bytes = bytes.max(1) as f64;
-        (self.clock + f64::from(uses.min(USES)) * (LATENCY_NS + bytes * BYTE_NS) / bytes, self.uses)
+        (
+            self.clock
+                + f64::from(uses.min(COUNTED_USES)) * (RELOAD_NS + bytes * 1000.0 / COPIED_PER_US as f64)
+                    / bytes,
+            self.uses,
+        )
     }
 
     /// A worker is to have weights of `bytes`, which may take `room_bytes` beside all that is there. Functions whose weights
@@ -217,7 +216,7 @@ impl<T: Clone> Weights<T> {
                 self.touch(function);
                 Source::Device(device, self.entries.get(&function).map_or(bytes, |e| e.bytes))
             }
-            // It was told to forget them before it could send them.
+            // The worker was told to forget the weights before it could send their name.
             Some(State::Loading(loader, _)) if *loader == worker => Source::Export,
             Some(State::Loading(..) | State::Private(_)) => {
                 self.make_room(bytes, function, when, room_bytes, evicted)?;
@@ -240,7 +239,7 @@ impl<T: Clone> Weights<T> {
             }
         };
         self.change(function, |entry| {
-            entry.holders.push(Holder::new(worker, matches!(source, Source::Host)));
+            entry.holders.push(WeightHolder::new(worker, matches!(source, Source::Host)));
             entry.passed_on |= matches!(source, Source::Device(..));
         });
         if !matches!(source, Source::Device(..)) {
@@ -251,8 +250,8 @@ impl<T: Clone> Weights<T> {
         Ok(source)
     }
 
-    /// The memory of weights that were just evicted is for what a worker loads in their place, where it suits, that worker
-    /// made it and has them, and no other ever had it: whose they are. They need not be told to leave.
+    /// A worker that loads a function's weights uses the memory of evicted ones, where the size suits, and this worker made that
+    /// memory and no other ever had it. Returns whose weights were there: these need not be told to leave.
     pub fn take_over(
         &mut self,
         function: FunctionId,
@@ -264,8 +263,7 @@ impl<T: Clone> Weights<T> {
         if *loader != worker {
             return None;
         }
-        let is_only =
-            |holders: &[Holder]| matches!(holders, [holder] if holder.is_kept_by(worker) && !holder.own);
+        let is_only = |holders: &[WeightHolder]| matches!(holders, [holder] if holder.is_kept_by(worker) && !holder.own);
         let at = self.leaving.iter().position(|leaving| {
             evicted.contains(&leaving.function)
                 && leaving.device.is_some()
@@ -442,7 +440,7 @@ impl<T: Clone> Weights<T> {
         let State::Loading(loader, known) = &mut entry.state else { return true };
         if *loader != worker {
             // For itself, while the other one still loads.
-            let is_it = |holder: &Holder| holder.own && holder.who == Who::Worker(worker);
+            let is_it = |holder: &WeightHolder| holder.own && holder.who == Who::Worker(worker);
             return device.is_none() && entry.holders.iter().any(is_it);
         }
         let device = match (device, known.take()) {

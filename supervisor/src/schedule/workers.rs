@@ -12,6 +12,7 @@
 
 use std::ops::{Index, IndexMut};
 
+use super::limits::{COPIED_PER_US, PRICED_FUNCTIONS};
 use super::types::{Address, CallId, Compartment, Domain, ResidentPrice, WhyGone};
 use crate::ids::{FunctionId, Generation, TenantId, WorkerId};
 
@@ -25,23 +26,23 @@ pub(super) struct Worker {
     busy: u64,
     /// The calls in it, and their lanes.
     calls: Vec<(CallId, u32)>,
-    /// Its call wants all lanes.
+    /// True if the worker's call wants all lanes.
     closed: bool,
     pub(super) bound_ns: u64,
     pub(super) idle_since_ns: u64,
-    /// A call failed in its process, which serves no other domain.
+    /// True if a call failed in the process, which serves no other domain then.
     pub(super) tainted: bool,
     /// Commands that its process was given.
     commands: u64,
     /// What ran in the process for its present domain.
     pub(super) rebuild_cost: RebuildCost,
-    /// Its slot is to be empty once its process is gone.
+    /// True if the slot is to be empty once the process is gone.
     pub(super) dismissed: bool,
     /// Lanes of its process.
     lanes: u32,
-    /// Its process was made for a device that was set up otherwise.
+    /// True if the process was made for a device that was set up otherwise.
     pub(super) outdated: bool,
-    /// It takes no more calls, and leaves once it is idle.
+    /// True if the worker takes no more calls, and leaves once it is idle.
     pub(super) retires: bool,
     /// Why the slot's last domain lost its process.
     pub(super) last_gone: Option<WhyGone>,
@@ -57,11 +58,6 @@ pub(super) struct RebuildCost {
     lanes: u64,
 }
 
-/// Functions that are told apart; more make a process no dearer.
-const FUNCTIONS: usize = 64;
-/// Bytes of weights that are copied in a microsecond.
-const WEIGHTS_PER_US: u64 = 50_000;
-
 impl RebuildCost {
     /// A call runs in a lane. True if its function did not run there before.
     pub(super) fn ran(&mut self, lane: u32, function: FunctionId, weight_bytes: u64) -> bool {
@@ -76,7 +72,7 @@ impl RebuildCost {
             }
             None => {
                 self.weight_bytes = self.weight_bytes.saturating_add(weight_bytes);
-                if self.functions.len() >= FUNCTIONS {
+                if self.functions.len() >= PRICED_FUNCTIONS {
                     self.functions.remove(0);
                 }
             }
@@ -90,9 +86,9 @@ impl RebuildCost {
         self.functions.len()
     }
 
-    /// What it would take to have it again in a fresh process.
+    /// What a fresh process would take to be as this one is.
     pub(super) fn rebuild_ns(&self, price: ResidentPrice) -> u64 {
-        let weights_ns = self.weight_bytes / WEIGHTS_PER_US * 1000;
+        let weights_ns = self.weight_bytes / COPIED_PER_US * 1000;
         price.made_ns + self.install_ns(price, usize::MAX) + weights_ns
     }
 
@@ -119,13 +115,13 @@ impl RebuildCost {
 pub(super) enum State {
     /// No process, and none is wanted.
     Empty,
-    /// No process, but one is wanted: it starts, or the one before is on its way out.
+    /// No process, but one is wanted: the next one starts, or the last one is on its way out.
     Absent,
     /// Ready, belongs to no domain.
     Free,
     /// Serves calls of a compartment.
     Bound(Compartment),
-    /// Its process forgets the domain that it served, or is killed then.
+    /// The process forgets its last domain, or is killed at this moment.
     Scrubbing { until_ns: u64 },
 }
 
@@ -194,36 +190,6 @@ impl Worker {
     pub(super) fn serves(&self, caller: TenantId) -> bool {
         self.served().is_some_and(|domain| domain.caller == caller)
     }
-
-    /// Puts a call into a lane: an empty one, or that of the job to which the call belongs.
-    fn put(&mut self, id: CallId, lane: u32, wants_all_lanes: bool) {
-        self.busy |= 1 << lane;
-        self.closed = wants_all_lanes;
-        self.calls.push((id, lane));
-    }
-
-    /// A call is out of its lane, which is empty with the last call of a job.
-    fn take(&mut self, id: CallId, lane: u32, now_ns: u64) {
-        self.closed = false;
-        if let Some(at) = self.calls.iter().position(|(call, _)| *call == id) {
-            self.calls.remove(at);
-        }
-        if self.job_in(lane).next().is_none() {
-            self.busy &= !(1 << lane);
-        }
-        if self.is_idle() {
-            self.idle_since_ns = now_ns;
-        }
-    }
-
-    /// Takes all its calls, oldest first.
-    fn take_all(&mut self) -> Vec<CallId> {
-        (self.busy, self.closed) = (0, false);
-        let calls = std::mem::take(&mut self.calls).into_iter();
-        let mut calls: Vec<CallId> = calls.map(|(id, _)| id).collect();
-        calls.sort_unstable();
-        calls
-    }
 }
 
 /// All workers of a device. A set for each state spares searches.
@@ -237,7 +203,7 @@ pub(super) struct Workers {
     /// Lanes of processes that come.
     lanes: u32,
     empty: WorkerSet,
-    /// Of slots where a process will be soon that a domain can have, those that have none.
+    /// Slots without a process where a domain can have one soon.
     absent: WorkerSet,
     scrubbing: WorkerSet,
     free: WorkerSet,
@@ -336,9 +302,9 @@ impl Workers {
         WorkerId::first(self.shared)
     }
 
-    /// In how many slots more than may there are processes that stay, or will be.
+    /// By how many the processes that stay, or come, exceed the ceiling.
     pub(super) fn excess(&self) -> usize {
-        // Those of shared workers that have none yet get theirs.
+        // A shared worker without a process gets one.
         let stays = |(id, worker): &(WorkerId, &Worker)| {
             worker.state != State::Empty && !worker.dismissed || self.is_for_shared(*id)
         };
@@ -367,21 +333,35 @@ impl Workers {
 
     /// Puts a call into a lane: an empty one, or that of the job to which the call belongs.
     pub(super) fn put(&mut self, worker: WorkerId, id: CallId, lane: u32, wants_all_lanes: bool) {
-        self[worker].put(id, lane, wants_all_lanes);
+        let slot = &mut self[worker];
+        slot.busy |= 1 << lane;
+        slot.closed = wants_all_lanes;
+        slot.calls.push((id, lane));
         self.busy.set(worker, true);
     }
 
-    /// A call is out of its lane.
+    /// A call is out of its lane, which is empty with the last call of a job.
     pub(super) fn take(&mut self, worker: WorkerId, id: CallId, lane: u32, now_ns: u64) {
-        self[worker].take(id, lane, now_ns);
-        let is_busy = !self[worker].is_idle();
-        self.busy.set(worker, is_busy);
+        let slot = &mut self[worker];
+        slot.closed = false;
+        slot.calls.retain(|(call, _)| *call != id);
+        if slot.job_in(lane).next().is_none() {
+            slot.busy &= !(1 << lane);
+        }
+        if slot.is_idle() {
+            slot.idle_since_ns = now_ns;
+            self.busy.set(worker, false);
+        }
     }
 
     /// Takes all calls of a worker, oldest first.
     pub(super) fn take_all(&mut self, worker: WorkerId) -> Vec<CallId> {
         self.busy.set(worker, false);
-        self[worker].take_all()
+        let slot = &mut self[worker];
+        (slot.busy, slot.closed) = (0, false);
+        let mut calls: Vec<CallId> = std::mem::take(&mut slot.calls).into_iter().map(|(id, _)| id).collect();
+        calls.sort_unstable();
+        calls
     }
 
     /// The first slot without a process in which none is wanted.
@@ -396,12 +376,12 @@ impl Workers {
         self.free.iter().find(|worker| !self[*worker].retires)
     }
 
-    /// In how many slots a process will be soon that a domain can have.
+    /// How many slots will soon have a process that a domain can have.
     pub(super) fn coming(&self) -> usize {
         self.absent() + self.scrubbing()
     }
 
-    /// In how many of them there is none.
+    /// How many slots have no process where a domain can have one soon.
     pub(super) fn absent(&self) -> usize {
         self.absent.len()
     }
@@ -524,16 +504,16 @@ mod tests {
         assert_eq!(workers.busy().count(), 0);
         (0..).zip([7, 5, 9]).for_each(|(lane, id)| workers.put(W0, CallId(id), lane, false));
         assert!(workers.sets_are_right() && workers.idle().count() == 0);
+        assert_eq!(workers[W0].busy_lanes(), 3);
+        workers.take(W0, CallId(5), 1, 8);
         let worker = &mut workers[W0];
-        assert_eq!(worker.busy_lanes(), 3);
-        worker.take(CallId(5), 1, 8);
         assert!(worker.has_room(false) && !worker.has_room(true));
         worker.retires = true;
         assert!(!worker.has_room(false), "it takes no more calls");
         assert!(worker.has_call_in(0) && !worker.has_call_in(1) && worker.has_call_in(2));
-        worker.put(CallId(6), 1, false);
-        assert_eq!(worker.take_all(), [6, 7, 9].map(CallId));
-        assert!(worker.is_idle() && worker.take_all().is_empty());
+        workers.put(W0, CallId(6), 1, false);
+        assert_eq!(workers.take_all(W0), [6, 7, 9].map(CallId));
+        assert!(workers[W0].is_idle() && workers.take_all(W0).is_empty() && workers.sets_are_right());
     }
 
     #[test]
@@ -557,7 +537,7 @@ mod tests {
         for id in 0..1000 {
             past.ran(0, FunctionId::new(id), 0);
         }
-        assert_eq!(past.functions(), FUNCTIONS);
+        assert_eq!(past.functions(), PRICED_FUNCTIONS);
         // A domain does not keep its process from others by calling many functions.
         assert_eq!(prices_ns(&past), before_ns);
     }

@@ -2,7 +2,7 @@
 
 use super::{State, Weights};
 use crate::ids::{FunctionId, Generation, WorkerId};
-use crate::schedule::weight_holders::{Holder, Leaving, Who};
+use crate::schedule::weight_holders::{Leaving, WeightHolder, Who};
 
 impl<T: Clone> Weights<T> {
     /// A worker is told to let a function's weights go. True if it has them and was not told before.
@@ -16,7 +16,7 @@ impl<T: Clone> Weights<T> {
     pub fn tell_left(&mut self, function: FunctionId) -> Vec<WorkerId> {
         let leaving = self.leaving.iter_mut().filter(|leaving| leaving.function == function);
         let holders = leaving.flat_map(|leaving| &mut leaving.holders);
-        let tell = |holder: &mut Holder| match holder.who {
+        let tell = |holder: &mut WeightHolder| match holder.who {
             Who::Worker(worker) => (!std::mem::replace(&mut holder.told, true)).then_some(worker),
             Who::Zombie(..) => None,
         };
@@ -47,7 +47,7 @@ impl<T: Clone> Weights<T> {
         }
     }
 
-    fn leave(&mut self, function: FunctionId, bytes: u64, holders: Vec<Holder>, device: Option<T>) {
+    fn leave(&mut self, function: FunctionId, bytes: u64, holders: Vec<WeightHolder>, device: Option<T>) {
         match holders.is_empty() {
             true => self.released.extend(device),
             false => self.leaving.push(Leaving { function, bytes, holders, device }),
@@ -56,7 +56,7 @@ impl<T: Clone> Weights<T> {
 
     /// A worker forgot one function, as often as it was sent to it: the oldest first.
     pub fn uninstalled(&mut self, function: FunctionId, worker: WorkerId) {
-        let is_it = |holder: &Holder| holder.who == Who::Worker(worker);
+        let is_it = |holder: &WeightHolder| holder.who == Who::Worker(worker);
         for (at, leaving) in self.leaving.iter_mut().enumerate() {
             if leaving.function == function
                 && let Some(holder) = leaving.holders.iter().position(is_it)
@@ -68,7 +68,7 @@ impl<T: Clone> Weights<T> {
                 return;
             }
         }
-        let first = |holders: &[Holder]| {
+        let first = |holders: &[WeightHolder]| {
             holders
                 .iter()
                 .position(|holder| is_it(holder) && holder.told)
@@ -93,7 +93,7 @@ impl<T: Clone> Weights<T> {
     /// A worker does not have weights, or has them once less: if it was to load them for all, they will not come.
     fn may_be_gone(&mut self, function: FunctionId, worker: WorkerId) {
         let Some(entry) = self.entries.get(&function) else { return };
-        let is_it = |holder: &Holder| holder.who == Who::Worker(worker);
+        let is_it = |holder: &WeightHolder| holder.who == Who::Worker(worker);
         let loads =
             matches!(entry.state, State::Loading(loader, _) | State::Private(loader) if loader == worker);
         if loads && !entry.holders.iter().any(is_it) {
@@ -166,7 +166,7 @@ impl<T: Clone> Weights<T> {
 
     /// Nothing is left of a process.
     pub fn reaped(&mut self, worker: WorkerId, generation: Generation) {
-        let is_other = |holder: &Holder| holder.who != Who::Zombie(worker, generation);
+        let is_other = |holder: &WeightHolder| holder.who != Who::Zombie(worker, generation);
         let released = &mut self.released;
         self.leaving.retain_mut(|leaving| {
             leaving.holders.retain(is_other);

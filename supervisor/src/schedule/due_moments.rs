@@ -8,16 +8,14 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::CallId;
+use super::limits::SPARE_MOMENTS;
 
-/// So many moments that do not hold any more may be kept besides one for each call.
-const SPARE: usize = if cfg!(test) { 4 } else { 1024 };
-
-/// Moments in `CLOCK_MONOTONIC` nanoseconds, the earliest first. Who has them says which of them still hold, after each change:
-/// see [`Deadlines::tidy`].
+/// Moments in `CLOCK_MONOTONIC` nanoseconds, the earliest first. The owner says which moments still hold, after each change: see
+/// [`DueMoments::tidy`].
 #[derive(Debug, Default)]
-pub(super) struct Deadlines(BinaryHeap<Reverse<(u64, CallId)>>);
+pub(super) struct DueMoments(BinaryHeap<Reverse<(u64, CallId)>>);
 
-impl Deadlines {
+impl DueMoments {
     /// Something must happen to a call then.
     pub(super) fn insert(&mut self, at_ns: u64, call: CallId) {
         self.0.push(Reverse((at_ns, call)));
@@ -31,7 +29,7 @@ impl Deadlines {
     /// Takes one call whose moment has come.
     pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<CallId> {
         let due = *self.0.peek().filter(|Reverse((at_ns, _))| *at_ns <= now_ns)?;
-        // A call that got another moment and then this one again has it twice.
+        // After a change to another moment and back, a call has the moment twice.
         while self.0.peek() == Some(&due) {
             self.0.pop();
         }
@@ -45,7 +43,7 @@ impl Deadlines {
         {
             self.0.pop();
         }
-        if self.0.len() > 2 * calls + SPARE {
+        if self.0.len() > 2 * calls + SPARE_MOMENTS {
             let mut all = std::mem::take(&mut self.0).into_vec();
             all.retain(|Reverse((at_ns, call))| holds(*at_ns, *call));
             all.sort_unstable();
@@ -84,7 +82,7 @@ mod tests {
     proptest! {
         #[test]
         fn moments_are_those_of_a_set(steps in steps()) {
-            let (mut deadlines, mut set, mut held) = (Deadlines::default(), BTreeSet::new(), BTreeMap::new());
+            let (mut moments, mut set, mut held) = (DueMoments::default(), BTreeSet::new(), BTreeMap::new());
             for step in steps {
                 match step {
                     Step::Set(call, at_ns) => {
@@ -92,7 +90,7 @@ mod tests {
                             set.remove(&(before_ns, CallId(call)));
                         }
                         set.insert((at_ns, CallId(call)));
-                        deadlines.insert(at_ns, CallId(call));
+                        moments.insert(at_ns, CallId(call));
                     }
                     Step::Remove(call) => {
                         if let Some(at_ns) = held.remove(&CallId(call)) {
@@ -101,7 +99,7 @@ mod tests {
                     }
                     Step::PopDue(now_ns) => {
                         let due = set.first().copied().filter(|(at_ns, _)| *at_ns <= now_ns);
-                        prop_assert_eq!(deadlines.pop_due(now_ns), due.map(|(_, call)| call));
+                        prop_assert_eq!(moments.pop_due(now_ns), due.map(|(_, call)| call));
                         if let Some(due) = due {
                             set.remove(&due);
                             // What was taken holds no more, until the call has another.
@@ -109,22 +107,22 @@ mod tests {
                         }
                     }
                 }
-                deadlines.tidy(held.len(), |at_ns, call| held.get(&call) == Some(&at_ns));
-                prop_assert_eq!(deadlines.next_ns(), set.first().map(|(at_ns, _)| *at_ns));
-                prop_assert!(deadlines.0.len() <= 2 * held.len() + SPARE);
+                moments.tidy(held.len(), |at_ns, call| held.get(&call) == Some(&at_ns));
+                prop_assert_eq!(moments.next_ns(), set.first().map(|(at_ns, _)| *at_ns));
+                prop_assert!(moments.0.len() <= 2 * held.len() + SPARE_MOMENTS);
             }
         }
     }
 
     #[test]
     fn few_moments_are_kept_of_calls_that_are_over() {
-        let (mut deadlines, first) = (Deadlines::default(), CallId(0));
-        deadlines.insert(1, first);
+        let (mut moments, first) = (DueMoments::default(), CallId(0));
+        moments.insert(1, first);
         for call in 1..100_000 {
-            deadlines.insert(2, CallId(call));
-            deadlines.tidy(1, |_, call| call == first);
+            moments.insert(2, CallId(call));
+            moments.tidy(1, |_, call| call == first);
         }
-        assert!(deadlines.0.len() <= SPARE + 2, "{}", deadlines.0.len());
-        assert_eq!(deadlines.next_ns(), Some(1));
+        assert!(moments.0.len() <= SPARE_MOMENTS + 2, "{}", moments.0.len());
+        assert_eq!(moments.next_ns(), Some(1));
     }
 }

@@ -1,21 +1,17 @@
 //! Which worker gives way to a domain without one: a busy worker takes no more calls, or an idle one is taken from its domain.
 //! How long a domain keeps its worker, and at what pace workers give way, is decided in `residency`.
 
+use super::super::limits::OVERSTAY_NS;
 use super::super::residency::{Residency, worth_least};
 use super::super::share_line::Front;
 use super::super::types::Domain;
-use super::super::view::View;
 use super::super::workers::Worker;
-use super::Slots;
+use super::{Queues, View};
 use crate::ids::{TenantId, WorkerId};
 
-/// Device time that a caller may be ahead of those that wait for a worker, before it loses its worker at any pace. It bounds how long
-/// they wait where that worker has a call whenever the pace allows that one goes: well below the deadline that calls have by default.
-const OVERSTAY_NS: u64 = 1_000_000_000;
-
-/// A search for workers for domains that wait, see [`Slots::next_to_bring`] and [`Slots::next_to_go`].
+/// A search for workers for domains that wait, see [`Queues::next_to_bring`] and [`Queues::next_to_go`].
 #[derive(Debug, Default)]
-pub(in super::super) struct Search {
+pub(in crate::schedule) struct Search {
     /// How many processes are still to be brought for domains without workers, and for others.
     to_bring: Option<(usize, usize)>,
     /// For how many of these residents are still to give way.
@@ -27,11 +23,11 @@ pub(in super::super) struct Search {
 /// The caller whose domain is the first that waits for a worker, and where it stands in line.
 type First = Option<(TenantId, Front)>;
 
-impl Slots {
+impl Queues {
     /// True if a worker serves a caller.
     fn has_worker(&self, caller: TenantId) -> bool {
-        let mut domains = self.of_caller.get(&caller).into_iter().flatten();
-        domains.any(|domain| self.domains.get(domain).is_some_and(|d| !d.workers.is_empty()))
+        let mut queues = self.of_caller.get(&caller).into_iter().flatten();
+        queues.any(|queue| self.queues.get(queue).is_some_and(|q| !q.workers.is_empty()))
     }
 
     /// True if a worker's caller had less of the device than the caller whose domain is the `first` that waits for a worker. A caller
@@ -77,10 +73,7 @@ impl Slots {
     /// True if the domain of a worker has others.
     fn is_one_of_several(&self, worker: &Worker) -> bool {
         self.several_workers > 0
-            && worker
-                .served()
-                .and_then(|domain| self.domains.get(&domain))
-                .is_some_and(|d| d.workers.len() > 1)
+            && worker.served().and_then(|domain| self.of(domain)).is_some_and(|q| q.workers.len() > 1)
     }
 
     /// When an idle worker may give way to a domain that has none, or to one that has some and more calls than those can
@@ -103,20 +96,23 @@ impl Slots {
 
     /// The first domain without workers that may start a call.
     pub(super) fn next_unplaced(&self, view: View<'_>) -> Option<Domain> {
-        {
-            let device = self.asks.device();
-            self.asks.iter().find(|domain| self.may_start(*domain, device, view))
-        }
+        let device = self.asks.device();
+        self.asks.iter().find(|domain| self.may_start(*domain, device, view))
     }
 
     /// True if an idle worker was its domain's long enough and others may want it.
-    pub(in super::super) fn may_go(&self, now_ns: u64, worker: &Worker, residency: &Residency) -> bool {
+    pub(in crate::schedule) fn may_go(&self, now_ns: u64, worker: &Worker, residency: &Residency) -> bool {
         worker.is_idle() && self.has_unplaced() && self.ends_ns(worker, residency) <= now_ns
     }
 
     /// True if an idle worker that [may go](Self::may_go) goes at any pace: its caller is far ahead of those that wait. At the pace of
     /// residents that give way one after the other, those that happen to be idle then would go in its place for ever.
-    pub(in super::super) fn overstays(&self, worker: &Worker, view: View<'_>, residency: &Residency) -> bool {
+    pub(in crate::schedule) fn overstays(
+        &self,
+        worker: &Worker,
+        view: View<'_>,
+        residency: &Residency,
+    ) -> bool {
         self.is_far_ahead(worker)
             && !residency.fills_slots(view.workers)
             && self.missing(view, residency.come_soon(view.workers)).0 > 0
@@ -127,7 +123,7 @@ impl Slots {
         worker.served().is_some_and(|domain| self.asks.ahead_ns(domain.caller) > OVERSTAY_NS)
     }
 
-    /// When a domain need not keep its worker any longer, for one that has none.
+    /// When a worker may go to a domain without one.
     fn ends_ns(&self, worker: &Worker, residency: &Residency) -> u64 {
         match self.is_far_ahead(worker) {
             true => residency.least_ends_ns(worker),
@@ -136,13 +132,13 @@ impl Slots {
     }
 
     /// Begins a search for idle workers that make room for domains that wait.
-    pub(in super::super) fn search(&mut self) -> Search {
+    pub(in crate::schedule) fn search(&mut self) -> Search {
         self.room_ns = None;
         Search::default()
     }
 
     /// True if another worker is needed that is not coming already.
-    pub(in super::super) fn next_to_bring(&self, search: &mut Search, view: View<'_>) -> bool {
+    pub(in crate::schedule) fn next_to_bring(&self, search: &mut Search, view: View<'_>) -> bool {
         let (unplaced, others) =
             search.to_bring.get_or_insert_with(|| self.missing(view, view.workers.coming()));
         let open = if *unplaced > 0 { unplaced } else { others };
@@ -151,11 +147,11 @@ impl Slots {
         found
     }
 
-    /// The next worker that makes room: it is taken from its domain before the search goes on. As many are found as
-    /// are needed and not coming already, at the pace of `residency`; of those that are idle the one that is worth
-    /// least goes first, none before its domain had it for its residency. A domain that has workers gets another only
-    /// from one idle for as long. One whose domain waits for memory stays.
-    pub(in super::super) fn next_to_go(
+    /// The next worker that makes room: it is taken from its domain before the search goes on. As many are found as are needed and
+    /// not coming already, at the pace of `residency`; the idle worker that is worth least goes first, and no worker before its
+    /// domain's residency is over. A domain that has workers gets another only from one idle for as long. One whose domain waits
+    /// for memory stays.
+    pub(in crate::schedule) fn next_to_go(
         &mut self,
         now_ns: u64,
         search: &mut Search,
@@ -181,7 +177,8 @@ impl Slots {
         let first = self.asks.first();
         let ends_ns = |worker: &Worker| self.gives_way_ns(first, worker, for_unplaced, residency);
         let may_go = |worker: &Worker| worker.served().is_some_and(|domain| !self.waits_for_memory(domain));
-        let found = worth_least(now_ns, ends_ns, view.idle(may_go));
+        let idle = view.workers.idle().filter(|(_, worker)| may_go(worker));
+        let found = worth_least(now_ns, ends_ns, idle);
         if let Err(next_ns) = found {
             search.to_go = Some((0, 0));
             self.room_ns = self.room_ns.into_iter().chain(next_ns).min();
@@ -196,7 +193,7 @@ impl Slots {
                 let wants = self.waiting.iter().any(|domain| self.may_use_lane(*domain, view));
                 (self.asks.domains(), usize::from(wants))
             }
-            // Only for those that may start before the device is one call's.
+            // Only domains count that may start before the device is one call's.
             true => {
                 let device = self.asks.device();
                 (self.asks.iter().filter(|d| self.may_start(*d, device, view)).count(), 0)
@@ -207,14 +204,14 @@ impl Slots {
         (unplaced.saturating_sub(come_soon), for_others)
     }
 
-    /// True if a search for domains without workers just found that none may go before a later moment. What changes that
-    /// is followed by a search of its own.
-    pub(in super::super) fn is_searched(&self, now_ns: u64) -> bool {
+    /// True if a search for domains without workers just found that none may go before a later moment. Every event that changes
+    /// this is followed by a search.
+    pub(in crate::schedule) fn is_searched(&self, now_ns: u64) -> bool {
         self.has_unplaced() && self.room_ns.is_some_and(|at_ns| at_ns > now_ns)
     }
 
     /// True if that is so and a worker that just became idle does not give way yet, either.
-    pub(in super::super) fn is_searched_but_for(
+    pub(in crate::schedule) fn is_searched_but_for(
         &mut self,
         now_ns: u64,
         worker: &Worker,
@@ -229,7 +226,7 @@ impl Slots {
     }
 
     /// When a search may find a worker that it did not find before.
-    pub(in super::super) fn next_ns(&self) -> Option<u64> {
+    pub(in crate::schedule) fn next_ns(&self) -> Option<u64> {
         self.room_ns
     }
 }

@@ -1,0 +1,409 @@
+//! Which call gets which worker: the queues in which calls wait, and the lines in which queues wait for a worker.
+//!
+//! A queue is a domain's (owner, caller), or a payer's for lanes of shared workers. A worker of a domain's serves that domain alone,
+//! not less than the domain's residency while others wait; which one gives way then is found in `eviction`.
+//! Calls of a queue start by their deadlines (`domain_queue`). Domains without a worker are served by the shares of their callers, and
+//! so are payers whose calls wait for a lane, and callers that need the whole device (`asks`).
+
+mod eviction;
+
+use std::collections::VecDeque;
+
+use super::asks::{Ask, Asks};
+use super::domain_queue::DomainQueue;
+use super::exclusive::Exclusive;
+use super::lane_shares;
+use super::residency::Residency;
+use super::share_line::Front;
+use super::types::{CallId, Compartment, Domain, QueueKey, Shape};
+use super::workers::{Worker, WorkerSet, Workers};
+use crate::ids::{IdMap, TenantId, WorkerId};
+
+/// The queues of one device that have calls or workers.
+#[derive(Debug)]
+pub(super) struct Queues {
+    lanes: u32,
+    workers_per_domain: usize,
+    /// True if several tenants have the device at the same time: then shares are kept by how many lanes each may use.
+    shares_lanes: bool,
+    queues: IdMap<QueueKey, Queue>,
+    /// Domains that have several workers.
+    several_workers: usize,
+    /// The queues of each caller.
+    of_caller: IdMap<TenantId, Vec<QueueKey>>,
+    /// The one line of all that anybody asks for.
+    pub(super) asks: Asks,
+    /// Domains that have workers and may have more calls than those can take.
+    waiting: VecDeque<Domain>,
+    /// When a worker may be taken that a domain waits for.
+    room_ns: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    calls: DomainQueue,
+    /// The domain's workers; none where the calls wait for shared ones.
+    workers: WorkerSet,
+    /// True if the domain stands in [`Queues::waiting`].
+    waits: bool,
+    /// True if the caller spent its budget: no call of the queue starts, and the queue stands in no line.
+    held: bool,
+}
+
+/// The state of others that queues are looked at beside.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) workers: &'a Workers,
+    /// Calls for the whole device.
+    pub(super) exclusive: &'a Exclusive,
+}
+
+impl Queues {
+    /// Without calls.
+    pub(super) fn new(shape: &Shape) -> Self {
+        Self {
+            lanes: shape.lanes,
+            workers_per_domain: shape.workers_per_domain,
+            shares_lanes: shape.quantum_us.is_none(),
+            queues: IdMap::default(),
+            several_workers: 0,
+            of_caller: IdMap::default(),
+            asks: Asks::new(shape.residency_ns),
+            waiting: VecDeque::new(),
+            room_ns: None,
+        }
+    }
+
+    /// The device is set up otherwise.
+    pub(super) fn resize(&mut self, shape: &Shape) {
+        (self.lanes, self.workers_per_domain) = (shape.lanes, shape.workers_per_domain);
+        self.asks.set_turn(shape.residency_ns);
+        // Domains that have workers may have more now.
+        let waiting: Vec<_> =
+            self.queues.iter().filter(|(_, q)| !q.workers.is_empty()).map(|(queue, _)| *queue).collect();
+        waiting.into_iter().for_each(|queue| self.join_line(queue));
+    }
+
+    fn of(&self, domain: Domain) -> Option<&Queue> {
+        self.queues.get(&QueueKey::Of(domain))
+    }
+
+    /// A worker that can take a call at once which would wait in this queue: of the queue's own or of the shared ones the fullest with a
+    /// free lane, so that others stay idle; else, for a domain, one that is free. Calls that wait go first; so do all others if the
+    /// call's payer is `held`.
+    pub(super) fn find_lane(
+        &self,
+        now_ns: u64,
+        queue: QueueKey,
+        all: bool,
+        held: bool,
+        view: View<'_>,
+        residency: &Residency,
+    ) -> Option<WorkerId> {
+        let state = self.queues.get(&queue);
+        let is_first = state.is_none_or(|q| !q.held && q.calls.is_empty());
+        if held || !is_first || !self.goes_before(self.asks.device(), queue.payer(), None, view) {
+            return None;
+        }
+        let QueueKey::Of(domain) = queue else {
+            let shared = view.workers.shared().map(|worker| (worker, &view.workers[worker]));
+            let has_room = shared.filter(|(_, w)| w.is_shared() && w.has_room(false));
+            let fullest = has_room.max_by_key(|(_, w)| w.busy_lanes()).map(|(worker, _)| worker);
+            return fullest.filter(|_| !self.asks.has_lanes());
+        };
+        if !self.may_use_lane(domain, view) {
+            return None;
+        }
+        let bound = state.map_or(WorkerSet::default(), |q| q.workers);
+        let own = view.workers.of(bound);
+        let own = own.filter(|(_, w)| w.has_room(all) && !self.must_leave(now_ns, w, view, residency));
+        let own = own.max_by_key(|(_, w)| w.busy_lanes()).map(|(id, _)| id);
+        let may_have_more = bound.len() < self.workers_per_domain;
+        own.or_else(|| view.workers.first_free().filter(|_| may_have_more))
+    }
+
+    /// A queue, made if there is none yet for a caller that is `held`, or not.
+    fn queue_mut(&mut self, queue: QueueKey, held: bool) -> &mut Queue {
+        self.queues.entry(queue).or_insert_with(|| {
+            self.of_caller.entry(queue.payer()).or_default().push(queue);
+            Queue { held, ..Queue::default() }
+        })
+    }
+
+    /// A call waits, for the first time or again, which is over at its deadline and takes so long at least.
+    pub(super) fn enqueue(
+        &mut self,
+        queue: QueueKey,
+        id: CallId,
+        (deadline_ns, takes_ns): (u64, u64),
+        held: bool,
+    ) {
+        self.queue_mut(queue, held).calls.push(id, deadline_ns, takes_ns);
+        self.join_line(queue);
+    }
+
+    /// True if calls of a compartment wait.
+    pub(super) fn has_queued(&self, compartment: Compartment) -> bool {
+        match compartment {
+            Compartment::Of(domain) => self.of(domain).is_some_and(|q| !q.calls.is_empty()),
+            Compartment::Shared => self.asks.has_lanes(),
+        }
+    }
+
+    /// How long the calls of a domain that wait before one with this deadline take at least, in all lanes that the
+    /// domain could have; none if that is not known, as in a queue for a shared worker.
+    pub(super) fn before_ns(&self, queue: QueueKey, deadline_ns: u64) -> Option<u64> {
+        let QueueKey::Of(domain) = queue else { return None };
+        let lanes = u64::from(self.lanes.max(1)) * self.workers_per_domain.max(1) as u64;
+        Some(self.of(domain)?.calls.before_ns(deadline_ns)? / lanes)
+    }
+
+    /// True if a domain's first call waits for memory.
+    pub(super) fn waits_for_memory(&self, domain: Domain) -> bool {
+        self.asks.has(Ask::memory(QueueKey::Of(domain)))
+    }
+
+    /// True if a call that waits for memory goes before those that wait for the whole device.
+    pub(super) fn memory_goes_first(&self, view: View<'_>) -> bool {
+        let first = |queue| self.queues.get(&queue).and_then(|q| q.calls.first());
+        let goes = |queue: QueueKey| self.goes_before(self.asks.device(), queue.payer(), first(queue), view);
+        self.asks.memory().is_some_and(goes)
+    }
+
+    /// True if a caller's call may start although another call asks for the whole `device`: that one's caller had more; or both are
+    /// of one caller, and the call `waited` and is the older one.
+    fn goes_before(
+        &self,
+        device: Option<(TenantId, Front)>,
+        caller: TenantId,
+        waited: Option<CallId>,
+        view: View<'_>,
+    ) -> bool {
+        if view.exclusive.is_closed() {
+            return false;
+        }
+        let Some((asks, front)) = device else { return true };
+        let came_before =
+            || waited.is_some_and(|id| view.exclusive.first_of(caller).is_some_and(|first| id < first));
+        self.asks.goes_before(front, caller) || asks == caller && came_before()
+    }
+
+    /// A call with this deadline waits no more.
+    pub(super) fn unqueue(&mut self, queue: QueueKey, id: CallId, deadline_ns: u64) {
+        self.started(queue, id, deadline_ns);
+        self.tidy(queue);
+    }
+
+    /// Takes the waiting calls of a queue of which this is true.
+    pub(super) fn take(&mut self, queue: QueueKey, is_one: impl Fn(CallId) -> bool) -> Vec<CallId> {
+        let Some(q) = self.queues.get_mut(&queue) else { return Vec::new() };
+        let taken = q.calls.take(is_one);
+        self.tidy(queue);
+        taken
+    }
+
+    /// A worker serves a domain from now on.
+    pub(super) fn bound(&mut self, worker: WorkerId, domain: Domain, held: bool) {
+        let q = self.queue_mut(QueueKey::Of(domain), held);
+        q.workers.set(worker, true);
+        let is_second = q.workers.len() == 2;
+        self.asks.remove(Ask::worker(QueueKey::Of(domain)));
+        self.several_workers += usize::from(is_second);
+    }
+
+    /// A worker serves it no more.
+    pub(super) fn unbound(&mut self, worker: WorkerId, domain: Domain) {
+        let queue = QueueKey::Of(domain);
+        if let Some(q) = self.queues.get_mut(&queue) {
+            q.workers.set(worker, false);
+            self.several_workers -= usize::from(q.workers.len() == 1);
+            self.join_line(queue);
+            self.tidy(queue);
+        }
+    }
+
+    /// Puts a queue in line for a worker, if its calls need one and it may have one.
+    pub(super) fn join_line(&mut self, queue: QueueKey) {
+        let Some(q) = self.queues.get_mut(&queue).filter(|q| !q.held && !q.calls.is_empty()) else {
+            return;
+        };
+        if q.workers.is_empty() {
+            self.asks.push(Ask::worker(queue));
+        } else if q.workers.len() < self.workers_per_domain
+            && let QueueKey::Of(domain) = queue
+            && !std::mem::replace(&mut q.waits, true)
+        {
+            self.waiting.push_back(domain);
+        }
+    }
+
+    /// Forgets what a queue without calls asks for, and the queue if it has no workers, either.
+    fn tidy(&mut self, queue: QueueKey) {
+        let Some(q) = self.queues.get(&queue).filter(|q| q.calls.is_empty()) else { return };
+        self.asks.remove(Ask::memory(queue));
+        if !q.workers.is_empty() {
+            return;
+        }
+        self.asks.remove(Ask::worker(queue));
+        if q.waits {
+            self.waiting.retain(|waiting| QueueKey::Of(*waiting) != queue);
+        }
+        self.queues.remove(&queue);
+        if let Some(all) = self.of_caller.get_mut(&queue.payer()) {
+            all.retain(|one| *one != queue);
+            if all.is_empty() {
+                self.of_caller.remove(&queue.payer());
+            }
+        }
+    }
+
+    /// No call of a caller starts any more.
+    pub(super) fn hold(&mut self, caller: TenantId) {
+        let mut waited = false;
+        for queue in self.of_caller.get(&caller).into_iter().flatten() {
+            self.asks.remove(Ask::memory(*queue));
+            self.asks.remove(Ask::worker(*queue));
+            if let Some(q) = self.queues.get_mut(queue) {
+                q.held = true;
+                waited |= std::mem::take(&mut q.waits);
+            }
+        }
+        if waited {
+            self.waiting.retain(|domain| domain.caller != caller);
+        }
+    }
+
+    /// Calls of a caller may start again. True if it was held.
+    pub(super) fn release(&mut self, caller: TenantId) -> bool {
+        let mut freed: Vec<QueueKey> = Vec::new();
+        for queue in self.of_caller.get(&caller).into_iter().flatten() {
+            if let Some(q) = self.queues.get_mut(queue).filter(|q| q.held) {
+                q.held = false;
+                freed.push(*queue);
+            }
+        }
+        freed.iter().for_each(|queue| self.join_line(*queue));
+        !freed.is_empty()
+    }
+
+    /// True if a domain's first call needs no more than a worker to start.
+    fn may_start(&self, domain: Domain, device: Option<(TenantId, Front)>, view: View<'_>) -> bool {
+        let first = self.of(domain).and_then(|q| q.calls.first());
+        first.is_some()
+            && self.goes_before(device, domain.caller, first, view)
+            && self.may_use_lane(domain, view)
+    }
+
+    /// True if what callers are given decides how many lanes each may use.
+    pub(super) fn limits_lanes(&self) -> bool {
+        self.shares_lanes && !self.asks.is_even()
+    }
+
+    /// True if one more lane may be a domain's. Its first one always may, since the domains of a caller do not wait for each
+    /// other.
+    fn may_use_lane(&self, domain: Domain, view: View<'_>) -> bool {
+        let busy = || view.workers.busy().map(|(_, worker)| worker);
+        if !self.limits_lanes() || !busy().any(|worker| worker.served() == Some(domain)) {
+            return true;
+        }
+        let caller = domain.caller;
+        let used: u32 = busy().filter(|worker| worker.serves(caller)).map(Worker::busy_lanes).sum();
+        let callers = busy().filter_map(Worker::served).map(|domain| domain.caller);
+        let others = callers.filter(|other| *other != caller).map(|other| self.asks.share_of(other));
+        let lanes = self.lanes.saturating_mul(u32::try_from(self.workers_per_domain).unwrap_or(u32::MAX));
+        used < lane_shares::most(lanes, self.asks.share_of(caller), others)
+    }
+
+    /// The domain that a free worker should serve, and is bound to then: a domain without workers, else one with more calls than
+    /// its workers can take.
+    pub(super) fn next_for_free(&mut self, view: View<'_>) -> Option<Domain> {
+        if let Some(domain) = self.next_unplaced(view) {
+            self.asks.serve(domain.caller);
+            self.asks.remove(Ask::worker(QueueKey::Of(domain)));
+            return Some(domain);
+        }
+        let device = self.asks.device();
+        for _ in 0..self.waiting.len() {
+            let domain = self.waiting.pop_front()?;
+            let may_start = self.may_start(domain, device, view);
+            let Some(q) = self.queues.get_mut(&QueueKey::Of(domain)) else { continue };
+            let may_have = q.workers.len() < self.workers_per_domain;
+            q.waits = may_have && !may_start && !q.calls.is_empty();
+            if q.waits {
+                self.waiting.push_back(domain);
+            } else if may_have && may_start {
+                return Some(domain);
+            }
+        }
+        None
+    }
+
+    /// The next call of a queue for shared workers, if a worker has room for it.
+    pub(super) fn next_shared_of(&self, payer: TenantId, worker: &Worker, view: View<'_>) -> Option<CallId> {
+        let queue =
+            self.queues.get(&QueueKey::Shared(payer)).filter(|q| !q.held && worker.has_room(false))?;
+        let first = queue.calls.first();
+        first.filter(|_| self.goes_before(self.asks.device(), payer, first, view))
+    }
+
+    /// The next call of all whom a worker serves, if the worker has room for it: `wants_all` says whether a call
+    /// wants all lanes. It waits until it is taken.
+    pub(super) fn next_of(
+        &self,
+        now_ns: u64,
+        worker: &Worker,
+        wants_all: impl FnOnce(CallId) -> bool,
+        view: View<'_>,
+        residency: &Residency,
+    ) -> Option<CallId> {
+        if !worker.has_room(false) {
+            return None;
+        }
+        if worker.is_shared() {
+            return self.asks.lanes().find_map(|payer| self.next_shared_of(payer, worker, view));
+        }
+        if self.must_leave(now_ns, worker, view, residency) {
+            return None;
+        }
+        let domain = worker.served()?;
+        let first = self.of(domain).filter(|q| !q.held)?.calls.first()?;
+        let may_start = self.goes_before(self.asks.device(), domain.caller, Some(first), view)
+            && self.may_use_lane(domain, view)
+            && (!wants_all(first) || worker.has_room(true));
+        may_start.then_some(first)
+    }
+
+    /// The calls of a queue that are about to start, so many at most.
+    pub(super) fn next_few(&self, queue: QueueKey, most: usize) -> impl Iterator<Item = CallId> + Clone {
+        self.queues.get(&queue).into_iter().flat_map(move |q| q.calls.next_few(most))
+    }
+
+    /// A call that waited, with this deadline, is in a worker.
+    pub(super) fn started(&mut self, queue: QueueKey, id: CallId, deadline_ns: u64) {
+        if let Some(q) = self.queues.get_mut(&queue) {
+            q.calls.remove(id, deadline_ns);
+            if q.workers.is_empty() {
+                self.tidy(queue);
+            }
+        }
+    }
+
+    /// True if an idle worker may be wanted by domains without workers.
+    pub(super) fn has_unplaced(&self) -> bool {
+        self.asks.domains() > 0
+    }
+
+    /// True if anybody asks for a worker or for the whole device.
+    pub(super) fn is_wanted_outside(&self) -> bool {
+        self.has_unplaced() || self.asks.has_device()
+    }
+
+    /// True if calls wait whose domains have workers, and may have more.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+}
+
+#[cfg(test)]
+#[path = "queues_tests.rs"]
+mod tests;
