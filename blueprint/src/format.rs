@@ -461,7 +461,10 @@ impl Write for DType {
 }
 
 /// Every isolation, by its name.
-const ISOLATIONS: [(&str, Isolation); 2] = [("auto", Isolation::Auto), ("process", Isolation::Process)];
+const ISOLATIONS: [(&str, Isolation); 3] = {
+    let [auto, process, shared] = Isolation::ALL;
+    [(auto.name(), auto), (process.name(), process), (shared.name(), shared)]
+};
 
 impl Read for Isolation {
     fn read(json: &mut Json<'_>, place: &Path<'_>) -> Option<Self> {

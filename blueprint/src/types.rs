@@ -122,6 +122,30 @@ pub enum Isolation {
     Auto,
     /// No call runs there.
     Process,
+    /// A call that may not run there is refused.
+    Shared,
+}
+
+impl Isolation {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Process, Self::Shared];
+
+    /// As configurations say it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Process => "process",
+            Self::Shared => "shared",
+        }
+    }
+}
+
+impl std::str::FromStr for Isolation {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        Self::ALL.into_iter().find(|isolation| isolation.name() == name).ok_or(())
+    }
 }
 
 /// What is read where a box lies beyond its array.

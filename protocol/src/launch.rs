@@ -69,9 +69,9 @@ pub struct Arguments {
     /// True if machine code is made, or read, in the form that a device needs whose calls end in the middle of a kernel when their
     /// time is over, and whose kernels cannot leave what their call was given. The same for all processes of a kind.
     pub interruptible: bool,
-    /// True if the process serves calls of strangers beside each other: it loads only kernels that cannot leave a window, where
-    /// these are code of their own.
-    pub shared: bool,
+    /// Where the process serves calls of strangers beside each other, how many microseconds of the device a call gets there. Such a
+    /// process loads only kernels that cannot leave a window, where these are code of their own.
+    pub shared_limit_us: Option<u32>,
     /// Layers of the sandbox that are not tried.
     pub without: Layers,
 }
@@ -79,13 +79,14 @@ pub struct Arguments {
 impl Arguments {
     /// What to say where arguments do not read.
     pub const USAGE: &str = "usage: pappus-worker serve|compile|survey --device=KIND --lanes=N [--numa-node=N] \
-        [--uid=N] [--adopted] [--interruptible] [--shared] [--without=LAYER]... (started by pappus-supervisor)";
+        [--uid=N] [--adopted] [--interruptible] [--shared-limit-us=N] \
+        [--without=LAYER]... (started by pappus-supervisor)";
 
     /// A process of this role with one lane, no user of its own and nothing left off.
     pub fn new(role: Role, kind: Kind) -> Self {
         let (numa_node, uid, without) = (None, None, Layers::default());
-        let (adopted, interruptible, shared) = (false, false, false);
-        Self { role, kind, lanes: 1, numa_node, uid, adopted, interruptible, shared, without }
+        let (adopted, interruptible, shared_limit_us) = (false, false, None);
+        Self { role, kind, lanes: 1, numa_node, uid, adopted, interruptible, shared_limit_us, without }
     }
 
     /// As given to the process.
@@ -99,7 +100,7 @@ impl Arguments {
         encoded.extend(self.uid.map(|uid| format!("--uid={uid}")));
         encoded.extend(self.adopted.then(|| "--adopted".to_owned()));
         encoded.extend(self.interruptible.then(|| "--interruptible".to_owned()));
-        encoded.extend(self.shared.then(|| "--shared".to_owned()));
+        encoded.extend(self.shared_limit_us.map(|limit| format!("--shared-limit-us={limit}")));
         encoded.extend(self.without.iter().map(|layer| format!("--without={}", layer.name())));
         encoded
     }
@@ -116,7 +117,6 @@ impl Arguments {
             let switch = match argument {
                 "--adopted" => Some(&mut parsed.adopted),
                 "--interruptible" => Some(&mut parsed.interruptible),
-                "--shared" => Some(&mut parsed.shared),
                 _ => None,
             };
             if let Some(switch) = switch {
@@ -134,6 +134,7 @@ impl Arguments {
             match flag {
                 "--device" => kind = Some(value.parse::<Kind>().map_err(|_| wrong())?),
                 "--lanes" => parsed.lanes = number()?,
+                "--shared-limit-us" => parsed.shared_limit_us = Some(number()?),
                 "--numa-node" => parsed.numa_node = Some(number()?),
                 "--uid" => parsed.uid = Some(number()?),
                 "--without" => parsed.without.add(value.parse::<Layer>().map_err(|_| wrong())?),
@@ -163,7 +164,7 @@ mod tests {
                 uid: Some(65_532),
                 adopted: true,
                 interruptible: true,
-                shared: true,
+                shared_limit_us: Some(10_000),
                 without: [Layer::PidNs].into_iter().collect(),
                 ..plain.clone()
             };

@@ -125,21 +125,39 @@ pub struct Call {
 }
 
 impl Call {
-    /// True if the call may be in a worker of a device that strangers share: no kernel of it can leave what the call is given there,
-    /// which a window of addresses has room for, and neither its function, nor its owner, nor the caller wants it in a process of its
-    /// own. A checked call always is: it says where it left its memory. The weights of its function take `weight_bytes` there.
-    pub fn may_share(&self, device: &DeviceConfig, weight_bytes: u64) -> bool {
-        let apart = |account: &Account| account.share().own_processes;
+    /// Why the call is not in a worker of a device that strangers share; none if it may be: no kernel of it can leave what the call is
+    /// given there, which a window of addresses has room for, and neither its function, nor its owner, nor the caller wants it in a
+    /// process of its own. The weights of its function take `weight_bytes` there.
+    pub fn why_apart(&self, device: &DeviceConfig, weight_bytes: u64) -> Option<WhyApart> {
         let (function, has_own_memory) = (&self.function, device.kind.traits().has_own_memory);
-        let fits = || self.plan.pool_bytes <= SHARED_POOL_BYTES && weight_bytes <= SHARED_WEIGHTS_BYTES;
-        device.shared_workers > 0
-            && function.is_fenced(device.kind, &device.arch)
-            && !function.is_special()
-            && (!has_own_memory || fits())
-            && !function.blueprint.is_checked()
-            && function.blueprint.isolation() == Isolation::Auto
-            && !apart(self.reply.account())
-            && !apart(&function.account)
+        let is_large = || self.plan.pool_bytes > SHARED_POOL_BYTES || weight_bytes > SHARED_WEIGHTS_BYTES;
+        if device.shared_workers == 0 {
+            Some(WhyApart::Device)
+        } else if self.wishes().contains(&Isolation::Process) {
+            Some(WhyApart::Asked)
+        } else if function.blueprint.is_checked() {
+            // It says where it left its memory.
+            Some(WhyApart::Checked)
+        } else if function.is_special() {
+            Some(WhyApart::Special)
+        } else if !function.is_fenced(device.kind, &device.arch) {
+            Some(WhyApart::Unfenced)
+        } else if has_own_memory && is_large() {
+            Some(WhyApart::Large)
+        } else {
+            None
+        }
+    }
+
+    /// True if the call is refused rather than run in a process of its caller and owner.
+    pub fn must_share(&self) -> bool {
+        self.wishes().contains(&Isolation::Shared)
+    }
+
+    /// What function, owner and caller say of workers that tenants share.
+    fn wishes(&self) -> [Isolation; 3] {
+        let of = |account: &Account| account.share().isolation;
+        [self.function.blueprint.isolation(), of(&self.function.account), of(self.reply.account())]
     }
 
     /// What the call brings into a job with others, if its function runs calls together.
@@ -167,6 +185,33 @@ impl Call {
         let regions: Vec<_> = self.outputs.iter().filter_map(region).collect();
         (!regions.is_empty()).then_some(WrittenRegions(regions))
     }
+}
+
+/// Why a call is in no worker that tenants share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WhyApart {
+    /// It has none.
+    #[error("the device has no such worker: the operator sets isolation=auto")]
+    Device,
+    /// Its configuration, its owner's or its caller's says so.
+    #[error("isolation is \"process\" for its function, its owner or its caller")]
+    Asked,
+    /// Accesses are checked.
+    #[error("it is a checked call")]
+    Checked,
+    /// Tensor maps or clusters.
+    #[error("a launch of it has a tensor map or a cluster")]
+    Special,
+    /// See `pappus function check`.
+    #[error("a kernel could leave its memory: `pappus function check` says which, and why")]
+    Unfenced,
+    /// The pool, or the weights.
+    #[error(
+        "its buffers take more than {} MiB, or its weights more than {} MiB",
+        SHARED_POOL_BYTES >> 20,
+        SHARED_WEIGHTS_BYTES >> 20
+    )]
+    Large,
 }
 
 /// Regions of a caller's arenas that a worker may have written which is gone.
@@ -215,6 +260,8 @@ pub enum Outcome {
     },
     /// It failed, as its worker says.
     Failed(Fault),
+    /// It had as much of a worker that tenants share as it may have, and may be in no other.
+    HadItsPart,
     /// Its process is gone, and its outputs could not be cleared in time.
     NotCleared,
     /// It does not run again after its process ended.

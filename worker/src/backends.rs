@@ -60,7 +60,8 @@ fn serve<B: Backend>(arguments: &Arguments) -> Outcome {
     let staging = memfd::judge_arena(staging, u64::MAX)?;
     let turns = SharedWords::open(&memfd::judge_arena(turns, u64::MAX)?)?;
     let mut channels = Channels::new(commands, answers, control);
-    let mode = Mode { interruptible: arguments.interruptible, shared: arguments.shared };
+    let shared = arguments.shared_limit_us.map(|limit| Duration::from_micros(limit.into()));
+    let mode = Mode { interruptible: arguments.interruptible, shared };
     let device = B::device(arguments.lanes as usize, mode)?;
     channels.layers = sandbox.close()?;
     Ok(serve::run(channels, Memory { staging: &staging, turns }, device)?)

@@ -220,7 +220,7 @@ impl Host {
             memory_bytes: 1 << 20,
             stack_bytes: 0,
             weight_bytes: 0,
-            may_share: false,
+            sharing: Sharing::Never,
             batch: None,
         };
         let device = &mut self.devices[at];

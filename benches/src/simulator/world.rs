@@ -279,7 +279,7 @@ impl World {
             memory_bytes: call.work.memory_bytes,
             stack_bytes: 0,
             weight_bytes: 0,
-            may_share: false,
+            sharing: Sharing::Never,
             batch: None,
         };
         let (device, work) = (call.device, call.work);

@@ -181,7 +181,7 @@ fn what_was_linked_can_be_a_step() {
 }
 
 #[test]
-fn one_function_that_keeps_out_of_shared_workers_keeps_the_whole_out() {
+fn what_one_function_says_of_shared_workers_holds_for_the_whole() {
     let mut library = library(&[("open", elementwise("open")), ("apart", elementwise("apart"))]);
     let step = |name: &str, from: Value| json!({"name": name, "function": name, "inputs": {"x": from}});
     let composition = json!({
@@ -190,6 +190,8 @@ fn one_function_that_keeps_out_of_shared_workers_keeps_the_whole_out() {
         "outputs": {"y": {"step": "apart"}},
     });
     assert_eq!(link_value(&library, &composition).blueprint.isolation(), Isolation::Auto);
+    library.get_mut("open").unwrap()["isolation"] = json!("shared");
+    assert_eq!(link_value(&library, &composition).blueprint.isolation(), Isolation::Shared);
     library.get_mut("apart").unwrap()["isolation"] = json!("process");
     assert_eq!(link_value(&library, &composition).blueprint.isolation(), Isolation::Process);
 }

@@ -424,10 +424,14 @@ impl<'a> Writer<'a> {
             config.push(':');
             config.push_str(text);
         };
-        // One function that keeps out of shared workers keeps the whole out.
-        let functions = &self.wiring.functions;
-        if functions.iter().any(|function| function.blueprint.isolation() == Isolation::Process) {
-            field("isolation", &Isolation::Process, &mut config);
+        // One function that keeps out of shared workers keeps the whole out; else one that runs nowhere else keeps the whole there.
+        let said = |isolation: &Isolation| {
+            self.wiring.functions.iter().any(|function| function.blueprint.isolation() == *isolation)
+        };
+        if let Some(isolation) =
+            [Isolation::Process, Isolation::Shared].iter().find(|isolation| said(isolation))
+        {
+            field("isolation", isolation, &mut config);
         }
         raw("modules", &closed(self.module_text, ']'), &mut config);
         raw("kernels", &closed(self.kernel_text, ']'), &mut config);

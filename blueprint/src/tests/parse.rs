@@ -670,6 +670,7 @@ fn a_function_says_whether_its_calls_may_be_shared() {
         parse(said("\"process\"").as_bytes()).unwrap().checked().unwrap().isolation(),
         Isolation::Process
     );
-    check(&said("\"shared\""), "isolation", "\"auto\", \"process\"");
+    assert_eq!(read(&said("\"shared\"")), Isolation::Shared);
+    check(&said("\"alone\""), "isolation", "\"auto\", \"process\"");
     check(&said("true"), "isolation", "");
 }

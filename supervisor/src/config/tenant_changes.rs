@@ -88,7 +88,7 @@ fn short(hash: &impl Display) -> String {
 /// A tenant's quotas and share, as names and values.
 fn values(rules: &TenantRules, rule: Option<&TenantRule>) -> Values {
     let quota = rule.map_or(rules.defaults, |rule| rule.quota);
-    let TenantShare { weight, class, overrun_ns, own_processes } =
+    let TenantShare { weight, class, overrun_ns, isolation } =
         rule.map_or(rules.default_share, |rule| rule.share);
     let overrun = match overrun_ns {
         None => "as the setting".to_owned(),
@@ -100,7 +100,7 @@ fn values(rules: &TenantRules, rule: Option<&TenantRule>) -> Values {
         ("weight", weight.to_string()),
         ("class", class.name().to_owned()),
         ("overrun-limit", overrun),
-        ("isolation", if own_processes { "process" } else { "auto" }.to_owned()),
+        ("isolation", isolation.name().to_owned()),
     ]);
     values
 }

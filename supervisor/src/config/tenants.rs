@@ -14,7 +14,7 @@
 //! weight = 4                       # its part of device time where others want it, too: 1 to 1000
 //! class = "latency"                # before "normal" and "batch"
 //! overrun-limit = "500ms"          # instead of the setting of that name
-//! isolation = "process"            # neither its calls nor its functions are in a worker that others share
+//! isolation = "process"            # neither its calls nor its functions are in a worker that others share; "shared": only there
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
@@ -275,11 +275,9 @@ fn set_share(share: &mut TenantShare, place: &str, key: &str, value: &Value) -> 
             share.overrun_ns = Some(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
         }
         "isolation" => {
-            share.own_processes = match value.as_str() {
-                Some("auto") => false,
-                Some("process") => true,
-                _ => return Err(wrong("expected \"auto\" or \"process\"")),
-            };
+            let isolation = value.as_str().and_then(|name| name.parse().ok());
+            share.isolation =
+                isolation.ok_or_else(|| wrong("expected \"auto\", \"process\" or \"shared\""))?;
         }
         _ => return Ok(false),
     }
@@ -305,6 +303,8 @@ fn set_quota(quota: &mut Quota, place: &str, key: &str, value: &Value) -> Result
 
 #[cfg(test)]
 mod tests {
+    use pappus_blueprint::Isolation;
+
     use super::*;
 
     fn rules(text: &str) -> Result<TenantRules, String> {
@@ -340,7 +340,7 @@ mod tests {
                     overrun-limit = '500ms'\n[tenants.b]\nuid = 2\noverrun-limit = 0";
         let rules = rules(text).unwrap();
         let share =
-            |weight, class, overrun_ns| TenantShare { weight, class, overrun_ns, own_processes: false };
+            |weight, class, overrun_ns| TenantShare { weight, class, overrun_ns, isolation: Isolation::Auto };
         assert_eq!(rules.share("a"), share(4, Class::Latency, Some(500_000_000)));
         assert_eq!(rules.share("b"), share(1, Class::Batch, Some(0)));
         assert_eq!(rules.share("7"), share(1, Class::Batch, None));

@@ -42,7 +42,8 @@ pub(super) fn bring_up(
     let epoch = reservation.epoch();
     let _first = device.processes.until_measured();
     let MadeFor { edition, lanes, memory_bytes } = device.made_for();
-    let target = DeviceTarget { shared, ..DeviceTarget::with(&device.config, lanes, memory_bytes) };
+    let shared_limit = shared.then_some(device.config.shared_limit);
+    let target = DeviceTarget { shared_limit, ..DeviceTarget::with(&device.config, lanes, memory_bytes) };
     let (mut started, staging, turns) = start(launcher, &target, lanes).map_err(BringUpError::Start)?;
     if let Some(mps_terminator) = &device.mps {
         started.process.end_through(mps_terminator);

@@ -19,6 +19,7 @@ use crate::call::{Call, CompletionBatch, Outcome};
 use crate::config::DeviceConfig;
 use crate::ids::WorkerId;
 use crate::metrics::DeviceMetrics;
+use crate::schedule::Outlast;
 use crate::schedule::events::{FellApart, Finished, Outlasted, Ran, Tainted};
 use crate::schedule::{CallId, Verdict};
 
@@ -165,17 +166,19 @@ impl Batch {
             if !late {
                 deciding.handle(Tainted { worker });
             }
-            let mut ended = Vec::new();
+            let mut ended: Vec<(Arc<Call>, _)> = Vec::new();
             for (id, call) in job.calls() {
                 // Before another thread hands it over again.
                 let started_ns = call.started_ns.swap(0, Ordering::Relaxed);
                 // One that took longer than it may in a shared worker runs elsewhere; of several, who is guilty shows when each
                 // runs by itself.
-                let again = match job.others.is_empty() {
-                    true => late && deciding.handle(Outlasted { worker, id }),
-                    false => deciding.handle(FellApart { worker, id }),
+                let outlast = match job.others.is_empty() {
+                    true if late => deciding.handle(Outlasted { worker, id }),
+                    true => Outlast::Fails,
+                    false if deciding.handle(FellApart { worker, id }) => Outlast::BeginsAgain,
+                    false => Outlast::Fails,
                 };
-                if again {
+                if outlast == Outlast::BeginsAgain {
                     continue;
                 }
                 call.started_ns.store(started_ns, Ordering::Relaxed);
@@ -185,13 +188,19 @@ impl Batch {
                     _ => Verdict::Neither,
                 };
                 deciding.handle(Finished { worker, id, verdict });
-                ended.push(call.clone());
+                ended.push((call.clone(), outlast));
             }
             Some(ended)
         });
-        for call in ended.ok_or(Unusable::UnknownCall)? {
+        for (call, outlast) in ended.ok_or(Unusable::UnknownCall)? {
             say_failed(worker, &call, fault);
-            self.over(call, Outcome::Failed(fault.to_fault()));
+            self.over(
+                call,
+                match outlast {
+                    Outlast::HadItsPart => Outcome::HadItsPart,
+                    Outlast::Fails | Outlast::BeginsAgain => Outcome::Failed(fault.to_fault()),
+                },
+            );
             self.completer.metrics.failed.increment(1);
         }
         Ok(())

@@ -23,7 +23,7 @@ use super::unwritten::Unwritten;
 use super::weights::taken_by;
 use super::worker_events::WorkerEvents;
 use super::worker_slots::WorkerSlots;
-use crate::call::Call;
+use crate::call::{Call, WhyApart};
 use crate::config::{DeviceConfig, Settings};
 use crate::function::CodeTarget;
 use crate::ids::{Epoch, FunctionId, TenantId, WorkerId};
@@ -38,7 +38,7 @@ use crate::schedule::events::{
 };
 use crate::schedule::quarantine::Quarantined;
 use crate::schedule::{
-    CallId, CallSpec, Compartment, Domain, Limits, MemorySnapshot, NotNow, TenantShare, Withdrawn,
+    CallId, CallSpec, Compartment, Domain, Limits, MemorySnapshot, NotNow, Sharing, TenantShare, Withdrawn,
 };
 use crate::store::StateDir;
 use crate::sync::{OrderedMutex, rank};
@@ -91,6 +91,9 @@ pub enum SubmitError {
     /// The weights of its function need more than there is for weights.
     #[error(transparent)]
     WeightsTooLarge(#[from] WeightsTooLarge),
+    /// It runs beside strangers only, and may not be there.
+    #[error("{0}")]
+    NotShared(WhyApart),
     /// Its function is in quarantine, or the queue is full.
     #[error("{0}")]
     NotNow(NotNow),
@@ -255,7 +258,15 @@ impl Device {
         let (function, weight_bytes) = (call.function.id, taken_by(&call.function, traits.has_own_memory));
         let stack_bytes = call.function.stack_bytes(self.config.kind, &self.config.arch);
         let share = call.reply.account().share();
-        let may_share = call.may_share(&self.config, weight_bytes);
+        let sharing = match call.why_apart(&self.config, weight_bytes) {
+            Some(why) if call.must_share() => {
+                self.metrics.rejected.increment(1);
+                return Err(SubmitError::NotShared(why));
+            }
+            Some(_) => Sharing::Never,
+            None if call.must_share() => Sharing::Only,
+            None => Sharing::May,
+        };
         let spec = CallSpec {
             domain,
             function,
@@ -264,7 +275,7 @@ impl Device {
             memory_bytes,
             stack_bytes,
             weight_bytes,
-            may_share,
+            sharing,
             batch: call.batch(),
         };
         let outcome = self.decisions.decide(&mut actions, |deciding| {

@@ -104,7 +104,7 @@ impl Confinement {
             uid: rustix::process::geteuid().is_root().then_some(self.settings.worker_uid),
             adopted: true,
             interruptible: target.interruptible,
-            shared: target.shared,
+            shared_limit_us: target.shared_limit.map(|limit| limit.as_micros().min(u32::MAX.into()) as u32),
             without: without_pidns.then_some(Layer::PidNs).into_iter().collect(),
             ..Arguments::new(role, target.kind)
         }
@@ -219,8 +219,10 @@ mod tests {
         let confinement = Confinement::new(SandboxSettings::default(), None);
         let any = DeviceTarget::any(Kind::Cuda);
         let told = |target| confinement.arguments(Role::Serve, &target).encode();
-        let shared = told(DeviceTarget { shared: true, ..any.clone() });
-        let is_told = |arguments: &[String]| arguments.iter().any(|argument| argument == "--shared");
+        let shared =
+            told(DeviceTarget { shared_limit: Some(std::time::Duration::from_millis(10)), ..any.clone() });
+        let is_told =
+            |arguments: &[String]| arguments.iter().any(|argument| argument == "--shared-limit-us=10000");
         assert!(is_told(&shared) && !is_told(&told(any)));
     }
 }

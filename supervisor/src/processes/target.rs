@@ -1,6 +1,7 @@
 //! Which device a worker process is for, and the environment that follows from that.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use pappus_protocol::Kind;
 use pappus_protocol::kind::DriverEnvironment;
@@ -22,15 +23,15 @@ pub struct DeviceTarget {
     pub memory_bytes: u64,
     /// True if its processes make and run machine code that ends in the middle of a kernel when its call's time is over.
     pub interruptible: bool,
-    /// True if its process serves calls of strangers beside each other, where only a process made for that can.
-    pub shared: bool,
+    /// How long a call may have the device where its process serves strangers beside each other and only a process made for that can.
+    pub shared_limit: Option<Duration>,
 }
 
 impl DeviceTarget {
     /// Any device of a kind, with one lane: for what runs no call.
     pub fn any(kind: Kind) -> Self {
-        let (uuid, interruptible, shared) = (String::new(), false, false);
-        Self { kind, uuid, lanes: 1, numa_node: None, memory_bytes: 0, interruptible, shared }
+        let (uuid, interruptible, shared_limit) = (String::new(), false, None);
+        Self { kind, uuid, lanes: 1, numa_node: None, memory_bytes: 0, interruptible, shared_limit }
     }
 
     /// The device of a configuration.
@@ -48,7 +49,7 @@ impl DeviceTarget {
             // A call may have the memory of all workers.
             memory_bytes: if config.kind.traits().has_own_memory { 0 } else { memory_bytes },
             interruptible: config.interruptible,
-            shared: false,
+            shared_limit: None,
         }
     }
 

@@ -1,4 +1,5 @@
-//! Uses of functions that run apart: for a while where their calls failed together, for good where a call took a process from all.
+//! Uses of functions that run apart: for a while where their calls failed together, or took too long beside strangers; for good where
+//! a call took a process from all.
 
 use super::limits::{APART_NS, MAX_APART};
 use super::quarantine::Use;
@@ -37,7 +38,8 @@ impl Apart {
             let gone = theirs.min_by_key(|(_, until_ns)| **until_ns).map(|(other, _)| *other);
             gone.map(|gone| self.0.remove(&gone));
         }
-        self.0.insert(used, until_ns);
+        let until = self.0.entry(used).or_default();
+        *until = until_ns.max(*until);
     }
 
     /// A function is gone for good.

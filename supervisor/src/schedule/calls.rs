@@ -8,7 +8,7 @@ use super::limits::INSTALLATION;
 use super::limits::{DEADLINE_GRACE_NS, MAX_CALLS};
 use super::quarantine::Use;
 use super::retry::Attempts;
-use super::types::{Batch, CallId, CallSpec, Domain, QueueKey, ResidentPrice};
+use super::types::{Batch, CallId, CallSpec, Domain, QueueKey, ResidentPrice, Sharing};
 use crate::ids::{FunctionId, IdMap, TenantId, WorkerId};
 
 /// Bits of a call's id that hold its slab index.
@@ -23,6 +23,8 @@ pub(super) struct Entry<C> {
     pub(super) queue: QueueKey,
     /// True if it may be in a worker beside strangers' calls, as far as it is short and no suspect.
     pub(super) may_share: bool,
+    /// True if it is refused where it may not be there.
+    pub(super) only_shared: bool,
     pub(super) function: FunctionId,
     pub(super) bytes: u64,
     /// When the call has to be over; sooner once its client gave it up.
@@ -212,14 +214,15 @@ impl<C> Calls<C> {
         let serial = self.next_serial;
         self.next_serial += 1;
         let CallSpec { domain, function, bytes, deadline_ns, .. } = spec;
-        let CallSpec { memory_bytes, stack_bytes, weight_bytes, may_share, batch, .. } = spec;
+        let CallSpec { memory_bytes, stack_bytes, weight_bytes, sharing, batch, .. } = spec;
         let (state, detached) = (CallState::Queued, false);
         let entry = Entry {
             call,
             serial,
             domain,
             queue,
-            may_share,
+            may_share: sharing != Sharing::Never,
+            only_shared: sharing == Sharing::Only,
             function,
             bytes,
             deadline_ns,

@@ -2,9 +2,8 @@
 
 use super::calls::CallState;
 use super::limits::CLEAR_NS;
-use super::run_times::Kind;
 use super::scheduler::Scheduler;
-use super::types::{Call, CallId, Domain, Ended, Loss, Verdict};
+use super::types::{Call, CallId, Domain, Ended, Loss, Outlast, Verdict};
 use super::workers::State;
 use crate::ids::WorkerId;
 
@@ -66,27 +65,32 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
-    /// A shared worker ended a call that took longer than it may there: the call begins again in a worker of its domain. False if the
-    /// worker has no such call, or no reason to end it.
-    pub(super) fn outlasted(&mut self, worker: WorkerId, id: CallId) -> bool {
-        let now_ns = self.now_ns;
-        let limit_ns = self.shape.shared_limit_ns;
-        let Some(entry) = self.calls.get_mut(id) else { return false };
+    /// A worker ended a call whose time was over. One of a shared worker, which has more time elsewhere, begins again in a worker of its
+    /// domain.
+    pub(super) fn outlasted(&mut self, worker: WorkerId, id: CallId) -> Outlast {
+        let (now_ns, limit_ns) = (self.now_ns, self.shape.shared_limit_ns);
+        let Some(entry) = self.calls.get_mut(id) else { return Outlast::Fails };
         let is_late =
             entry.deadline_ns <= now_ns || matches!(entry.state, CallState::Running { overdue: true, .. });
         let was_long = now_ns.saturating_sub(entry.started_ns) >= limit_ns;
         if !self.workers[worker].is_shared() || !was_long || is_late || entry.detached {
-            return false;
+            return Outlast::Fails;
         }
-        let kind = Kind::of(entry.function, entry.domain.caller, entry.memory_bytes);
+        let (used, only_shared) = (entry.used(), entry.only_shared);
         if self.running_call(worker, id).is_none() {
-            return false;
+            return Outlast::Fails;
         }
-        self.run_times.ended(kind, limit_ns.saturating_add(1));
+        self.unshared.add(now_ns, used);
+        if only_shared {
+            return Outlast::HadItsPart;
+        }
         if let Some(entry) = self.calls.get_mut(id) {
             entry.may_share = false;
         }
-        self.begin_again(worker, id)
+        match self.begin_again(worker, id) {
+            true => Outlast::BeginsAgain,
+            false => Outlast::Fails,
+        }
     }
 
     /// A call that its worker did not end well waits again, without a stain. False if the worker has no such call.
@@ -109,7 +113,7 @@ impl<C: Call> Scheduler<C> {
     fn wait_again(&mut self, id: CallId, wants_device: bool) {
         let Some(entry) = self.calls.get(id) else { return };
         let (domain, may_share) = (entry.domain, entry.may_share && !entry.wants_all_lanes());
-        let queue = self.queue_of(may_share, domain, entry.function, entry.memory_bytes);
+        let queue = self.queue_of(may_share, entry.used(), domain);
         self.calls.waits_again(id, queue);
         if wants_device {
             return self.line_up(domain.caller, id);

@@ -5,7 +5,9 @@
 use super::Scheduler;
 use super::policy::{Limits, Policy};
 use super::retry::{Attempts, Withdrawn};
-use super::types::{Action, Call, CallId, CallSpec, Domain, Ended, Loss, NotNow, Size, TenantShare, Verdict};
+use super::types::{
+    Action, Call, CallId, CallSpec, Domain, Ended, Loss, NotNow, Outlast, Size, TenantShare, Verdict,
+};
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 
 /// An event, see [`Scheduler::handle`].
@@ -387,14 +389,13 @@ event! {
 }
 
 event! {
-    /// A shared worker ended a call that took longer than it may there, and cleared what it wrote: the call begins again in a worker of
-    /// its domain. False if it has to be answered.
+    /// A worker ended a call whose time was over, and cleared what the call wrote.
     Outlasted {
         /// The worker.
         worker: WorkerId,
         /// The call.
         id: CallId,
-    } -> bool,
+    } -> Outlast,
     |event, scheduler| scheduler.outlasted(event.worker, event.id)
 }
 

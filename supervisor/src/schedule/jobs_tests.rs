@@ -104,7 +104,7 @@ fn a_job_that_keeps_a_shared_worker_is_paid_for_by_its_caller() {
     let policy = Policy { quarantine_after: 0, fault_budget: 9, ..Policy::default() };
     let mut b = Bench::under(Shape { shared_workers: 1, ..Shape::new(2, 1) }, policy);
     let batch = Some(Batch { items: 1, most: 5, regions: 1, staged_bytes: 8 });
-    let spec = CallSpec { batch, deadline_ns: 1000 * MS, may_share: true, ..TERMS };
+    let spec = CallSpec { batch, deadline_ns: 1000 * MS, sharing: Sharing::May, ..TERMS };
     let submit = |b: &mut Bench, call| {
         b.scheduler.handle(b.now, Submit { call, spec, limits: LIMITS }, &mut b.actions).unwrap()
     };

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use super::{LIMITED, OTHERS, World};
 use crate::ids::{Generation, TenantId, WorkerId};
-use crate::schedule::Batch;
 use crate::schedule::events::{ContextChanged, ContextWanted, GaveBack, Reaped};
+use crate::schedule::{Batch, Sharing};
 
 /// What a process has of the device's memory.
 #[derive(Debug, Default)]
@@ -24,6 +24,11 @@ pub(super) fn has_weights(call: u64) -> bool {
 /// True if a call may be in a worker beside those of others.
 pub(super) fn may_share(call: u64) -> bool {
     !call.is_multiple_of(3)
+}
+
+/// The same, as the scheduler is told.
+pub(super) fn sharing(call: u64) -> Sharing {
+    if may_share(call) { Sharing::May } else { Sharing::Never }
 }
 
 /// What a call brings into a job with others, if it may run with them.

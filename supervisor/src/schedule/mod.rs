@@ -77,6 +77,6 @@ pub use retry::{Attempts, Withdrawn};
 pub use scheduler::Scheduler;
 pub use types::{
     Action, Address, Batch, Call, CallId, CallSpec, Class, Command, Compartment, Domain, Ended, Job,
-    KillReason, Loss, MemorySnapshot, NotNow, Resident, ResidentPrice, Shape, Size, TenantShare, Verdict,
-    WhyGone,
+    KillReason, Loss, MemorySnapshot, NotNow, Outlast, Resident, ResidentPrice, Shape, Sharing, Size,
+    TenantShare, Verdict, WhyGone,
 };

@@ -11,7 +11,7 @@ use crate::schedule::events::{
     StandbysReady, Submit, Tick, Yielded, Yielding,
 };
 use crate::schedule::limits::{CLEAR_NS, OVERRUN_QUANTA};
-use crate::schedule::{Address, Ended, Loss, WhyGone};
+use crate::schedule::{Address, Ended, Loss, Outlast, WhyGone};
 
 #[path = "event_model.rs"]
 mod event;
@@ -30,7 +30,7 @@ mod trouble;
 #[path = "weights_model.rs"]
 mod weights;
 use event::events;
-use memory::{Dying, Memory, batch, has_weights, may_share};
+use memory::{Dying, Memory, batch, has_weights, sharing};
 use play::play;
 use shape::{Granted, policies, shapes};
 use trouble::{Admits, Trouble};
@@ -196,7 +196,7 @@ impl World {
             memory_bytes: memory,
             stack_bytes: 0,
             weight_bytes: if has_weights(call) { OTHERS } else { 0 },
-            may_share: may_share(call),
+            sharing: sharing(call),
             batch: batch(call),
         };
         match self.scheduler.handle(self.now, Submit { call, spec, limits: LIMITS }, &mut self.actions) {
@@ -252,7 +252,8 @@ impl World {
             known.runs -= 1;
         }
         let id = known.id.unwrap();
-        assert_eq!(self.scheduler.handle(self.now, Outlasted { worker, id }, &mut self.actions), expected);
+        let outlast = self.scheduler.handle(self.now, Outlasted { worker, id }, &mut self.actions);
+        assert_eq!(outlast == Outlast::BeginsAgain, expected);
     }
 
     /// A job failed, of which this is said of one call.

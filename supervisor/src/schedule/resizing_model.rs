@@ -1,6 +1,6 @@
 //! A device that is set up otherwise at any moment, and calls that wait and are taken to another device.
 
-use super::memory::{batch, has_weights, may_share};
+use super::memory::{batch, has_weights, sharing};
 use super::{Admits, OTHERS, World};
 use crate::schedule::events::{Adopt, Resize, Withdraw};
 use crate::schedule::{CallSpec, Domain, NotNow, Shape, Size};
@@ -69,7 +69,7 @@ impl World {
             memory_bytes: known.memory,
             stack_bytes: 0,
             weight_bytes: if has_weights(call) { OTHERS } else { 0 },
-            may_share: may_share(call),
+            sharing: sharing(call),
             batch: batch(call),
         };
         let function = (known.function, known.domain);

@@ -35,10 +35,10 @@ use super::shared_charges::SharedCharges;
 use super::turns::{Order, Turns};
 use super::types::{
     Action, Call, CallId, CallSpec, Command, Compartment, Domain, KillReason, NotNow, QueueKey, Shape,
-    Verdict,
+    Sharing, Verdict,
 };
 use super::workers::{State, Workers};
-use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
+use crate::ids::{Generation, TenantId, TurnId, WorkerId};
 
 /// The scheduler of one device.
 #[derive(Debug)]
@@ -134,8 +134,12 @@ impl<C: Call> Scheduler<C> {
         let alone = attempts.is_suspect();
         let is_whole = spec.memory_bytes > self.shape.memory_bytes / 2;
         let wants_device = is_whole || alone && self.shape.shared_faults;
-        let may_share = spec.may_share && !alone && !is_whole;
-        let queue = self.queue_of(may_share, domain, spec.function, spec.memory_bytes);
+        let may_share = spec.sharing != Sharing::Never && !alone && !is_whole;
+        let queue = self.queue_of(may_share, used, domain);
+        // A suspect proves in a process of its own that it ends none.
+        if spec.sharing == Sharing::Only && !alone && queue.compartment() != Compartment::Shared {
+            return Err(NotNow::NotShared);
+        }
         let room = match wants_device {
             false => {
                 let held = self.holds(domain.caller);
@@ -183,19 +187,9 @@ impl<C: Call> Scheduler<C> {
         Ok(id)
     }
 
-    /// In which queue a call waits: whether it is in a worker beside strangers' calls, of those that may be. Calls of
-    /// its kind must have been short lately, as far as that is known.
-    pub(super) fn queue_of(
-        &self,
-        may_share: bool,
-        domain: Domain,
-        function: FunctionId,
-        memory_bytes: u64,
-    ) -> QueueKey {
-        let takes_ns = || self.run_times.at_least_ns(Kind::of(function, domain.caller, memory_bytes));
-        let is_short = || takes_ns().is_none_or(|ns| ns <= self.shape.shared_limit_ns);
-        let is_unshared = || self.unshared.holds(0, Use { function, caller: domain.caller });
-        match self.shape.shared_workers > 0 && may_share && !is_unshared() && is_short() {
+    /// In which queue a call waits: whether it is in a worker beside strangers' calls, of those that may be.
+    pub(super) fn queue_of(&self, may_share: bool, used: Use, domain: Domain) -> QueueKey {
+        match self.shape.shared_workers > 0 && may_share && !self.unshared.holds(self.now_ns, used) {
             true => QueueKey::Shared(domain.caller),
             false => QueueKey::Of(domain),
         }

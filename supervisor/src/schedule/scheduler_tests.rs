@@ -52,7 +52,7 @@ const TERMS: CallSpec = CallSpec {
     memory_bytes: 0,
     stack_bytes: 0,
     weight_bytes: 0,
-    may_share: false,
+    sharing: Sharing::Never,
     batch: None,
 };
 

@@ -1,6 +1,8 @@
 //! Workers that all domains share: whose calls run there, which payer is next, and what a payer is charged.
 
 use super::*;
+use crate::schedule::Outlast;
+use crate::schedule::limits::APART_NS;
 
 const LIMIT: u64 = SHARED_LIMIT_NS;
 
@@ -16,11 +18,11 @@ fn domain(tenant: u32) -> Domain {
 impl Bench {
     /// A call that may be in a worker beside those of others.
     fn share(&mut self, call: u64, domain: Domain) -> CallId {
-        let spec = CallSpec { domain, deadline_ns: self.now + 1000 * MS, may_share: true, ..TERMS };
+        let spec = CallSpec { domain, deadline_ns: self.now + 1000 * MS, sharing: Sharing::May, ..TERMS };
         self.scheduler.handle(self.now, Submit { call, spec, limits: LIMITS }, &mut self.actions).unwrap()
     }
 
-    fn outlast(&mut self, worker: WorkerId, id: CallId) -> bool {
+    fn outlast(&mut self, worker: WorkerId, id: CallId) -> Outlast {
         self.scheduler.handle(self.now, Outlasted { worker, id }, &mut self.actions)
     }
 
@@ -103,17 +105,41 @@ fn a_free_lane_is_for_the_payer_who_had_least() {
 fn a_call_that_takes_too_long_begins_again_in_a_worker_of_its_own() {
     let mut b = bench(2);
     let long = b.share(1, ALICE);
-    b.share(2, BOB);
-    assert!(matches!(b.actions[0], Action::Tell { command: Command::Start { until_ns: LIMIT, .. }, .. }));
+    let short = b.share(2, BOB);
+    // Of the device, of which each of two has a half.
+    const UNTIL: u64 = 2 * LIMIT;
+    assert!(matches!(b.actions[0], Action::Tell { command: Command::Start { until_ns: UNTIL, .. }, .. }));
     b.expect("1 on 0.0, 2 on 0.1");
     b.now = LIMIT - 1;
-    assert!(!b.outlast(W0, long), "a worker that ends calls early is not believed");
+    assert_eq!(b.outlast(W0, long), Outlast::Fails, "a worker that ends calls early is not believed");
     b.now = LIMIT;
-    assert!(b.outlast(W0, long) && !b.outlast(W0, long));
+    assert_eq!([b.outlast(W0, long), b.outlast(W0, long)], [Outlast::BeginsAgain, Outlast::Fails]);
     b.expect("1 on 1.0");
-    b.finish(W1, long);
-    // What is known of its kind is that one call was long: the next one is tried again.
-    b.share(3, ALICE);
+    // For a while the next ones are not tried again.
+    let next = b.share(3, ALICE);
+    b.expect("3 on 1.1");
+    [(W0, short), (W1, long), (W1, next)].into_iter().for_each(|(worker, id)| b.finish(worker, id));
+    b.pass(APART_NS);
+    b.actions.clear();
+    b.share(4, ALICE);
+    b.expect("4 on 0.0");
+}
+
+#[test]
+fn a_call_that_is_in_shared_workers_only_has_its_part_there_and_is_refused_elsewhere() {
+    let mut b = bench(1);
+    let only = |b: &mut Bench, call| {
+        let spec = CallSpec { domain: ALICE, deadline_ns: u64::MAX, sharing: Sharing::Only, ..TERMS };
+        b.scheduler.handle(b.now, Submit { call, spec, limits: LIMITS }, &mut b.actions)
+    };
+    let long = only(&mut b, 1).unwrap();
+    b.expect("1 on 0.0");
+    b.now = LIMIT;
+    assert_eq!(b.outlast(W0, long), Outlast::HadItsPart);
+    b.finish(W0, long);
+    assert_eq!(only(&mut b, 2), Err(NotNow::NotShared));
+    b.pass(APART_NS);
+    assert!(only(&mut b, 3).is_ok());
     b.expect("3 on 0.0");
 }
 
@@ -125,11 +151,11 @@ fn what_a_call_waits_for_its_turn_is_no_time_in_which_it_runs() {
         other => panic!("{other:?}"),
     };
     b.share(1, ALICE);
-    assert_eq!(until(&mut b), LIMIT, "no other worker has calls");
+    assert_eq!(until(&mut b), 2 * LIMIT, "no other worker has calls");
     b.submit(2, BOB);
     b.actions.clear();
     b.share(3, BOB);
-    assert_eq!(until(&mut b), LIMIT + 15 * MS, "another one may overrun its turn before");
+    assert_eq!(until(&mut b), 2 * LIMIT + 15 * MS, "another one may overrun its turn before");
 }
 
 /// How many of so many turns each of two workers has, of which one has a call of each of so many payers and is shared.
@@ -180,7 +206,7 @@ fn who_takes_a_shared_process_from_all_is_not_shared_any_more() {
     b.finish(W1, bob);
     b.actions.clear();
     let mut used = |function, domain| {
-        let spec = CallSpec { domain, function, deadline_ns: u64::MAX, may_share: true, ..TERMS };
+        let spec = CallSpec { domain, function, deadline_ns: u64::MAX, sharing: Sharing::May, ..TERMS };
         let id = b.scheduler.handle(b.now, Submit { call: 9, spec, limits: LIMITS }, &mut b.actions).unwrap();
         let is_shared = b.scheduler.workers[W0].calls().any(|other| other == id);
         let worker = if is_shared { W0 } else { W1 };
@@ -212,8 +238,8 @@ fn a_shared_process_that_does_not_end_a_call_is_ended() {
     };
     for quantum_us in [None, Some(5000)] {
         let mut b = stuck(quantum_us, 100 * MS);
-        assert_eq!(b.scheduler.next_deadline_ns(), Some(LIMIT + 100 * MS));
-        b.pass(LIMIT / 2 + 100 * MS - 1);
+        assert_eq!(b.scheduler.next_deadline_ns(), Some(2 * LIMIT + 100 * MS));
+        b.pass(3 * LIMIT / 2 + 100 * MS - 1);
         b.expect("");
         b.pass(1);
         b.expect("kill 0");
@@ -239,26 +265,6 @@ fn a_shared_process_that_does_not_end_a_call_is_ended() {
 }
 
 #[test]
-fn calls_whose_kind_is_known_to_be_long_are_not_shared_until_they_are_short() {
-    let mut b = bench(1);
-    let run = |b: &mut Bench, call, takes_ns| {
-        let id = b.share(call, ALICE);
-        let Some(Action::Tell { to, command: Command::Start { .. } }) = b.actions.pop() else { panic!() };
-        b.actions.clear();
-        b.now += takes_ns;
-        let ran = Ran { worker: to.worker, id, device_ns: takes_ns };
-        b.scheduler.handle(b.now, ran, &mut b.actions);
-        b.finish(to.worker, id);
-        b.actions.clear();
-        to.worker
-    };
-    let long: Vec<_> = (0..40).map(|call| run(&mut b, call, 2 * LIMIT)).collect();
-    assert_eq!((long[0], long[39]), (W0, W1));
-    assert_eq!(run(&mut b, 40, MS), W1);
-    assert_eq!(run(&mut b, 41, MS), W0, "one short call says that calls of the kind may be");
-}
-
-#[test]
 fn a_suspect_is_alone_in_a_worker_of_its_domain() {
     let mut b = bench(2);
     b.share(1, ALICE);
@@ -276,7 +282,7 @@ fn a_payer_may_have_so_much_in_shared_workers_too() {
     let allow = Allow { tenant: ALICE.caller, most_bytes: Some(50) };
     b.scheduler.handle(0, allow, &mut b.actions);
     let sized = |b: &mut Bench, call, domain, memory_bytes| {
-        let spec = CallSpec { domain, memory_bytes, may_share: true, ..TERMS };
+        let spec = CallSpec { domain, memory_bytes, sharing: Sharing::May, ..TERMS };
         b.scheduler.handle(b.now, Submit { call, spec, limits: LIMITS }, &mut b.actions).unwrap()
     };
     let first = sized(&mut b, 1, ALICE, 30);
@@ -322,7 +328,7 @@ fn a_call_that_is_given_up_takes_no_shared_process_that_ends_it() {
     b.scheduler.handle(b.now, Cancel { id }, &mut b.actions);
     b.pass(LIMIT + SHARED_GRACE_NS - 1);
     b.expect("1 on 0.0");
-    assert!(!b.outlast(W0, id), "it does not begin again");
+    assert_eq!(b.outlast(W0, id), Outlast::Fails, "it does not begin again");
     b.finish(W0, id);
     b.share(2, BOB);
     b.expect("2 on 0.0");

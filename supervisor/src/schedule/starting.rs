@@ -175,9 +175,11 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
-    /// When a shared worker ends a call that it gets now. Waiting for a turn is not held against the call.
+    /// When a shared worker has ended a call that it gets now. The call gets `shared-limit` of the device, of which it has a part while
+    /// other lanes are busy, and waiting for a turn is not held against it; a worker with several lanes counts that itself.
     fn shared_until_ns(&self, worker: WorkerId) -> u64 {
         let waits_ns = self.turns.as_ref().map_or(0, |turns| turns.waits_at_most_ns(worker));
-        self.now_ns.saturating_add(self.shape.shared_limit_ns).saturating_add(waits_ns)
+        let at_most_ns = self.shape.shared_limit_ns.saturating_mul(self.shape.lanes.into());
+        self.now_ns.saturating_add(at_most_ns).saturating_add(waits_ns)
     }
 }

@@ -1,5 +1,7 @@
 //! What goes into the scheduler and what comes out.
 
+use pappus_blueprint::Isolation;
+
 use super::limits::{CPU_CHANGE_NS, RESIDENCY_NS, SHARED_LIMIT_NS};
 use super::quarantine::Refusal;
 use super::weights::Supply;
@@ -188,6 +190,28 @@ impl Class {
     }
 }
 
+/// Whether a call is in a worker that strangers share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// Its kernels could leave their memory, or somebody wants it in a process of its own.
+    Never,
+    /// While it is short, and ends no process.
+    May,
+    /// As `May`; where it may not be there, it is refused.
+    Only,
+}
+
+/// What becomes of a call that a worker ended because its time was over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outlast {
+    /// It had not been there for too long, or its deadline has passed: it fails.
+    Fails,
+    /// It begins again in a worker of its domain.
+    BeginsAgain,
+    /// It had its part of a worker that strangers share, and may be in no other.
+    HadItsPart,
+}
+
 /// What a tenant is given of a device that others want, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TenantShare {
@@ -197,13 +221,13 @@ pub struct TenantShare {
     pub class: Class,
     /// How long one of its calls may be in the way of others, where that is not what the settings say; 0: for ever.
     pub overrun_ns: Option<u64>,
-    /// True if neither its calls nor calls of its functions may be in a worker beside those of others.
-    pub own_processes: bool,
+    /// Whether its calls, and calls of its functions, are in workers beside those of others.
+    pub isolation: Isolation,
 }
 
 impl Default for TenantShare {
     fn default() -> Self {
-        Self { weight: 1, class: Class::Normal, overrun_ns: None, own_processes: false }
+        Self { weight: 1, class: Class::Normal, overrun_ns: None, isolation: Isolation::Auto }
     }
 }
 
@@ -290,9 +314,8 @@ pub struct CallSpec {
     pub stack_bytes: u64,
     /// What weights of its function take on the device.
     pub weight_bytes: u64,
-    /// True if its kernels cannot leave their window, and neither its caller, nor the owner of its function, nor the operator wants it
-    /// in a process of its own.
-    pub may_share: bool,
+    /// Whether it is in a worker that strangers share.
+    pub sharing: Sharing,
     /// What it brings into a job with others, if its function runs calls together.
     pub batch: Option<Batch>,
 }
@@ -577,4 +600,7 @@ pub enum NotNow {
     /// Its function keeps failing.
     #[error("it failed {} times in a row", .0.failures)]
     Quarantined(Refusal),
+    /// It may be in workers only that strangers share, where calls of its caller and function may not be for now.
+    #[error("calls of this function took longer than shared-limit there, or ended their process")]
+    NotShared,
 }

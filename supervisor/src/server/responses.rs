@@ -20,6 +20,12 @@ pub fn to_body(call: &Call, device: &str, outcome: Outcome, now_ns: u64) -> Body
     match outcome {
         Outcome::Done { timings, staged } => invoked(call, device, &timings, staged, now_ns),
         Outcome::Failed(fault) => failed(call, &fault),
+        Outcome::HadItsPart => {
+            let message = "this call had as much of a worker that tenants share as shared-limit lets, and was ended: isolation is \
+                           \"shared\" for its function, its owner or its caller, so it runs in no other; split its work into more \
+                           calls, or have isolation=auto";
+            Body::Error(v1::Error::new(Code::Overrun, message))
+        }
         Outcome::NotCleared => Body::Error(deadline(
             call,
             "after its worker ended, and its outputs could not be cleared: something keeps their arena from being \
@@ -40,6 +46,8 @@ pub fn not_accepted(caller: &Account, function: &Loaded, device: &str, why: Subm
         SubmitError::Quota(error) => refusals::to_error(&error),
         SubmitError::TooLarge(error) => v1::Error::new(Code::OutOfMemory, error.to_string()),
         SubmitError::WeightsTooLarge(error) => v1::Error::new(Code::OutOfMemory, error.to_string()),
+        SubmitError::NotShared(why) => not_shared(device, &why, 0),
+        SubmitError::NotNow(long @ NotNow::NotShared) => not_shared(device, &long, 1000),
         SubmitError::NotNow(NotNow::Quarantined(refusal)) => quarantined(caller, function, device, refusal),
         SubmitError::NotNow(late @ NotNow::TooLate { queue_ms, .. }) => {
             let message = format!(
@@ -53,6 +61,18 @@ pub fn not_accepted(caller: &Account, function: &Loaded, device: &str, why: Subm
             v1::Error::new(Code::ResourceExhausted, message).retry(100)
         }
     })
+}
+
+/// A call runs beside strangers only, and may not for this reason; another call may after so many milliseconds, if that is not 0.
+fn not_shared(device: &str, why: &dyn std::fmt::Display, retry_ms: u64) -> v1::Error {
+    let message = format!(
+        "device {device} runs no call of this function in a worker that tenants share: {why}; nor in another one, as isolation is \
+         \"shared\" for the function, its owner or its caller"
+    );
+    match retry_ms {
+        0 => v1::Error::new(Code::Unsupported, message),
+        ms => v1::Error::new(Code::ResourceExhausted, message).retry(ms),
+    }
 }
 
 /// A call that succeeded just now; `inline` are its staged outputs in order.

@@ -5,6 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use pappus_blueprint::Isolation;
+
 use super::last_failures::LastFailures;
 use super::ledger::{self, Ledger};
 use super::plans::Plans;
@@ -30,7 +32,7 @@ pub struct Account {
     weight: AtomicU32,
     class: AtomicU32,
     overrun_ns: AtomicU64,
-    own_processes: AtomicBool,
+    isolation: AtomicU32,
     /// Open arenas of the tenant, each with a descriptor.
     open_arenas: AtomicU64,
     /// Seats of the tenant at connections of gateways.
@@ -52,7 +54,7 @@ impl Account {
             weight: AtomicU32::new(1),
             class: AtomicU32::new(Class::default() as u32),
             overrun_ns: AtomicU64::new(u64::MAX),
-            own_processes: AtomicBool::new(false),
+            isolation: AtomicU32::new(Isolation::Auto as u32),
             open_arenas: AtomicU64::new(0),
             seats: AtomicU64::new(0),
             ledger,
@@ -79,18 +81,19 @@ impl Account {
         self.weight.store(share.weight, Ordering::Relaxed);
         self.class.store(share.class as u32, Ordering::Relaxed);
         self.overrun_ns.store(share.overrun_ns.unwrap_or(u64::MAX), Ordering::Relaxed);
-        self.own_processes.store(share.own_processes, Ordering::Relaxed);
+        self.isolation.store(share.isolation as u32, Ordering::Relaxed);
     }
 
     /// What it is given of devices.
     pub fn share(&self) -> TenantShare {
         let class = self.class.load(Ordering::Relaxed) as usize;
         let overrun_ns = self.overrun_ns.load(Ordering::Relaxed);
+        let isolation = self.isolation.load(Ordering::Relaxed) as usize;
         TenantShare {
             weight: self.weight.load(Ordering::Relaxed),
             class: Class::ALL.get(class).copied().unwrap_or_default(),
             overrun_ns: (overrun_ns != u64::MAX).then_some(overrun_ns),
-            own_processes: self.own_processes.load(Ordering::Relaxed),
+            isolation: Isolation::ALL.get(isolation).copied().unwrap_or_default(),
         }
     }
 

@@ -18,6 +18,7 @@ pub mod hip;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pappus_blueprint::{Blueprint, Plan};
 use pappus_protocol::from_worker::{CodeInfo, Done, Hello, Survey};
@@ -299,9 +300,9 @@ fn broken() -> Fault {
 pub struct Mode {
     /// True if calls end in the middle of a kernel, where that takes machine code of its own.
     pub interruptible: bool,
-    /// True if strangers' calls run beside each other, where that takes code of its own: only kernels are loaded that cannot
-    /// leave a window of addresses, and each lane is one.
-    pub shared: bool,
+    /// How long a call may have the device where strangers' calls run beside each other and that takes code of its own: only
+    /// kernels are loaded that cannot leave a window of addresses, and each lane is one.
+    pub shared: Option<Duration>,
 }
 
 /// A kind of device, as the roles start it: each backend's folder has one.

@@ -83,7 +83,7 @@ pub fn start(role: &str, options: &Options, staging: &ValidatedMemfd, turns: &Va
         .args(shared.each_ref().map(|fd| own(fd.as_raw_fd())))
         .args([own(stdout.as_raw_fd()), own(stderr.as_raw_fd())])
         .args(options.interruptible.then_some("--interruptible"))
-        .args(options.shared.then_some("--shared"))
+        .args(options.shared.then_some("--shared-limit-us=10000000"))
         .env_clear()
         .envs(environment(options))
         .stdin(commands)

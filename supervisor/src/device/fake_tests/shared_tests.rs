@@ -2,6 +2,7 @@
 //! when its process is lost.
 
 use super::*;
+use crate::call::WhyApart;
 use crate::limits::{SHARED_POOL_BYTES, SHARED_WEIGHTS_BYTES};
 
 /// A GPU whose first worker is shared.
@@ -51,11 +52,12 @@ fn only_calls_that_cannot_leave_their_window_are_beside_those_of_strangers() {
     let apart = PLAIN.replacen('{', r#"{"isolation": "process", "#, 1);
     assert_eq!(runs_in(&of(&apart, "apart", true), 0), W1);
     let call = gpu.call(&fenced, CALLER, 0);
-    let may = |weight_bytes| call.may_share(&gpu.device.config, weight_bytes);
-    assert!(may(SHARED_WEIGHTS_BYTES) && !may(SHARED_WEIGHTS_BYTES + 1));
-    assert!(!call.may_share(&config(false), 0), "a device that shares nothing");
+    let why = |weight_bytes| call.why_apart(&gpu.device.config, weight_bytes);
+    assert_eq!((why(SHARED_WEIGHTS_BYTES), why(SHARED_WEIGHTS_BYTES + 1)), (None, Some(WhyApart::Large)));
+    assert_eq!(call.why_apart(&config(false), 0), Some(WhyApart::Device));
     let other = DeviceConfig { arch: "sm_80".into(), ..shared() };
-    assert!(!call.may_share(&other, 0), "what is fenced for one architecture may not be for another");
+    let fenced_for_another = call.why_apart(&other, 0);
+    assert_eq!(fenced_for_another, Some(WhyApart::Unfenced));
 }
 
 #[test]

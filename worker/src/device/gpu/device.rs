@@ -175,6 +175,7 @@ impl<D: Driver> Lanes for Gpu<D> {
     }
 
     fn start(&mut self, lane: LaneId, function: &mut Function<D>, call: &Call<'_>) {
+        self.windows.iter_mut().for_each(|windows| windows.begins(lane));
         match self.submit(lane, function, call) {
             Ok(()) => {}
             Err(Stop::Call(fault)) => self.lanes[lane.index()].fail(fault),
@@ -189,7 +190,12 @@ impl<D: Driver> Lanes for Gpu<D> {
         let ended = self.end_overdue(lane).and_then(|()| self.lanes[lane.index()].poll());
         let ended = ended.and_then(|end| self.confirm(lane, end));
         match ended {
-            Ok(end) => end,
+            Ok(end) => {
+                if let (Some(windows), Some(_)) = (&mut self.windows, &end) {
+                    windows.ends();
+                }
+                end
+            }
             Err(error) if error.is_fatal() => {
                 self.lose(lane, error);
                 self.lost.clone().map(Err)

@@ -347,9 +347,14 @@ impl<D: Driver> Lane<D> {
         }
     }
 
-    /// True once the time of a call is over that goes on, and whose kernels were not told to end yet.
-    pub(super) fn is_overdue(&self) -> Result<bool, D::Error> {
-        match self.running.as_ref().filter(|running| !running.stopped && now_ns() > running.deadline_ns) {
+    /// True once the deadline of the call has passed.
+    pub(super) fn is_late(&self, now_ns: u64) -> bool {
+        self.running.as_ref().is_some_and(|running| now_ns > running.deadline_ns)
+    }
+
+    /// True if a call goes on whose kernels were not told to end.
+    pub(super) fn goes_on(&self) -> Result<bool, D::Error> {
+        match self.running.as_ref().filter(|running| !running.stopped) {
             Some(running) => Ok(running.unfinished || !self.done.has_passed()?),
             None => Ok(false),
         }

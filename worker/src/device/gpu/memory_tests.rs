@@ -29,7 +29,7 @@ fn shows_what_others_left(log: &[Did]) -> bool {
 
 #[test]
 fn a_lane_grows_by_what_is_missing_and_keeps_its_addresses() {
-    let mut gpu = Gpu::new(Fake::new(), 2, false).unwrap();
+    let mut gpu = Gpu::new(Fake::new(), 2, None).unwrap();
     let [base, other] = [0, 1].map(|lane: usize| gpu.memory[lane].base());
     fake::log();
     let maps = |at, bytes| Did::Map { at, bytes, access: Access::ReadWrite };
@@ -57,7 +57,7 @@ fn a_lane_grows_by_what_is_missing_and_keeps_its_addresses() {
 
 #[test]
 fn memory_that_cannot_be_zeroed_is_not_kept() {
-    let mut gpu = Gpu::new(Fake::new(), 1, false).unwrap();
+    let mut gpu = Gpu::new(Fake::new(), 1, None).unwrap();
     let base = gpu.memory[0].base();
     fake::log();
     fake::fail(Did::Fill { to: base, byte: 0, bytes: GRANULE }, FakeError::Refused);

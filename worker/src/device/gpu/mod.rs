@@ -5,7 +5,7 @@
 //! - [`driver`]: the traits that a backend implements. `layout`: sizes that the parts agree on.
 //! - `ranges`, `memory`, `spare`, `weights`: device addresses and what is mapped there; lanes' memory, and weights.
 //! - [`copy_kernels`]: copies and clearing of small calls as kernels; `scrub`: clearing on-chip memory.
-//! - `windows`, `variables`: what lanes are where strangers share a worker.
+//! - `windows`, `variables`, `share_clock`: what lanes are where strangers share a worker.
 //! - `module`, `function`, `command_list`, `whole_call`, `plan_cache`: from machine code and a plan to commands and graphs.
 //! - `reason`: what a kernel that traps says.
 //! - `policy`: what processes of every driver may do.
@@ -34,6 +34,7 @@ pub(super) mod policy;
 mod ranges;
 mod reason;
 mod scrub;
+mod share_clock;
 #[cfg(test)]
 mod shared_tests;
 mod spare;
@@ -52,6 +53,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
+use std::time::Duration;
 
 use pappus_blueprint::TensorMap;
 use pappus_protocol::device_memory::GPU_PAGE_BYTES;
@@ -105,14 +107,17 @@ pub struct Gpu<D: Driver> {
 }
 
 impl<D: Driver> Gpu<D> {
-    /// The driver's device, whose lanes have no memory yet; windows where strangers `share` it.
-    pub fn new(driver: D, lanes: usize, shared: bool) -> Result<Self, Fault> {
+    /// The driver's device, whose lanes have no memory yet; windows where strangers share it, whose calls may have the device for so
+    /// long.
+    pub fn new(driver: D, lanes: usize, shared: Option<Duration>) -> Result<Self, Fault> {
         let failed = |e: D::Error| e.fault("preparing the device");
         let lanes = lanes.max(1);
         let all: Result<_, _> = (0..lanes).map(|_| Lane::create(&driver)).collect();
         let (windows, memory) = match shared {
-            true => Self::windows(&driver, lanes).map(|(windows, memory)| (Some(windows), memory))?,
-            false => (None, (0..lanes).map(|_| LaneMemory::reserve(&driver)).collect::<Result<_, _>>()?),
+            Some(limit) => {
+                Self::windows(&driver, lanes, limit).map(|(windows, memory)| (Some(windows), memory))?
+            }
+            None => (None, (0..lanes).map(|_| LaneMemory::reserve(&driver)).collect::<Result<_, _>>()?),
         };
         let event = || driver.create_event(false).map_err(failed);
         Ok(Self {
@@ -131,20 +136,20 @@ impl<D: Driver> Gpu<D> {
             stack_bytes: 0,
             lost: None,
             // In no window.
-            reason: if shared { None } else { Reason::prepare(&driver) },
+            reason: if shared.is_some() { None } else { Reason::prepare(&driver) },
             driver,
         })
     }
 
     /// A window for each lane, and the lanes' memory in them.
-    fn windows(driver: &D, lanes: usize) -> Result<(Windows<D>, Vec<LaneMemory<D>>), Fault> {
+    fn windows(driver: &D, lanes: usize, limit: Duration) -> Result<(Windows<D>, Vec<LaneMemory<D>>), Fault> {
         let properties = driver.properties();
         if !properties.has_windows {
             let message = format!("{} is not known to keep strangers apart in one process", properties.name);
             return Err(Fault::new(FaultCode::Device, message));
         }
         let failed = |e: D::Error| e.fault("preparing windows");
-        let (windows, pools) = Windows::create(driver, lanes).map_err(failed)?;
+        let (windows, pools) = Windows::create(driver, lanes, limit).map_err(failed)?;
         let memory = pools.into_iter().map(|pool| LaneMemory::within(driver, pool)).collect::<Result<_, _>>();
         Ok((windows, memory.map_err(failed)?))
     }
@@ -379,10 +384,10 @@ impl<D: Driver> Gpu<D> {
     /// Has the kernels of a call end whose time is over, where they can be told.
     fn end_overdue(&mut self, lane: LaneId) -> Result<(), D::Error> {
         let Some(windows) = &mut self.windows else { return Ok(()) };
-        let lane_state = &mut self.lanes[lane.index()];
-        if lane_state.is_overdue()? {
+        let (own, now_ns) = (&mut self.lanes[lane.index()], now_ns());
+        if (own.is_late(now_ns) || windows.had_its_part(lane, now_ns)) && own.goes_on()? {
             windows.stop(lane)?;
-            lane_state.stopped();
+            own.stopped();
         }
         Ok(())
     }

@@ -24,9 +24,11 @@ const FENCED: &str = "kernel k 8 8 4\nfenced 0 0";
 /// The same with variables: the first 16 of 128 bytes are not zero.
 const VARIABLES: &str = "kernel k 8 8 4\nfenced 128 16";
 const BYTES: u64 = 512;
+/// Of the device, for each call.
+const LIMIT: Duration = Duration::from_secs(1000);
 
 fn gpu() -> Gpu<Fake> {
-    let mut gpu = Gpu::new(Fake::new(), 2, true).unwrap();
+    let mut gpu = Gpu::new(Fake::new(), 2, Some(LIMIT)).unwrap();
     gpu.grow(LANE, 4 * GRANULE).unwrap();
     gpu
 }
@@ -264,6 +266,20 @@ fn a_call_whose_time_is_over_is_told_to_end_and_the_next_is_not() {
 }
 
 #[test]
+fn a_call_that_had_its_part_of_the_device_is_told_to_end() {
+    let mut gpu = Gpu::new(Fake::new(), 2, Some(Duration::from_millis(1))).unwrap();
+    gpu.grow(LANE, 4 * GRANULE).unwrap();
+    let (mut function, plan) = ready(&mut gpu, FENCED, 100);
+    fake::events(Some(Ok(false)));
+    start(&mut gpu, &mut function, &plan, u64::MAX);
+    let is_stop = |did: &Did| matches!(did, Did::CopyIn { bytes: 4, .. });
+    let mut polls = std::iter::repeat_with(|| gpu.poll(LANE).is_none() && fake::log().iter().any(is_stop));
+    assert!(polls.any(|told| told));
+    fake::events(None);
+    assert_eq!(end(&mut gpu, &mut function).unwrap_err().code, FaultCode::Deadline);
+}
+
+#[test]
 fn only_fenced_code_is_loaded() {
     let mut gpu = gpu();
     let larger = format!("kernel k 8 8 4\nfenced {} 0", VARIABLES_BYTES + 1);
@@ -281,7 +297,7 @@ fn only_fenced_code_is_loaded() {
     }
     load(&mut gpu, &[FENCED, VARIABLES], 0).unwrap();
     // The same files serve a worker of one tenant.
-    let mut plain = Gpu::new(Fake::new(), 1, false).unwrap();
+    let mut plain = Gpu::new(Fake::new(), 1, None).unwrap();
     load(&mut plain, &["kernel k 8 8\nfenced 0 0"], 0).unwrap();
 }
 
@@ -325,14 +341,14 @@ fn a_call_fails_whose_weights_cannot_be_shown_and_the_next_tries_again() {
 
 #[test]
 fn what_windows_take_is_told_and_a_device_without_has_none() {
-    let told = |shared: bool| {
+    let told = |shared: Option<Duration>| {
         let mut driver = Fake::new();
         driver.context_bytes = 1;
         Gpu::new(driver, 2, shared).unwrap().hello().context_bytes
     };
-    assert_eq!(told(true) - told(false), 2 * (GRANULE + VARIABLES_BYTES));
+    assert_eq!(told(Some(LIMIT)) - told(None), 2 * (GRANULE + VARIABLES_BYTES));
     let mut driver = Fake::new();
     driver.properties.has_windows = false;
-    let fault = Gpu::new(driver, 2, true).unwrap_err();
+    let fault = Gpu::new(driver, 2, Some(LIMIT)).unwrap_err();
     assert!(fault.code == FaultCode::Device && fault.message.contains("fake"), "{fault}");
 }

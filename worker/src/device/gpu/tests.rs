@@ -76,7 +76,7 @@ impl Fixture {
     }
 
     pub(super) fn over(driver: Fake, blueprint: Blueprint, lease: u64, module: &str) -> Self {
-        let mut gpu = Gpu::new(driver, 2, false).unwrap();
+        let mut gpu = Gpu::new(driver, 2, None).unwrap();
         gpu.grow(LANE, lease).unwrap();
         let function = Some(load(&mut gpu, &blueprint, module).unwrap());
         let plan = Arc::new(
@@ -252,7 +252,7 @@ fn clusters_are_launched_as_such_and_refused_where_there_are_none() {
     assert_eq!((shape.grid, shape.cluster), ([8, 8, 8], [4, 1, 1]));
     let mut driver = Fake::new();
     driver.properties.has_clusters = false;
-    let mut gpu = Gpu::new(driver, 1, false).unwrap();
+    let mut gpu = Gpu::new(driver, 1, None).unwrap();
     let fault = load(&mut gpu, &blueprint(), MODULE).unwrap_err();
     assert_eq!(fault.code, FaultCode::Load);
     assert_eq!(
@@ -506,7 +506,7 @@ fn nothing_of_a_domain_is_left_when_another_follows() {
 #[test]
 fn a_scrub_is_over_when_it_reached_all_of_the_chip() {
     let launched = || launches(&fake::log());
-    let mut gpu = Gpu::new(Fake::new(), 1, false).unwrap();
+    let mut gpu = Gpu::new(Fake::new(), 1, None).unwrap();
     gpu.scrub().unwrap();
     assert_eq!(launched(), ["chip", "chip", "stack of 1024"]);
     // Kernels with larger stacks make it clear larger ones.
@@ -524,7 +524,7 @@ fn a_scrub_is_over_when_it_reached_all_of_the_chip() {
 fn stacks_are_cleared_on_every_stream_where_each_has_its_own() {
     let mut driver = Fake::new();
     driver.properties.stacks_per_stream = true;
-    let mut gpu = Gpu::new(driver, 2, false).unwrap();
+    let mut gpu = Gpu::new(driver, 2, None).unwrap();
     fake::log();
     gpu.scrub().unwrap();
     assert_eq!(launches(&fake::log()), ["chip", "chip", "stack of 1024", "stack of 1024", "stack of 1024"]);

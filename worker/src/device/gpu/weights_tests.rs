@@ -86,7 +86,7 @@ fn shows_what_others_left(log: &[Did]) -> bool {
 
 #[test]
 fn weights_are_read_only_but_for_the_window_that_fills_them() {
-    let mut gpu = Gpu::new(Fake::new(), 1, false).unwrap();
+    let mut gpu = Gpu::new(Fake::new(), 1, None).unwrap();
     let mut function = function(&mut gpu, LARGE);
     fake::log();
     gpu.load_weights(&mut function, host(LARGE, true));
@@ -120,7 +120,7 @@ fn first_load(gpu: &mut Gpu<Fake>, bytes: u64) -> (Function<Fake>, Vec<Did>) {
 
 #[test]
 fn small_weights_find_memory_that_is_mapped_and_the_next_ones_after_a_rest() {
-    let mut gpu = Gpu::new(Fake::new(), 1, false).unwrap();
+    let mut gpu = Gpu::new(Fake::new(), 1, None).unwrap();
     assert!(!gpu.wants_rest(), "there is some from the start");
     let in_a_spare = |log: &[Did]| matches!(maps(log)[..], [(_, None)]);
     let (_first, log) = first_load(&mut gpu, 100);
@@ -147,14 +147,14 @@ fn small_weights_find_memory_that_is_mapped_and_the_next_ones_after_a_rest() {
 fn memory_that_is_ready_counts_in_what_a_process_takes() {
     let with = |context_bytes| {
         let driver = Fake { context_bytes, ..Fake::new() };
-        Gpu::new(driver, 1, false).unwrap().hello().context_bytes
+        Gpu::new(driver, 1, None).unwrap().hello().context_bytes
     };
     assert_eq!([0, 5 * GRANULE].map(with), [0, 6 * GRANULE], "unless it was not measured");
 }
 
 #[test]
 fn weights_that_come_again_keep_their_addresses_whatever_is_ready() {
-    let mut gpu = Gpu::new(Fake::new(), 1, false).unwrap();
+    let mut gpu = Gpu::new(Fake::new(), 1, None).unwrap();
     let (mut function, _) = first_load(&mut gpu, 100);
     let at = function.weights.base();
     rest(&mut gpu);
@@ -178,7 +178,7 @@ fn unwritten(log: &[Did]) -> u64 {
 #[test]
 fn no_kernel_runs_before_memory_that_is_made_ready_is_zeroed() {
     fake::log();
-    let mut gpu = Gpu::new(Fake::new(), 1, false).unwrap();
+    let mut gpu = Gpu::new(Fake::new(), 1, None).unwrap();
     assert_eq!(unwritten(&fake::log()), 0, "the first is zeroed when the process starts");
     first_load(&mut gpu, 100);
     // Calls come after each step.
@@ -197,7 +197,7 @@ fn no_kernel_runs_before_memory_that_is_made_ready_is_zeroed() {
 
 #[test]
 fn memory_that_a_load_takes_is_zeroed_before_a_call_of_another_function_runs() {
-    let mut gpu = Gpu::new(Fake::new(), 1, false).unwrap();
+    let mut gpu = Gpu::new(Fake::new(), 1, None).unwrap();
     first_load(&mut gpu, 100);
     fake::log();
     rest(&mut gpu);
@@ -213,7 +213,7 @@ fn memory_that_a_load_takes_is_zeroed_before_a_call_of_another_function_runs() {
 
 #[test]
 fn memory_that_is_ready_is_for_who_lacks_some() {
-    let mut gpu = Gpu::new(Fake::new(), 1, false).unwrap();
+    let mut gpu = Gpu::new(Fake::new(), 1, None).unwrap();
     let mut large = function(&mut gpu, LARGE);
     fake::log();
     fake::out_of_memory(1);
@@ -226,7 +226,7 @@ fn memory_that_is_ready_is_for_who_lacks_some() {
 
 #[test]
 fn weights_in_memory_that_was_ready_can_go_on_their_way_and_need_no_name() {
-    let mut gpu = Gpu::new(Fake::new(), 1, false).unwrap();
+    let mut gpu = Gpu::new(Fake::new(), 1, None).unwrap();
     let mut function = function(&mut gpu, 100);
     gpu.load_weights(&mut function, host(100, false));
     fake::log();
@@ -244,7 +244,7 @@ fn weights_in_memory_that_was_ready_can_go_on_their_way_and_need_no_name() {
 
 #[test]
 fn where_no_memory_can_be_made_ready_weights_find_theirs_later() {
-    let mut gpu = Gpu::new(Fake::new(), 1, false).unwrap();
+    let mut gpu = Gpu::new(Fake::new(), 1, None).unwrap();
     first_load(&mut gpu, 100);
     fake::out_of_memory(1);
     rest(&mut gpu);
@@ -257,7 +257,7 @@ fn where_no_memory_can_be_made_ready_weights_find_theirs_later() {
 
 #[test]
 fn a_load_stops_no_lane() {
-    let mut gpu = Gpu::new(Fake::new(), 1, false).unwrap();
+    let mut gpu = Gpu::new(Fake::new(), 1, None).unwrap();
     let bytes = 3 * PIN_BYTES + 5;
     let mut function = function(&mut gpu, bytes);
     fake::log();
@@ -282,7 +282,7 @@ fn a_load_stops_no_lane() {
 
 #[test]
 fn a_host_copy_stays_pinned_and_is_shared() {
-    let mut gpu = Gpu::new(Fake::new(), 1, false).unwrap();
+    let mut gpu = Gpu::new(Fake::new(), 1, None).unwrap();
     let bytes = 2 * PIN_BYTES;
     let mut functions = [function(&mut gpu, bytes), function(&mut gpu, bytes)];
     let file = memfd::sealed("weights", &vec![7; bytes as usize]).unwrap();
@@ -316,7 +316,7 @@ fn a_host_copy_stays_pinned_and_is_shared() {
 fn what_cannot_be_pinned_is_copied_in_small_parts() {
     let mut driver = Fake::new();
     driver.properties.pins_read_only = false;
-    let mut gpu = Gpu::new(driver, 1, false).unwrap();
+    let mut gpu = Gpu::new(driver, 1, None).unwrap();
     let mut function = function(&mut gpu, 2 * UNPINNED_BYTES);
     gpu.load_weights(&mut function, host(2 * UNPINNED_BYTES, false));
     fake::log();
@@ -328,7 +328,7 @@ fn what_cannot_be_pinned_is_copied_in_small_parts() {
 
 #[test]
 fn addresses_stay_when_weights_go_and_come_again() {
-    let mut gpu = Gpu::new(Fake::new(), 1, false).unwrap();
+    let mut gpu = Gpu::new(Fake::new(), 1, None).unwrap();
     let mut function = function(&mut gpu, 100);
     gpu.load_weights(&mut function, host(100, false));
     loaded(&mut gpu, &mut function).unwrap();
@@ -346,7 +346,7 @@ fn addresses_stay_when_weights_go_and_come_again() {
 
 /// What the driver is told when weights of `bytes` take the memory of others of `before` bytes.
 fn replaced(before: u64, bytes: u64) -> Vec<Did> {
-    let mut gpu = Gpu::new(Fake::new(), 1, false).unwrap();
+    let mut gpu = Gpu::new(Fake::new(), 1, None).unwrap();
     let mut first = function(&mut gpu, before);
     let mut second = function(&mut gpu, bytes);
     gpu.load_weights(&mut first, host(before, true));
@@ -380,7 +380,7 @@ fn weights_take_the_memory_of_those_that_they_replace_and_nothing_of_those_is_le
 
 #[test]
 fn memory_that_is_kept_is_for_the_next_load_only() {
-    let mut gpu = Gpu::new(Fake::new(), 1, false).unwrap();
+    let mut gpu = Gpu::new(Fake::new(), 1, None).unwrap();
     let mut functions = [100, 5 * GRANULE, 100].map(|bytes| function(&mut gpu, bytes));
     gpu.load_weights(&mut functions[0], host(100, true));
     loaded(&mut gpu, &mut functions[0]).unwrap();
@@ -393,7 +393,7 @@ fn memory_that_is_kept_is_for_the_next_load_only() {
 
 #[test]
 fn a_load_waits_for_memory_that_others_are_about_to_give_back() {
-    let mut gpu = Gpu::new(Fake::new(), 1, false).unwrap();
+    let mut gpu = Gpu::new(Fake::new(), 1, None).unwrap();
     let mut function = function(&mut gpu, LARGE);
     fake::out_of_memory(2);
     gpu.load_weights(&mut function, host(LARGE, false));
@@ -406,7 +406,7 @@ fn a_load_waits_for_memory_that_others_are_about_to_give_back() {
 fn a_load_that_fails_leaves_nothing_mapped() {
     // The first in memory that was mapped before, twice.
     for (bytes, maps) in [(100, (0, 2)), (LARGE, (1, 1))] {
-        let mut gpu = Gpu::new(Fake::new(), 1, false).unwrap();
+        let mut gpu = Gpu::new(Fake::new(), 1, None).unwrap();
         let mut function = function(&mut gpu, bytes);
         fake::log();
         gpu.load_weights(&mut function, host(bytes, false));
@@ -427,7 +427,7 @@ fn a_load_that_fails_leaves_nothing_mapped() {
 
 #[test]
 fn a_load_that_is_given_up_is_over_first() {
-    let mut gpu = Gpu::new(Fake::new(), 1, false).unwrap();
+    let mut gpu = Gpu::new(Fake::new(), 1, None).unwrap();
     let mut function = function(&mut gpu, 100);
     gpu.load_weights(&mut function, host(100, false));
     fake::events(Some(Ok(false)));

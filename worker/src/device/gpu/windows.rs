@@ -12,14 +12,17 @@
 //! writable mapping of the header.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use pappus_fence::window::{STOP, VARIABLES_BEGIN};
 use pappus_protocol::LaneId;
 use pappus_protocol::limits::SHARED_BYTES;
+use pappus_protocol::now_ns;
 
 use super::driver::{Access, Driver, HostBuffer, Memory, Stream};
 use super::plan_cache::FunctionKey;
 use super::ranges::{AddressRange, Reserved, Window};
+use super::share_clock::ShareClock;
 
 /// Bytes of a window, and what it is aligned to; as many bytes before and behind it are mapped to nothing.
 const BYTES: u64 = 4 << 30;
@@ -44,6 +47,9 @@ pub(super) struct Windows<D: Driver> {
     stopping: D::Stream,
     /// A stop word that is not zero.
     stop: D::HostBuffer,
+    clock: ShareClock,
+    /// How much of the device a call gets.
+    limit_ns: u64,
 }
 
 /// The window of one lane, but for its pool.
@@ -51,6 +57,8 @@ pub(super) struct Windows<D: Driver> {
 struct LaneWindow<D: Driver> {
     base: u64,
     shown: Option<Shown>,
+    /// When its call began, by the clock of parts.
+    began_ns: u64,
     /// True if the stop word may not be zero.
     is_stopped: bool,
     header: D::Memory,
@@ -87,8 +95,12 @@ pub(super) fn weights_at(room_bytes: u64) -> u64 {
 }
 
 impl<D: Driver> Windows<D> {
-    /// As many windows as lanes, and where each lane's pool goes.
-    pub(super) fn create(driver: &D, lanes: usize) -> Result<(Self, Vec<AddressRange<D>>), D::Error> {
+    /// As many windows as lanes, whose calls get so much of the device, and where each lane's pool goes.
+    pub(super) fn create(
+        driver: &D,
+        lanes: usize,
+        limit: Duration,
+    ) -> Result<(Self, Vec<AddressRange<D>>), D::Error> {
         // The addresses that are given begin anywhere: the first window is aligned, behind a guard.
         let reserved = Reserved::new(driver, (lanes as u64 + 1) * APART)?;
         let first = (reserved.base() + BYTES).next_multiple_of(BYTES);
@@ -100,7 +112,8 @@ impl<D: Driver> Windows<D> {
             pools.push(AddressRange::part(reserved.clone(), base + POOL, SHARED_BYTES));
         }
         stopping.synchronize()?;
-        Ok((Self { lanes: windows, stopping, stop }, pools))
+        let (clock, limit_ns) = (ShareClock::default(), limit.as_nanos() as u64);
+        Ok((Self { lanes: windows, stopping, stop, clock, limit_ns }, pools))
     }
 
     /// Device memory that the windows of so many lanes take, but for pools and weights.
@@ -168,6 +181,21 @@ impl<D: Driver> Windows<D> {
         self.lanes[lane.index()].hide(stream)
     }
 
+    /// A lane's call begins.
+    pub(super) fn begins(&mut self, lane: LaneId) {
+        self.lanes[lane.index()].began_ns = self.clock.begins(now_ns());
+    }
+
+    /// A lane's call is over.
+    pub(super) fn ends(&mut self) {
+        self.clock.ends(now_ns());
+    }
+
+    /// True if a lane's call had as much of the device as it gets.
+    pub(super) fn had_its_part(&mut self, lane: LaneId, now_ns: u64) -> bool {
+        self.clock.at(now_ns) - self.lanes[lane.index()].began_ns > self.limit_ns
+    }
+
     /// Has the kernels of a lane end, soon.
     pub(super) fn stop(&mut self, lane: LaneId) -> Result<(), D::Error> {
         let window = &mut self.lanes[lane.index()];
@@ -207,7 +235,7 @@ impl<D: Driver> LaneWindow<D> {
         stream.synchronize()?;
         drop(place);
         driver.map(base + HEADER, &header, Access::Read)?;
-        Ok(Self { base, shown: None, is_stopped: false, header, writable, variables, _of: of })
+        Ok(Self { base, shown: None, began_ns: 0, is_stopped: false, header, writable, variables, _of: of })
     }
 
     /// The address at which the stop word is written.

@@ -1,0 +1,52 @@
+//! How much of a device each of several calls had that run beside each other: while there are n of them, each has an nth.
+
+/// A clock that n times slower goes while n calls run.
+#[derive(Debug, Default)]
+pub(super) struct ShareClock {
+    calls: u64,
+    part_ns: u64,
+    /// When it was looked at last.
+    seen_ns: u64,
+}
+
+impl ShareClock {
+    /// What it shows. Without calls it stands still.
+    pub(super) fn at(&mut self, now_ns: u64) -> u64 {
+        let passed_ns = now_ns.saturating_sub(self.seen_ns);
+        self.part_ns += passed_ns.checked_div(self.calls).unwrap_or(0);
+        self.seen_ns = now_ns;
+        self.part_ns
+    }
+
+    /// One more call runs. What it had when it ends is what the clock shows then, less what this says.
+    pub(super) fn begins(&mut self, now_ns: u64) -> u64 {
+        let began_ns = self.at(now_ns);
+        self.calls += 1;
+        began_ns
+    }
+
+    /// One of them is over.
+    pub(super) fn ends(&mut self, now_ns: u64) {
+        self.at(now_ns);
+        self.calls = self.calls.saturating_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_beside_each_other_have_their_part() {
+        let mut clock = ShareClock::default();
+        let first = clock.begins(1_000);
+        assert_eq!(clock.at(1_100) - first, 100, "alone");
+        let second = clock.begins(1_100);
+        assert_eq!((clock.at(1_300) - first, clock.at(1_300) - second), (200, 100));
+        clock.ends(1_300);
+        assert_eq!(clock.at(1_350) - second, 150, "alone again");
+        clock.ends(1_350);
+        let third = clock.begins(9_000);
+        assert_eq!(clock.at(9_010) - third, 10, "nothing ran meanwhile");
+    }
+}
