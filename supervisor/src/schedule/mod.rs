@@ -3,7 +3,8 @@
 //! - [`limits`]: what was chosen by hand, with reasons. [`types`]: what goes in and what comes out; [`events`]: what may happen.
 //! - [`scheduler`]: the state machine of one device: puts the policies together; `starting`: calls get lanes; `feeding`: who waits gets
 //!   lanes and workers; `jobs`: calls that run together in one lane; `endings`: calls leave their lanes; `overdue`: calls that do not end;
-//!   `processes`: workers' processes come and go; `charging`: what sharing a device takes from the events of calls; `reclaim`: what
+//!   `processes`: workers' processes come and go; `whole_device`: calls that need all of it get it; `judging`: what ends of calls mean for
+//!   callers; `charging`: what sharing a device takes from the events of calls; `reclaim`: what
 //!   follows where calls wait for memory; `resizing`: what follows where the device is set up otherwise; `queries`: what may be asked at
 //!   any time.
 //! - `calls`, `workers`: the state that policies look at. `due_moments`: calls by the moment at which something must happen to them.
@@ -41,6 +42,7 @@ mod fair_line;
 mod feeding;
 mod idle_weights;
 mod jobs;
+mod judging;
 mod lane_shares;
 pub mod limits;
 mod loading;
@@ -70,6 +72,7 @@ pub mod turns;
 pub mod types;
 mod weight_holders;
 pub mod weights;
+mod whole_device;
 mod workers;
 
 pub use policy::{Limits, Policy};

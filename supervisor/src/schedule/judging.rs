@@ -1,0 +1,85 @@
+//! What follows from the ends of calls for their callers: functions are refused, budgets are drawn on, and who spent one is held up.
+
+use super::asks::Ask;
+use super::calls::Entry;
+use super::penalties::Draw;
+use super::quarantine::{Refusal, Use};
+use super::scheduler::Scheduler;
+use super::types::{Action, Call, Domain, Ended, Loss, QueueKey, Verdict};
+use crate::ids::TenantId;
+
+impl<C: Call> Scheduler<C> {
+    /// A call is over. Where it ran, [`Scheduler::review`] must follow.
+    pub(super) fn judge(&mut self, entry: &Entry<C>, verdict: Verdict) {
+        if let Some(refusal) = self.penalties.judge(self.now_ns, entry.used(), verdict, entry.probe) {
+            self.refuse(entry.domain, entry.used(), refusal);
+        }
+    }
+
+    /// A lost call does not run again. Where faults hit the calls of all, it is not known then whether it was why.
+    pub(super) fn left_open(&mut self, entry: &Entry<C>, loss: Loss, ended: Ended) {
+        let is_open = matches!(ended, Ended::Deadline | Ended::Detached)
+            && matches!(loss, Loss::InIt | Loss::Unexplained);
+        if self.shape.shared_faults
+            && is_open
+            && !entry.paid
+            && self.penalties.left_open(self.now_ns, entry.used(), entry.started_ns, loss == Loss::InIt)
+        {
+            self.draw(entry.domain.caller);
+        }
+    }
+
+    /// Waiting calls of a function are refused. Not suspects: whether they are guilty is about to be found out, and
+    /// each that is not proves something.
+    pub(super) fn refuse(&mut self, domain: Domain, used: Use, refusal: Refusal) {
+        let calls = &self.calls;
+        let is_one =
+            |id| calls.get(id).is_some_and(|entry| !entry.attempts.is_suspect() && entry.used() == used);
+        // All calls of a function by one caller are of one domain.
+        let mut refused = self.queues.take(QueueKey::Of(domain), is_one);
+        refused.extend(self.queues.take(QueueKey::Shared(domain.caller), is_one));
+        let whole = self.exclusive.take(domain.caller, is_one);
+        let held_up = !whole.is_empty();
+        refused.extend(whole);
+        refused.sort_unstable();
+        for id in refused {
+            let call = self.calls.remove(id).map(|entry| entry.call);
+            self.actions.extend(call.map(|call| Action::Refused { call, refusal }));
+        }
+        if held_up {
+            self.list_whole(domain.caller);
+        }
+        self.waits_no_more(held_up);
+    }
+
+    /// A process ended under a caller, or is about to.
+    pub(super) fn draw(&mut self, caller: TenantId) -> Draw {
+        let draw = self.penalties.draw(self.now_ns, caller);
+        if self.holds(caller) {
+            let asked = self.hold(caller);
+            // Other callers' calls do not wait behind those of this one.
+            self.serve_line();
+            if asked {
+                self.resume();
+            }
+        }
+        draw
+    }
+
+    /// Nothing of a caller starts any more, until [`Scheduler::review`] says so. True if it asked for the whole device.
+    pub(super) fn hold(&mut self, caller: TenantId) -> bool {
+        self.queues.hold(caller);
+        self.queues.asks.remove(Ask::device(caller))
+    }
+
+    /// Something changed for a caller: calls that were held up and may start now do.
+    pub(super) fn review(&mut self, caller: TenantId) {
+        if self.holds(caller) {
+            return;
+        }
+        let released = self.queues.release(caller);
+        if self.list_whole(caller) || released {
+            self.resume();
+        }
+    }
+}
