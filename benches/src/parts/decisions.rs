@@ -12,7 +12,7 @@ use pappus_supervisor::routing::{Candidate, Routed, SharedHomes};
 use pappus_supervisor::schedule::events::{Finished, Gone, Ready, StandbysReady, Submit, Tick, Yielded};
 use pappus_supervisor::schedule::weights::{Weights, When};
 use pappus_supervisor::schedule::{
-    self, Action, CallId, CallSpec, Command, Domain, Job, Limits, Scheduler, Verdict,
+    self, Action, CallId, CallSpec, Command, Domain, Job, Limits, Scheduler, Sharing, Verdict,
 };
 
 use crate::Result;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use pappus_supervisor::config::Settings;
 use pappus_supervisor::ids::{FunctionId, TenantId};
 use pappus_supervisor::routing::{Candidate, Routed, SharedHomes};
-use pappus_supervisor::schedule::{CallSpec, Domain, NotNow, Shape, TenantShare};
+use pappus_supervisor::schedule::{CallSpec, Domain, NotNow, Shape, Sharing, TenantShare};
 
 use super::costs::{Costs, Work};
 use super::device::{Call, Device};
