@@ -132,6 +132,29 @@ fn a_call_that_takes_long_moves_to_a_process_of_its_own_and_ends_there() {
 }
 
 #[test]
+fn who_is_in_shared_workers_only_has_no_process_and_is_told_why_a_call_cannot_run() {
+    let tenants = [("alice", "isolation = 'shared'"), ("bob", "isolation = 'process'")];
+    let supervisor = shared(&tenants);
+    let mut alice = copying(&supervisor, "alice");
+    kit::works(&mut alice);
+    let mut bob = copying(&supervisor, "bob");
+    bob.grant("copy", "alice").unwrap();
+    let call = Invocation::new("bob/copy").input("in", vec![1; 8]).output("out");
+    kit::refused(alice.invoke(&call), Code::Unsupported, "isolation is \"process\"");
+    kit::add_spin(&mut alice);
+    let deadline = Duration::from_secs(20);
+    kit::refused(alice.invoke(&Invocation::new("spin").deadline(deadline)), Code::Overrun, "shared-limit");
+    kit::refused(alice.invoke(&Invocation::new("spin")), Code::ResourceExhausted, "took longer than shared-limit");
+    kit::works(&mut alice);
+    let workers = supervisor.device().workers;
+    assert!(workers.iter().all(|worker| worker.shared || worker.caller != "alice"), "{workers:?}");
+    let apart = Supervisor::configured(&config(&tenants), &["--device", "cpu:workers=2"]);
+    let mut alice = copying(&apart, "alice");
+    let call = Invocation::new("copy").input("in", vec![1; 8]).output("out");
+    kit::refused(alice.invoke(&call), Code::Unsupported, "the operator sets isolation=auto");
+}
+
+#[test]
 fn a_kernel_that_fails_costs_its_own_call_only() {
     let supervisor = shared(&[("alice", ""), ("bob", "")]);
     let (mut alice, mut bob) = (copying(&supervisor, "alice"), copying(&supervisor, "bob"));

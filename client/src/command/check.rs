@@ -401,8 +401,14 @@ impl Findings {
                 tells => writeln!(out, "module: {}: {} fit", path.display(), tells.name())?,
             }
         }
-        if *isolation == Isolation::Process {
-            writeln!(out, "sharing: isolation is \"process\": no call runs in a shared worker")?;
+        match isolation {
+            Isolation::Auto => {}
+            Isolation::Process => {
+                writeln!(out, "sharing: isolation is \"process\": no call runs in a shared worker")?;
+            }
+            Isolation::Shared => {
+                writeln!(out, "sharing: isolation is \"shared\": what cannot be in a shared worker is refused")?;
+            }
         }
         for Opened { path, sharing, machine_code, .. } in opened {
             print_sharing(path, sharing, machine_code, out)?;
