@@ -54,7 +54,10 @@ pub(crate) fn function(function: &v1::FunctionInfo) -> Value {
         let variants: Vec<_> = module.variants.iter().map(variant).collect();
         json!({"name": module.name, "registered": module.registered, "variants": variants})
     });
-    let weights = function.weights.iter().map(|weight| json!({"name": weight.name, "bytes": weight.bytes}));
+    let weights = function
+        .weights
+        .iter()
+        .map(|weight| json!({"name": weight.name, "bytes": weight.bytes, "sha256": hex(&weight.sha256)}));
     let outputs = function
         .outputs
         .iter()
@@ -86,6 +89,9 @@ pub(crate) fn function(function: &v1::FunctionInfo) -> Value {
     }
     if let Some(done) = registration(function.registration()) {
         value["registration"] = done.into();
+    }
+    if !function.composition_sha256.is_empty() {
+        value["composition_sha256"] = hex(&function.composition_sha256).into();
     }
     if !function.quarantine.is_empty() {
         value["quarantine"] = function.quarantine.iter().map(refusal).collect();
@@ -152,6 +158,18 @@ pub(crate) fn status(status: &v1::Status) -> Value {
         "modules": status.modules,
         "connections": status.connections,
         "devices": devices,
+        "uses": status.uses.iter().map(function_use).collect::<Vec<_>>(),
+    })
+}
+
+/// How a function was used.
+fn function_use(one: &v1::FunctionUse) -> Value {
+    json!({
+        "owner": one.owner,
+        "function": one.function,
+        "completed": one.completed,
+        "failed": one.failed,
+        "device_ns": one.device_ns,
     })
 }
 

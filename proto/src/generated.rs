@@ -485,6 +485,9 @@ pub struct FunctionInfo {
     /// Present in answers to add_function only.
     #[prost(enumeration = "Registration", tag = "32")]
     pub registration: i32,
+    /// Of a composition, the SHA-256 of its JSON, where `config_sha256` is that of what was made of it. Absent where others granted it.
+    #[prost(bytes = "bytes", tag = "33")]
+    pub composition_sha256: ::prost::bytes::Bytes,
 }
 /// A function that is refused to a caller on one device.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -527,6 +530,9 @@ pub struct WeightInfo {
     pub name: ::prost::alloc::string::String,
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
+    /// Of the bytes, as put_blob answered.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub sha256: ::prost::bytes::Bytes,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct OutputInfo {
@@ -664,6 +670,27 @@ pub struct Status {
     /// Whether calls can be made now: it does not drain, and a worker or a standby is up.
     #[prost(bool, tag = "8")]
     pub ready: bool,
+    /// Functions in memory that were called: to the operator those of all tenants, to others their own. The ones with most device time
+    /// where there are more than a list has room for.
+    #[prost(message, repeated, tag = "9")]
+    pub uses: ::prost::alloc::vec::Vec<FunctionUse>,
+}
+/// How a function was used since it came into memory.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FunctionUse {
+    /// The name of its owner.
+    #[prost(string, tag = "1")]
+    pub owner: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub function: ::prost::alloc::string::String,
+    /// Calls that ended well, and others.
+    #[prost(uint64, tag = "3")]
+    pub completed: u64,
+    #[prost(uint64, tag = "4")]
+    pub failed: u64,
+    /// Device time of calls that ended well, in nanoseconds.
+    #[prost(uint64, tag = "5")]
+    pub device_ns: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DeviceStatus {

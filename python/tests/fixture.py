@@ -81,6 +81,12 @@ class Supervisor:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
+    def end(self) -> None:
+        """Asks it to end, as a service manager would, and waits until it has."""
+        self._expected_to_run = False
+        self.process.terminate()
+        self.process.wait()
+
     def stop(self) -> None:
         """Ends it, and removes its directory; shows its log, should it have ended before anybody asked it to."""
         if self._expected_to_run and self.process.poll() not in (None, 0):

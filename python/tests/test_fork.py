@@ -177,12 +177,12 @@ def test_a_child_writes_nothing_into_shared_memory(client: pappus.Client, vec_ad
             code = 0
         finally:
             os._exit(code)
-    prepared = client._prepare(vec_add._bound, [A, A], {})
+    prepared = client._prepare(client._link, vec_add._bound, [A, A], {})
     os.write(write, b"x")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     os.close(read)
     os.close(write)
-    result = prepared.finish(client._connection.wait(client._send(vec_add._bound, prepared)))
+    result = prepared.finish(client._connection.wait(client._connection.call(prepared.request, prepared, 0)))
     np.testing.assert_array_equal(result, 2 * A if guarded else 14 * A)
 
 

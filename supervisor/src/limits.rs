@@ -108,6 +108,8 @@ pub const MAX_TOKENS: usize = 8;
 pub const MAX_TOKEN_BYTES: usize = 1024;
 /// Tenants whose device time is shown and exported for each device.
 pub const MAX_TENANTS_SHOWN: usize = 1_000;
+/// Functions whose use is shown.
+pub const MAX_USES_SHOWN: usize = 200;
 /// Processes that are named for each tenant.
 pub const MAX_PEERS_SHOWN: usize = 16;
 /// Modules registered by name of one tenant.

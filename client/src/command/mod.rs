@@ -21,6 +21,7 @@ mod sharing;
 mod status;
 mod tenants;
 mod token;
+mod verdict;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

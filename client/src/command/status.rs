@@ -1,16 +1,21 @@
-//! `pappus status`: what the supervisor, its devices and their workers are doing.
+//! `pappus status`: what the supervisor, its devices and their workers are doing, and whether all is well.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use pappus_client::{Client, v1};
 
+use super::verdict;
 use crate::arguments::StatusArguments;
 use crate::failure::{Failure, Result};
 use crate::json;
 use crate::table::{Align, Table};
 use crate::units::{nanoseconds, rough_bytes};
+
+/// The longest line, in characters: what most terminals show without breaking it.
+pub(super) const WIDTH: usize = 120;
 
 /// Asks once and prints, or only says whether calls can be made.
 pub(crate) fn run(client: &mut Client, arguments: &StatusArguments, out: &mut dyn Write) -> Result<()> {
@@ -19,7 +24,9 @@ pub(crate) fn run(client: &mut Client, arguments: &StatusArguments, out: &mut dy
         return readiness(&status);
     }
     if arguments.json.json {
-        return Ok(writeln!(out, "{}", json::status(&status))?);
+        let mut value = json::status(&status);
+        verdict::add_to(&mut value, &status);
+        return Ok(writeln!(out, "{value}")?);
     }
     print(&status, out)
 }
@@ -48,7 +55,9 @@ fn print(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
         connections => writeln!(out, ", connections: {connections}\n")?,
     }
 
-    all_of_devices(status, out)
+    all_of_devices(status, out)?;
+    writeln!(out)?;
+    verdict::print(status, out)
 }
 
 /// Everything that is told of its devices.
@@ -89,7 +98,7 @@ pub(super) fn devices(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             what(device),
         ]);
     }
-    Ok(table.print(out)?)
+    Ok(table.print_within(WIDTH, out)?)
 }
 
 /// `NVIDIA H200, sm_90, driver 570.1`.
@@ -131,7 +140,7 @@ fn settings(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             .to_owned(),
         ]);
     }
-    Ok(table.print(out)?)
+    Ok(table.print_within(WIDTH, out)?)
 }
 
 /// Only the operator is told.
@@ -145,9 +154,7 @@ fn memory(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
         ("FREE", Align::Right),
     ]);
     let told = status.devices.iter().filter_map(|device| Some((device, device.memory.as_ref()?)));
-    let mut any = false;
     for (device, memory) in told {
-        any = true;
         table.row([
             device.name.clone(),
             rough_bytes(memory.context_bytes),
@@ -157,9 +164,9 @@ fn memory(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             rough_bytes(memory.free_bytes),
         ]);
     }
-    if any {
+    if !table.is_empty() {
         writeln!(out)?;
-        table.print(out)?;
+        table.print_within(WIDTH, out)?;
     }
     Ok(())
 }
@@ -179,9 +186,7 @@ fn weights(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
         ("EVICTIONS", Align::Right),
     ]);
     let told = status.devices.iter().filter_map(|device| Some((device, device.weights.as_ref()?)));
-    let mut any = false;
     for (device, weights) in told.filter(|(_, weights)| weights.calls > 0) {
-        any = true;
         table.row([
             device.name.clone(),
             rough_bytes(weights.bytes),
@@ -195,9 +200,9 @@ fn weights(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             weights.evictions.to_string(),
         ]);
     }
-    if any {
+    if !table.is_empty() {
         writeln!(out)?;
-        table.print(out)?;
+        table.print_within(WIDTH, out)?;
     }
     Ok(())
 }
@@ -213,9 +218,7 @@ fn quarantined(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
         ("FOR", Align::Right),
     ]);
     let all = status.devices.iter().flat_map(|device| &device.quarantined);
-    let mut any = false;
     for one in all {
-        any = true;
         table.row([
             one.function.clone(),
             one.device.clone(),
@@ -225,9 +228,9 @@ fn quarantined(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             nanoseconds(one.retry_after_ms * 1_000_000),
         ]);
     }
-    if any {
+    if !table.is_empty() {
         writeln!(out)?;
-        table.print(out)?;
+        table.print_within(WIDTH, out)?;
     }
     Ok(())
 }
@@ -241,10 +244,8 @@ fn tenants(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
         ("WEIGHT", Align::Right),
         ("CLASS", Align::Left),
     ]);
-    let mut any = false;
     for device in &status.devices {
         for one in device.tenants.iter().filter(|one| one.device_ns > 0) {
-            any = true;
             table.row([
                 one.tenant.clone(),
                 device.name.clone(),
@@ -254,9 +255,9 @@ fn tenants(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             ]);
         }
     }
-    if any {
+    if !table.is_empty() {
         writeln!(out)?;
-        table.print(out)?;
+        table.print_within(WIDTH, out)?;
     }
     Ok(())
 }
@@ -269,10 +270,8 @@ fn budgets(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
         ("LEFT", Align::Left),
         ("WAITS", Align::Right),
     ]);
-    let mut any = false;
     for device in &status.devices {
         for budget in &device.budgets {
-            any = true;
             table.row([
                 budget.caller.clone(),
                 device.name.clone(),
@@ -284,23 +283,11 @@ fn budgets(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             ]);
         }
     }
-    if any {
+    if !table.is_empty() {
         writeln!(out)?;
-        table.print(out)?;
+        table.print_within(WIDTH, out)?;
     }
     Ok(())
-}
-
-/// Whose functions a worker runs, and for whom if that is another tenant.
-fn domain(worker: &v1::WorkerStatus) -> String {
-    if worker.shared {
-        return "all".to_owned();
-    }
-    match (worker.owner.as_str(), worker.caller.as_str()) {
-        ("", "") => "-".to_owned(),
-        (owner, caller) if owner == caller => owner.to_owned(),
-        (owner, caller) => format!("{caller} with {owner}/"),
-    }
 }
 
 /// Only the operator is told.
@@ -308,6 +295,8 @@ fn workers(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     if status.devices.iter().all(|device| device.workers.is_empty()) {
         return Ok(());
     }
+    let all =
+        || status.devices.iter().flat_map(|device| device.workers.iter().map(move |worker| (device, worker)));
     writeln!(out)?;
     let mut table = Table::new(&[
         ("WORKER", Align::Right),
@@ -318,35 +307,71 @@ fn workers(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
         ("RESTARTS", Align::Right),
         ("DEVICE TIME", Align::Right),
         ("FOR", Align::Left),
+    ]);
+    for (device, worker) in all() {
+        table.row([
+            worker.pid.to_string(),
+            device.name.clone(),
+            worker.state.clone(),
+            format!("{}/{}", worker.busy_lanes, device.lanes),
+            worker.completed.to_string(),
+            worker.restarts.to_string(),
+            // Only turns measure it.
+            if device.turns { nanoseconds(worker.device_ns) } else { "-".to_owned() },
+            domain(worker),
+        ]);
+    }
+    table.print_within(WIDTH, out)?;
+    writeln!(out)?;
+    let mut table = Table::new(&[
+        ("WORKER", Align::Right),
         ("FUNCTIONS", Align::Right),
         ("CONTEXT", Align::Right),
         ("LENT", Align::Right),
         ("WEIGHTS", Align::Right),
         ("LAST GONE", Align::Left),
-        ("SANDBOX", Align::Left),
     ]);
-    for device in &status.devices {
-        for worker in &device.workers {
-            table.row([
-                worker.pid.to_string(),
-                device.name.clone(),
-                worker.state.clone(),
-                format!("{}/{}", worker.busy_lanes, device.lanes),
-                worker.completed.to_string(),
-                worker.restarts.to_string(),
-                // Only turns measure it.
-                if device.turns { nanoseconds(worker.device_ns) } else { "-".to_owned() },
-                domain(worker),
-                worker.functions.to_string(),
-                rough_bytes(worker.context_bytes),
-                rough_bytes(worker.lent_bytes),
-                rough_bytes(worker.weight_bytes),
-                if worker.last_gone.is_empty() { "-".to_owned() } else { worker.last_gone.clone() },
-                worker.sandbox.join(","),
-            ]);
-        }
+    for (_, worker) in all() {
+        table.row([
+            worker.pid.to_string(),
+            worker.functions.to_string(),
+            rough_bytes(worker.context_bytes),
+            rough_bytes(worker.lent_bytes),
+            rough_bytes(worker.weight_bytes),
+            if worker.last_gone.is_empty() { "-".to_owned() } else { worker.last_gone.clone() },
+        ]);
     }
-    Ok(table.print(out)?)
+    table.print_within(WIDTH, out)?;
+    sandboxes(all().map(|(_, worker)| worker), out)
+}
+
+/// The layers around workers, which are the same for all workers of a kind of device.
+fn sandboxes<'a>(workers: impl Iterator<Item = &'a v1::WorkerStatus>, out: &mut dyn Write) -> Result<()> {
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    workers
+        .filter(|worker| worker.pid != 0)
+        .for_each(|worker| *counts.entry(worker.sandbox.join(",")).or_default() += 1);
+    let mut table = Table::new(&[("WORKERS", Align::Right), ("SANDBOX", Align::Left)]);
+    for (layers, workers) in counts {
+        table.row([workers.to_string(), if layers.is_empty() { "not told yet".to_owned() } else { layers }]);
+    }
+    if !table.is_empty() {
+        writeln!(out)?;
+        table.print_within(WIDTH, out)?;
+    }
+    Ok(())
+}
+
+/// Whose functions a worker runs, and for whom if that is another tenant.
+pub(super) fn domain(worker: &v1::WorkerStatus) -> String {
+    if worker.shared {
+        return "all".to_owned();
+    }
+    match (worker.owner.as_str(), worker.caller.as_str()) {
+        ("", "") => "-".to_owned(),
+        (owner, caller) if owner == caller => owner.to_owned(),
+        (owner, caller) => format!("{caller} with {owner}/"),
+    }
 }
 
 #[cfg(test)]
@@ -395,5 +420,68 @@ mod tests {
             let why = judge(false, draining).unwrap_err().to_string();
             assert!(why.starts_with("not ready: ") && why.contains(words), "{why}");
         }
+    }
+
+    /// Everything as large and as long as it can be.
+    fn crowded() -> v1::Status {
+        let name = "n".repeat(128);
+        let worker = v1::WorkerStatus {
+            pid: 4_194_304,
+            state: "starting".into(),
+            completed: 10_000_000_000,
+            restarts: 1_000_000,
+            device_ns: 99_999_000_000_000,
+            owner: name.clone(),
+            caller: "c".repeat(128),
+            sandbox: [
+                "seccomp,landlock,uid,userns,pidns,netns,mountns,ipcns,utsns,cgroupns,cgroup".to_owned()
+            ]
+            .into(),
+            last_gone: "settings changed".into(),
+            ..Default::default()
+        };
+        let quarantine = v1::Quarantine {
+            function: name.clone(),
+            owner: name.clone(),
+            caller: name.clone(),
+            device: "cuda:MIG-01234567-89ab-cdef-0123-456789abcdef".into(),
+            failures: 3,
+            retry_after_ms: 300_000,
+        };
+        let device = v1::DeviceStatus {
+            name: quarantine.device.clone(),
+            kind: "cuda".into(),
+            memory_bytes: 150 << 30,
+            queued: 10_000,
+            queue_calls_at_most: 10_000,
+            completed: 10_000_000_000,
+            failed: 10_000_000_000,
+            description: "NVIDIA H200 MIG 1g.18gb, and what else a driver may call it \x1b[31m".repeat(2),
+            lost: true,
+            workers: vec![worker],
+            memory: Some(v1::DeviceMemory::default()),
+            weights: Some(v1::DeviceWeights {
+                calls: 10_000_000_000,
+                hits: 9_999_999_999,
+                ..Default::default()
+            }),
+            budgets: vec![v1::FaultBudget { caller: name.clone(), waits_ms: 1000, ..Default::default() }],
+            tenants: vec![v1::TenantDeviceTime { tenant: name, device_ns: 1, ..Default::default() }],
+            quarantined: vec![quarantine],
+            ..Default::default()
+        };
+        v1::Status { connections: 1, devices: vec![device; 3], ..Default::default() }
+    }
+
+    #[test]
+    fn no_line_is_longer_than_a_terminal_shows_or_holds_what_one_obeys() {
+        let mut out = anstream::StripStream::new(Vec::new());
+        print(&crowded(), &mut out).unwrap();
+        let text = String::from_utf8(out.into_inner()).unwrap();
+        for line in text.lines() {
+            assert!(line.chars().count() <= WIDTH, "{}: {line}", line.chars().count());
+        }
+        assert!(!text.contains('\x1b') && text.contains("WORKERS  SANDBOX"), "{text}");
+        assert!(text.lines().last().unwrap().starts_with("not well: "), "{text}");
     }
 }

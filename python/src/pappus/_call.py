@@ -205,6 +205,10 @@ class Bound:
                 raise InvalidArgument("an output needs a NumPy array that can be written", place=f"out {name}")
         return Bound(self.name, signature, self._pool, replace(self.options, **options))
 
+    def within(self, pool: Pool) -> Bound:
+        """The same with arrays in these arenas."""
+        return self if pool is self._pool else Bound(self.name, self.signature, pool, self.options)
+
     def renewed(self, info: v1.FunctionInfo) -> Bound | None:
         """The same name and options for what the function is now; none if that is what it was."""
         if info.version == self.signature.version:

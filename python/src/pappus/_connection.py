@@ -151,6 +151,12 @@ class Connection(Owned):
         self._owner.check()
         return self._wait_until(waiting, time.monotonic())
 
+    def is_lost(self) -> bool:
+        """Whether the supervisor has ended it, as far as the socket tells without waiting."""
+        if self._owner.is_this() and self._broken is None:
+            self._read(functools.partial(self._until, _NOTHING, time.monotonic()))
+        return isinstance(self.broken, ConnectionLost)
+
     def close(self) -> None:
         """Ends the connection; who waits is told. In a child of ``fork``, it ends for that child only."""
         if not self._owner.is_this():

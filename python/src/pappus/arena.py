@@ -33,8 +33,10 @@ class Arena(OfThisProcess):
     >>> client.close_arena(arena)
     """
 
-    def __init__(self, mapped: Mapped) -> None:
+    def __init__(self, mapped: Mapped, pool: object = None) -> None:
         self._mapped = mapped
+        # Of the connection that it was opened on.
+        self._pool = pool
         self._owner = Owner()
         self._lock = threading.Lock()
 

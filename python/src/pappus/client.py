@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from pappus import _opening, _requests
 from pappus._call import REPLACED, Bound, Handle, OfThisProcess, Options, Prepared, R
@@ -17,11 +18,13 @@ from pappus._proto import pappus_pb2 as v1
 from pappus._requests import Operation
 from pappus._signature import Signature
 from pappus.arena import Arena
-from pappus.errors import Error, InvalidArgument
+from pappus.errors import ConnectionLost, Error, InvalidArgument, Unavailable
 
 T = TypeVar("T")
 
 DEFAULT_SOCKET = "/run/pappus/pappus.sock"
+# Seconds before a supervisor that takes no calls is asked again.
+_ASK_AGAIN = 0.05
 
 
 def default_path() -> str:
@@ -40,26 +43,57 @@ def connect(
     ``path`` is its socket, by default that of ``PAPPUS_SOCKET`` or ``/run/pappus/pappus.sock``. A gateway says by ``token``
     which tenant the connection is for. ``patience`` says how many seconds a supervisor may take to answer: to the connection,
     which is tried again meanwhile if nobody listens, and to each later request that it does at once. Without it, these are
-    30 seconds, and nobody who listens is an error at once.
+    30 seconds, and nobody who listens is an error at once. With it, the client outlives a restart: it connects again, and a
+    call that was not accepted, or whose connection broke, is made again, for so many seconds from its first failure on.
     """
     name = default_path() if path is None else os.fspath(path)
-    client = Client(Connection(_opening.run(_opening.opening(name, patience)), seconds_of(patience)))
-    if token is not None:
-        try:
-            client._run(_requests.act_for(token))
-        except BaseException:
-            client.close()
-            raise
-    return client
+
+    def begin() -> Connection:
+        connection = Connection(_opening.run(_opening.opening(name, patience)), seconds_of(patience))
+        if token is not None:
+            try:
+                _run(_requests.act_for(token), connection)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    return Client(begin(), (begin, patience) if patience else None)
+
+
+def _run(operation: Operation[T], connection: Connection) -> T:
+    """Runs an operation on a connection: sends what it yields, and gives it the answers."""
+    connection.check()
+    try:
+        outgoing = next(operation)
+        while True:
+            try:
+                answer = connection.ask(*outgoing, slow=outgoing.is_slow())
+            except Error as why:
+                outgoing = operation.throw(why)
+            else:
+                outgoing = operation.send(answer)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        operation.close()
+
+
+class _Link(NamedTuple):
+    """A connection, and the arenas that the supervisor knows by it."""
+
+    connection: Connection
+    pool: Pool
 
 
 class Call(OfThisProcess, Generic[R]):
     """A call in flight. It goes on whether or not anybody waits for it."""
 
-    __slots__ = ("_client", "_function", "_prepared", "_result", "_waiting")
+    __slots__ = ("_connection", "_function", "_prepared", "_result", "_waiting")
 
-    def __init__(self, function: Function[R], prepared: Prepared, waiting: Sent) -> None:
-        self._client = function._client
+    def __init__(self, function: Function[R], prepared: Prepared, waiting: Sent, connection: Connection) -> None:
+        self._connection = connection
         self._function = function
         self._prepared: Prepared | None = prepared
         self._waiting = waiting
@@ -70,7 +104,7 @@ class Call(OfThisProcess, Generic[R]):
 
     def done(self) -> bool:
         """Whether its answer is there."""
-        return self._client._connection.poll(self._waiting)
+        return self._connection.poll(self._waiting)
 
     def result(self, timeout: float | None = None) -> R:
         """Waits for its end and returns its outputs: an array, or a dictionary of arrays where there are several.
@@ -79,7 +113,7 @@ class Call(OfThisProcess, Generic[R]):
         goes on then.
         """
         try:
-            answer = self._client._connection.wait(self._waiting, timeout)
+            answer = self._connection.wait(self._waiting, timeout)
         except InvalidArgument as why:
             if why.place == REPLACED and self._function._renew():
                 # What it was given may have changed since, so it is for the caller to make the call again.
@@ -97,15 +131,15 @@ class Call(OfThisProcess, Generic[R]):
     def cancel(self) -> None:
         """Gives it up: :meth:`result` raises :class:`pappus.Cancelled` at once, unless it has ended already."""
         if not self._waiting.done():
-            self._client._run(_requests.ask("done", v1.Request(cancel=v1.Cancel(request=self._waiting.id))))
+            _run(_requests.ask("done", v1.Request(cancel=v1.Cancel(request=self._waiting.id))), self._connection)
 
     def timings(self) -> v1.Timings:
         """Where its time went, as the supervisor saw it. Waits for its end."""
-        return self._client._connection.wait(self._waiting).invoked.timings
+        return self._connection.wait(self._waiting).invoked.timings
 
     def device(self) -> str:
         """Which device ran it. Waits for its end."""
-        return self._client._connection.wait(self._waiting).invoked.device
+        return self._connection.wait(self._waiting).invoked.device
 
 
 class Function(Handle[R]):
@@ -132,13 +166,20 @@ class Function(Handle[R]):
             # Of a function that was replaced meanwhile, what it takes now decides.
             if not self._renew():
                 raise
+        except Unavailable as why:
+            return self._client._again(why, lambda: self._call(arrays, named))
         return self._call(arrays, named)
 
     def _call(self, arrays: Sequence[object], named: Mapping[str, object]) -> R:
-        client = self._client
-        prepared = client._prepare(self._bound, arrays, named)
-        result: R = prepared.finish(client._connection.wait(client._send(self._bound, prepared)))
+        sent, prepared, connection = self._send(arrays, named)
+        result: R = prepared.finish(connection.wait(sent))
         return result
+
+    def _send(self, arrays: Sequence[object], named: Mapping[str, object]) -> tuple[Sent, Prepared, Connection]:
+        link = self._client._linked()
+        bound = self._bound = self._bound.within(link.pool)
+        prepared = self._client._prepare(link, bound, arrays, named)
+        return link.connection.call(prepared.request, prepared, bound.options.deadline_ns()), prepared, link.connection
 
     def _renew(self) -> bool:
         """True if another function has the name by now, which is the one that is called from here on."""
@@ -158,12 +199,15 @@ class Function(Handle[R]):
         [1.0, 2.0, 3.0]
         """
         try:
-            prepared = self._client._prepare(self._bound, arrays, named)
+            sent, prepared, connection = self._send(arrays, named)
         except InvalidArgument:
             if not self._renew():
                 raise
-            prepared = self._client._prepare(self._bound, arrays, named)
-        return Call(self, prepared, self._client._send(self._bound, prepared))
+            sent, prepared, connection = self._send(arrays, named)
+        except Unavailable as why:
+            # It broke before the call was sent.
+            sent, prepared, connection = self._client._again(why, lambda: self._send(arrays, named))
+        return Call(self, prepared, sent, connection)
 
 
 class Client(OfThisProcess):
@@ -175,10 +219,21 @@ class Client(OfThisProcess):
     has the meaning of every field.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._pool = Pool()
+    def __init__(self, connection: Connection, opens: tuple[Callable[[], Connection], float] | None = None) -> None:
+        self._link = _Link(connection, Pool())
+        # Connects again, and for how many seconds it is worth trying.
+        self._opens = opens
+        self._closed = False
+        self._linking = threading.Lock()
         self._growing = threading.Lock()
+
+    @property
+    def _connection(self) -> Connection:
+        return self._link.connection
+
+    @property
+    def _pool(self) -> Pool:
+        return self._link.pool
 
     def __enter__(self) -> Client:
         return self
@@ -188,11 +243,15 @@ class Client(OfThisProcess):
 
     def close(self) -> None:
         """Ends the connection. Arenas end with it, and calls in flight are cancelled."""
+        self._closed = True
         self._connection.close()
 
     @property
     def closed(self) -> bool:
-        """True if the connection has ended, here or at the supervisor, or belongs to another process."""
+        """True if the connection has ended, here or at the supervisor, or belongs to another process.
+
+        A client that outlives a restart connects again when it is used next, unless it was closed here.
+        """
         return self._connection.broken is not None
 
     def __repr__(self) -> str:
@@ -205,7 +264,7 @@ class Client(OfThisProcess):
         ``f: pappus.Function[pappus.Array] = client.function(name)`` tells a type checker what calls return.
         """
         signature = Signature(self._run(_requests.show_function(name)))
-        return Function(self, Bound(name, signature, self._pool, Options()))
+        return Function(self, Bound(name, signature, self._link.pool, Options()))
 
     def add_function(
         self,
@@ -275,11 +334,15 @@ class Client(OfThisProcess):
 
     def arena(self, size: int) -> Arena:
         """Shared memory of ``size`` bytes for inputs and outputs that are not copied."""
-        return Arena(self._run(_requests.open_arena(self._pool, size)))
+        link = self._linked()
+        return Arena(_run(_requests.open_arena(link.pool, size), link.connection), link.pool)
 
     def close_arena(self, arena: Arena) -> None:
         """Stops sharing an arena. Arrays over it stay valid memory."""
-        self._run(_requests.close_arena(self._pool, arena._mapped))
+        link = self._linked()
+        # One of an earlier connection ended with that.
+        if arena._pool is link.pool:
+            _run(_requests.close_arena(link.pool, arena._mapped), link.connection)
 
     def status(self) -> v1.Status:
         """What the supervisor and its devices are doing.
@@ -305,32 +368,60 @@ class Client(OfThisProcess):
         """Lets running work finish, accepts no more, and ends the supervisor. Admin socket only."""
         self._run(_requests.drain())
 
-    def _prepare(self, bound: Bound, arrays: Sequence[object], named: Mapping[str, object]) -> Prepared:
+    def _prepare(self, link: _Link, bound: Bound, arrays: Sequence[object], named: Mapping[str, object]) -> Prepared:
         # Before anything is written into shared memory, which another process may be using.
-        self._connection.check()
+        link.connection.check()
         while isinstance(prepared := bound.prepare(arrays, named), int):
             with self._growing:
-                self._run(_requests.grow(self._pool, prepared))
+                _run(_requests.grow(link.pool, prepared), link.connection)
         return prepared
 
-    def _send(self, bound: Bound, prepared: Prepared) -> Sent:
-        """Sends a call."""
-        return self._connection.call(prepared.request, prepared, bound.options.deadline_ns())
-
     def _run(self, operation: Operation[T]) -> T:
-        """Runs an operation: sends what it yields, and gives it the answers."""
-        self._connection.check()
+        """Runs an operation."""
         try:
-            outgoing = next(operation)
-            while True:
-                try:
-                    answer = self._connection.ask(*outgoing, slow=outgoing.is_slow())
-                except Error as why:
-                    outgoing = operation.throw(why)
-                else:
-                    outgoing = operation.send(answer)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        finally:
+            connection = self._linked().connection
+        except BaseException:
             operation.close()
+            raise
+        return _run(operation, connection)
+
+    def _linked(self) -> _Link:
+        """The connection; another one where it broke and this client outlives that."""
+        link = self._link
+        if self._opens is None or self._closed or not link.connection.is_lost():
+            return link
+        return self._relink(link)
+
+    def _relink(self, old: _Link) -> _Link:
+        """Connects again, unless another thread has. Calls in flight on the old connection end there."""
+        assert self._opens is not None
+        with self._linking:
+            if self._link is old:
+                self._link = _Link(self._opens[0](), Pool())
+                if old.connection.is_lost():
+                    old.connection.close()
+            link = self._link
+        if self._closed:
+            # By another thread meanwhile.
+            link.connection.close()
+        return link
+
+    def _again(self, why: Unavailable, work: Callable[[], T]) -> T:
+        """Does again what failed like this, as long as this client outlives it and has patience."""
+        if self._opens is None:
+            raise why
+        end = time.monotonic() + self._opens[1]
+        while True:
+            # A supervisor that drains says when to come back. Who is silent, or nobody, has had all the time that there is.
+            passes = isinstance(why, ConnectionLost) or why.retry_after is not None
+            if self._closed or not passes or time.monotonic() >= end:
+                raise why
+            link = self._link
+            if link.connection.broken is None:
+                # It drains: its connections end with it.
+                time.sleep(min(_ASK_AGAIN, max(0.0, end - time.monotonic())))
+                self._relink(link)
+            try:
+                return work()
+            except Unavailable as again:
+                why = again

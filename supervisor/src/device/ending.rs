@@ -132,9 +132,9 @@ impl Batch {
             if free {
                 finished(deciding, worker, &job);
             }
-            Some((job, lane, free))
+            Some((job, lane, free, took / calls))
         });
-        let (job, lane, free) = found.ok_or(Unusable::UnknownCall)?;
+        let (job, lane, free, took) = found.ok_or(Unusable::UnknownCall)?;
         let mut outputs = Vec::new().into_iter();
         if !free {
             // Before the lane's next call can use the staging range, and before any call is answered: if some cannot be read, all run
@@ -147,6 +147,7 @@ impl Batch {
         for call in std::iter::once(job.call).chain(job.others.into_iter().map(|(_, call)| call)) {
             let staged = outputs.next().unwrap_or_default();
             self.staged_bytes += staged.iter().map(Vec::len).sum::<usize>();
+            call.function.uses.ran(took);
             self.over(call, Outcome::Done { timings: *timings, staged });
         }
         self.completer.slots.slot(worker).completed.fetch_add(calls, Ordering::Relaxed);

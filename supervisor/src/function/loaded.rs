@@ -12,6 +12,7 @@ use pappus_shmem::{ValidatedMemfd, memfd};
 
 use super::code_target::CodeTarget;
 use super::packed_weights::PackedWeights;
+use super::uses::Uses;
 use super::variants::choose;
 use super::version::Versions;
 use crate::ids::{FunctionId, TenantId};
@@ -41,6 +42,8 @@ pub struct Loaded {
     pub weight_bytes: Vec<u64>,
     /// The owner's account, which pays for the weights.
     pub account: Arc<Account>,
+    /// How it was used since it came into memory.
+    pub uses: Uses,
     /// Names of tenants that may call it besides its owner, sorted.
     callers: OrderedRwLock<Callers, { rank::CALLERS }>,
     config: Vec<u8>,
@@ -116,6 +119,7 @@ impl Loaded {
             special,
             blueprint: parsed.blueprint,
             account,
+            uses: Uses::default(),
             callers: OrderedRwLock::new(callers),
             config: parsed.config,
             weights: parsed.weights,

@@ -73,6 +73,13 @@ impl LoadedCache {
         let _ = self.on_eviction.set(OnEviction(Box::new(told)));
     }
 
+    /// The functions in memory: of one owner, or of all.
+    pub fn all(&self, owner: Option<TenantId>) -> Vec<Arc<Loaded>> {
+        let slots = self.slots.read();
+        let of = slots.iter().filter(|(tenant, _)| owner.is_none_or(|owner| owner == **tenant));
+        of.flat_map(|(_, mine)| mine.values().map(|slot| slot.function.clone())).collect()
+    }
+
     /// The function, if it is in memory.
     pub fn get(&self, owner: TenantId, name: &str) -> Option<Arc<Loaded>> {
         let slots = self.slots.read();

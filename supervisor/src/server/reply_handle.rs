@@ -179,6 +179,7 @@ impl ReplyHandle {
 impl Completion for ReplyHandle {
     fn complete(&self, call: &Call, device: &str, outcome: Outcome) {
         self.accepted.end();
+        count(call, &outcome);
         self.answer(responses::to_body(call, device, outcome, now_ns()));
     }
 
@@ -221,6 +222,13 @@ struct EndedCall {
 fn handle_of(call: &Call) -> Option<&ReplyHandle> {
     let reply: &dyn Any = &*call.reply;
     reply.downcast_ref()
+}
+
+/// Counts a call that did not end well; the device counts the others, with their time.
+fn count(call: &Call, outcome: &Outcome) {
+    if !matches!(outcome, Outcome::Done { .. }) {
+        call.function.uses.failed();
+    }
 }
 
 impl CompletionBatch for ReplyBatch {
@@ -274,7 +282,10 @@ fn answer(group: &mut [EndedCall], device: &str, now_ns: u64, frames: &mut Vec<u
             continue;
         };
         let body = match outcome {
-            Some(outcome) => responses::to_body(call, device, outcome, now_ns),
+            Some(outcome) => {
+                count(call, &outcome);
+                responses::to_body(call, device, outcome, now_ns)
+            }
             None if handle.is_over() => continue,
             // Its answer panicked before.
             None => refusals::to_body(&internal("cannot make the answer", "a panic")),

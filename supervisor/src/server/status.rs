@@ -1,5 +1,7 @@
 //! What `status` answers.
 
+use std::cmp::Reverse;
+
 use pappus_proto::v1;
 
 use super::responses::milliseconds;
@@ -7,6 +9,7 @@ use super::state::RequestCtx;
 use crate::device::Device;
 use crate::device::status::{WorkerState, WorkerStatus};
 use crate::ids::TenantId;
+use crate::limits::MAX_USES_SHOWN;
 use crate::routing::Destination;
 use crate::schedule::quarantine::Quarantined;
 use crate::schedule::{Compartment, WhyGone};
@@ -36,7 +39,28 @@ pub fn status(ctx: &RequestCtx) -> v1::Status {
         functions: if operator { functions } else { own.0 },
         modules: if operator { modules } else { own.1 },
         connections: if operator { server.connections() as u64 } else { 0 },
+        uses: uses(ctx),
     }
+}
+
+/// Functions in memory that were called, the ones with most device time first.
+fn uses(ctx: &RequestCtx) -> Vec<v1::FunctionUse> {
+    let registry = &ctx.server.registry;
+    let whose = (!ctx.operator).then_some(ctx.account.tenant);
+    let all = registry.loaded.all(whose).into_iter();
+    let mut used: Vec<_> = all.filter_map(|function| Some((function.uses.now()?, function))).collect();
+    used.sort_by_key(|(used, function)| {
+        (Reverse((used.device_ns, used.completed, used.failed)), function.id)
+    });
+    used.truncate(MAX_USES_SHOWN);
+    let shown = used.into_iter().map(|(used, function)| v1::FunctionUse {
+        owner: function.account.name.to_string(),
+        function: function.record.name.clone(),
+        completed: used.completed,
+        failed: used.failed,
+        device_ns: used.device_ns,
+    });
+    shown.collect()
 }
 
 /// What others do with a device.

@@ -47,7 +47,11 @@ fn function(record: &FunctionRecord) -> v1::FunctionInfo {
         variants: module.variants.iter().map(variant).collect(),
         registered: String::new(),
     });
-    let weights = record.weights.iter().map(|w| v1::WeightInfo { name: w.name.to_string(), bytes: w.bytes });
+    let weights = record.weights.iter().map(|w| v1::WeightInfo {
+        name: w.name.to_string(),
+        bytes: w.bytes,
+        sha256: w.sha256.0.to_vec().into(),
+    });
     v1::FunctionInfo { modules: modules.collect(), weights: weights.collect(), ..own_in_list(record) }
 }
 
@@ -96,6 +100,11 @@ fn own_in_list(record: &FunctionRecord) -> v1::FunctionInfo {
         outputs: outputs(record, Audience::Owner),
         input_types: input_types(record, Audience::Owner),
         version: Versions::of(record).for_caller(false),
+        composition_sha256: record
+            .composition
+            .as_ref()
+            .map(|of| of.text.0.to_vec().into())
+            .unwrap_or_default(),
         ..Default::default()
     }
 }

@@ -1232,6 +1232,7 @@ class FunctionInfo(_message.Message):
     QUARANTINE_FIELD_NUMBER: _builtins.int
     WARM_ON_FIELD_NUMBER: _builtins.int
     REGISTRATION_FIELD_NUMBER: _builtins.int
+    COMPOSITION_SHA256_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     config_sha256: _builtins.bytes
     config: _builtins.str
@@ -1244,6 +1245,8 @@ class FunctionInfo(_message.Message):
     """
     registration: Global___Registration.ValueType
     """Present in answers to add_function only."""
+    composition_sha256: _builtins.bytes
+    """Of a composition, the SHA-256 of its JSON, where `config_sha256` is that of what was made of it. Absent where others granted it."""
     @_builtins.property
     def modules(self) -> _containers.RepeatedCompositeFieldContainer[Global___FunctionModule]:
         """In answers to list_functions without their variants."""
@@ -1293,10 +1296,11 @@ class FunctionInfo(_message.Message):
         quarantine: _abc.Iterable[Global___Quarantine] | None = ...,
         warm_on: _abc.Iterable[_builtins.str] | None = ...,
         registration: Global___Registration.ValueType = ...,
+        composition_sha256: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "config_sha256", b"config_sha256", "found", b"found", "granted", b"granted", "input_types", b"input_types", "inputs", b"inputs", "modules", b"modules", "name", b"name", "outputs", b"outputs", "quarantine", b"quarantine", "registration", b"registration", "version", b"version", "warm_on", b"warm_on", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["composition_sha256", b"composition_sha256", "config", b"config", "config_sha256", b"config_sha256", "found", b"found", "granted", b"granted", "input_types", b"input_types", "inputs", b"inputs", "modules", b"modules", "name", b"name", "outputs", b"outputs", "quarantine", b"quarantine", "registration", b"registration", "version", b"version", "warm_on", b"warm_on", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1381,17 +1385,21 @@ class WeightInfo(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     bytes: _builtins.int
+    sha256: _builtins.bytes
+    """Of the bytes, as put_blob answered."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         bytes: _builtins.int = ...,
+        sha256: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "name", b"name", "sha256", b"sha256"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1693,6 +1701,7 @@ class Status(_message.Message):
     MODULES_FIELD_NUMBER: _builtins.int
     CONNECTIONS_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
+    USES_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     uptime_ms: _builtins.int
     draining: _builtins.bool
@@ -1703,6 +1712,12 @@ class Status(_message.Message):
     """Whether calls can be made now: it does not drain, and a worker or a standby is up."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceStatus]: ...
+    @_builtins.property
+    def uses(self) -> _containers.RepeatedCompositeFieldContainer[Global___FunctionUse]:
+        """Functions in memory that were called: to the operator those of all tenants, to others their own. The ones with most device time
+        where there are more than a list has room for.
+        """
+
     def __init__(
         self,
         *,
@@ -1714,14 +1729,51 @@ class Status(_message.Message):
         modules: _builtins.int = ...,
         connections: _builtins.int = ...,
         ready: _builtins.bool = ...,
+        uses: _abc.Iterable[Global___FunctionUse] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connections", b"connections", "devices", b"devices", "draining", b"draining", "functions", b"functions", "modules", b"modules", "ready", b"ready", "uptime_ms", b"uptime_ms", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connections", b"connections", "devices", b"devices", "draining", b"draining", "functions", b"functions", "modules", b"modules", "ready", b"ready", "uptime_ms", b"uptime_ms", "uses", b"uses", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Status: _TypeAlias = Status  # noqa: Y015
+
+@_typing.final
+class FunctionUse(_message.Message):
+    """How a function was used since it came into memory."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    FUNCTION_FIELD_NUMBER: _builtins.int
+    COMPLETED_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    DEVICE_NS_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """The name of its owner."""
+    function: _builtins.str
+    completed: _builtins.int
+    """Calls that ended well, and others."""
+    failed: _builtins.int
+    device_ns: _builtins.int
+    """Device time of calls that ended well, in nanoseconds."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        function: _builtins.str = ...,
+        completed: _builtins.int = ...,
+        failed: _builtins.int = ...,
+        device_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "device_ns", b"device_ns", "failed", b"failed", "function", b"function", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FunctionUse: _TypeAlias = FunctionUse  # noqa: Y015
 
 @_typing.final
 class DeviceStatus(_message.Message):
