@@ -259,6 +259,7 @@ pub(crate) fn device(device: &v1::DeviceStatus) -> Value {
         "failed": device.failed,
         "workers": workers.collect::<Vec<_>>(),
         "quarantined": device.quarantined.iter().map(quarantined).collect::<Vec<_>>(),
+        "kept_apart": device.kept_apart.iter().map(kept_apart).collect::<Vec<_>>(),
         "budgets": device.budgets.iter().map(budget).collect::<Vec<_>>(),
         "tenants": device.tenants.iter().map(tenant_time).collect::<Vec<_>>(),
     })
@@ -277,6 +278,17 @@ fn quarantined(one: &v1::Quarantine) -> Value {
         "caller": one.caller,
         "failures": one.failures,
         "retry_after_ms": one.retry_after_ms,
+    })
+}
+
+/// Calls that are not in workers that tenants share; `for_ms` is null until the function is replaced.
+fn kept_apart(one: &v1::KeptApart) -> Value {
+    json!({
+        "function": one.function,
+        "owner": one.owner,
+        "caller": one.caller,
+        "why": one.why,
+        "for_ms": (one.for_ms > 0).then_some(one.for_ms),
     })
 }
 

@@ -509,6 +509,23 @@ pub struct Quarantine {
     #[prost(uint64, tag = "6")]
     pub retry_after_ms: u64,
 }
+/// Calls of a function by one caller that are not in workers that tenants share.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KeptApart {
+    #[prost(string, tag = "1")]
+    pub function: ::prost::alloc::string::String,
+    /// Names of tenants.
+    #[prost(string, tag = "2")]
+    pub owner: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub caller: ::prost::alloc::string::String,
+    /// Such as "a process ended under it".
+    #[prost(string, tag = "4")]
+    pub why: ::prost::alloc::string::String,
+    /// For how long; 0: until the function is replaced.
+    #[prost(uint64, tag = "5")]
+    pub for_ms: u64,
+}
 /// What is left of the worker processes that may end under one caller on one device before its calls wait.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FaultBudget {
@@ -750,6 +767,9 @@ pub struct DeviceStatus {
     /// Budgets that are not whole: to the operator all, to others their own.
     #[prost(message, repeated, tag = "31")]
     pub budgets: ::prost::alloc::vec::Vec<FaultBudget>,
+    /// What keeps out of shared workers for what it did there: to the operator all, to others what they own or call.
+    #[prost(message, repeated, tag = "41")]
+    pub kept_apart: ::prost::alloc::vec::Vec<KeptApart>,
     /// Device time by tenant: to the operator all, to others their own.
     #[prost(message, repeated, tag = "32")]
     pub tenants: ::prost::alloc::vec::Vec<TenantDeviceTime>,

@@ -124,6 +124,9 @@ fn a_call_that_takes_long_moves_to_a_process_of_its_own_and_ends_there() {
         kit::works(&mut bob);
     }
     assert_eq!(completed(&supervisor), (20, 0));
+    let kept = supervisor.device().kept_apart;
+    assert!(kept.len() == 1 && kept[0].function == "long" && kept[0].caller == "alice", "{kept:?}");
+    assert!(kept[0].why.contains("shared-limit") && kept[0].for_ms > 0, "{kept:?}");
     for spin in spins {
         kit::fails(&mut alice, spin, Code::DeadlineExceeded);
     }
@@ -144,7 +147,11 @@ fn who_is_in_shared_workers_only_has_no_process_and_is_told_why_a_call_cannot_ru
     kit::add_spin(&mut alice);
     let deadline = Duration::from_secs(20);
     kit::refused(alice.invoke(&Invocation::new("spin").deadline(deadline)), Code::Overrun, "shared-limit");
-    kit::refused(alice.invoke(&Invocation::new("spin")), Code::ResourceExhausted, "took longer than shared-limit");
+    kit::refused(
+        alice.invoke(&Invocation::new("spin")),
+        Code::ResourceExhausted,
+        "took longer than shared-limit",
+    );
     kit::works(&mut alice);
     let workers = supervisor.device().workers;
     assert!(workers.iter().all(|worker| worker.shared || worker.caller != "alice"), "{workers:?}");

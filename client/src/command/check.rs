@@ -407,7 +407,10 @@ impl Findings {
                 writeln!(out, "sharing: isolation is \"process\": no call runs in a shared worker")?;
             }
             Isolation::Shared => {
-                writeln!(out, "sharing: isolation is \"shared\": what cannot be in a shared worker is refused")?;
+                writeln!(
+                    out,
+                    "sharing: isolation is \"shared\": what cannot be in a shared worker is refused"
+                )?;
             }
         }
         for Opened { path, sharing, machine_code, .. } in opened {

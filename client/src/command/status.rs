@@ -68,6 +68,7 @@ pub(super) fn all_of_devices(status: &v1::Status, out: &mut dyn Write) -> Result
     weights(status, out)?;
     workers(status, out)?;
     quarantined(status, out)?;
+    kept_apart(status, out)?;
     budgets(status, out)?;
     tenants(status, out)
 }
@@ -227,6 +228,39 @@ fn quarantined(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             one.failures.to_string(),
             nanoseconds(one.retry_after_ms * 1_000_000),
         ]);
+    }
+    if !table.is_empty() {
+        writeln!(out)?;
+        table.print_within(WIDTH, out)?;
+    }
+    Ok(())
+}
+
+/// What keeps out of workers that tenants share; nothing where nothing does.
+fn kept_apart(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
+    let mut table = Table::new(&[
+        ("NOT SHARED", Align::Left),
+        ("DEVICE", Align::Left),
+        ("OWNER", Align::Left),
+        ("CALLER", Align::Left),
+        ("WHY", Align::Left),
+        ("FOR", Align::Right),
+    ]);
+    for device in &status.devices {
+        for one in &device.kept_apart {
+            let until = match one.for_ms {
+                0 => "until replaced".to_owned(),
+                ms => nanoseconds(ms * 1_000_000),
+            };
+            table.row([
+                one.function.clone(),
+                device.name.clone(),
+                one.owner.clone(),
+                one.caller.clone(),
+                one.why.clone(),
+                until,
+            ]);
+        }
     }
     if !table.is_empty() {
         writeln!(out)?;

@@ -36,7 +36,7 @@ use crate::schedule::events::{
     Adopt, Allow, Cancel, FunctionGone, SetPolicy, SetShare, SettingsChanged, Submit, Tick, Uninstall,
     Withdraw,
 };
-use crate::schedule::quarantine::Quarantined;
+use crate::schedule::quarantine::{Quarantined, Use};
 use crate::schedule::{
     CallId, CallSpec, Compartment, Domain, Limits, MemorySnapshot, NotNow, Sharing, TenantShare, Withdrawn,
 };
@@ -463,6 +463,14 @@ impl Device {
         let scheduler = self.decisions.ask();
         let now_ns = now_ns();
         (scheduler.quarantined(now_ns), scheduler.budgets(now_ns))
+    }
+
+    /// Uses of functions that keep out of shared workers, and for how many nanoseconds; none until the function is replaced.
+    pub fn kept_apart(&self) -> Vec<(Use, Option<u64>)> {
+        let now_ns = now_ns();
+        let mut kept = self.decisions.ask().kept_apart(now_ns);
+        kept.iter_mut().for_each(|(_, until_ns)| *until_ns = until_ns.map(|ns| ns.saturating_sub(now_ns)));
+        kept
     }
 
     /// Device time by tenant, with what each is given. Of very many tenants, some are left out.

@@ -42,6 +42,12 @@ impl Apart {
         *until = until_ns.max(*until);
     }
 
+    /// Who runs apart now, and until when; none for good.
+    pub(super) fn all(&self, now_ns: u64) -> impl Iterator<Item = (Use, Option<u64>)> {
+        let there = self.0.iter().filter(move |(_, until_ns)| **until_ns > now_ns);
+        there.map(|(used, until_ns)| (*used, (*until_ns < u64::MAX).then_some(*until_ns)))
+    }
+
     /// A function is gone for good.
     pub(super) fn forget(&mut self, function: FunctionId) {
         self.0.retain(|used, _| used.function != function);

@@ -21,13 +21,15 @@ use super::limits::WEIGHTS_PATIENCE_NS;
 use super::types::{MemorySnapshot, Shape};
 use super::weights::Weights;
 use super::workers::{Worker, Workers};
-use crate::ids::{Generation, TenantId, WorkerId};
+use crate::ids::{FunctionId, Generation, TenantId, WorkerId};
 
 /// What a call needs of the device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Need {
     /// Who pays for it.
     pub(super) payer: TenantId,
+    /// What runs.
+    pub(super) function: FunctionId,
     /// Bytes of its lane.
     pub(super) lane_bytes: u64,
     /// Bytes that its process keeps for the stacks of its kernels.
@@ -80,6 +82,8 @@ struct Lent {
     process: Option<Generation>,
     /// By lane.
     lanes: Vec<u64>,
+    /// Which function ran last in each.
+    ran: Vec<Option<FunctionId>>,
     /// Of a shared worker, whose call is in each lane, and what that call needs: the rest of the lane is nobody's.
     payers: Vec<Option<(TenantId, u64)>>,
     /// What its process keeps for stacks.
@@ -278,7 +282,8 @@ impl<M: Clone> Book<M> {
     }
 
     /// The empty lane of a worker that needs the least memory for a call, and what it has then: the smallest that has
-    /// enough, else the largest. `spare_bytes` may be used up to make it one of the usual sizes.
+    /// enough, else the largest. Of equal ones, that which ran the function last has its graph and its weights mapped. `spare_bytes`
+    /// may be used up to make it one of the usual sizes.
     fn lane_for(
         &self,
         id: WorkerId,
@@ -289,7 +294,9 @@ impl<M: Clone> Book<M> {
         let lent = &self.workers[id.get()];
         let has = |lane: u32| lent.lanes.get(lane as usize).copied().unwrap_or(0);
         let empty = || (0..lent.lanes.len() as u32).filter(|lane| !worker.has_call_in(*lane));
-        let enough = empty().filter(|lane| has(*lane) >= need.lane_bytes).min_by_key(|lane| has(*lane));
+        let is_new = |lane: u32| lent.ran.get(lane as usize) != Some(&Some(need.function));
+        let enough = empty().filter(|lane| has(*lane) >= need.lane_bytes);
+        let enough = enough.min_by_key(|lane| (has(*lane), is_new(*lane)));
         let stack = need.stack_bytes.saturating_sub(lent.stack_bytes);
         if let Some(lane) = enough {
             return Some((LanePlace { lane, lane_bytes: has(lane) }, stack));
@@ -359,6 +366,9 @@ impl<M: Clone> Book<M> {
         }
         if let Some(payer) = lent.payers.get_mut(place.lane as usize).filter(|_| is_shared) {
             *payer = Some((need.payer, needs_bytes));
+        }
+        if let Some(ran) = lent.ran.get_mut(place.lane as usize) {
+            *ran = Some(need.function);
         }
         lent.stack_bytes = lent.stack_bytes.max(need.stack_bytes);
         self.lent_bytes += lent.bytes() - before;
@@ -511,6 +521,7 @@ impl<M: Clone> Book<M> {
         let lent = &mut self.workers[worker.get()];
         lent.process = Some(generation);
         lent.lanes.resize(lanes as usize, 0);
+        lent.ran.resize(lanes as usize, None);
         lent.payers.resize(lanes as usize, None);
     }
 
@@ -519,6 +530,7 @@ impl<M: Clone> Book<M> {
         let lent = &mut self.workers[worker.get()];
         let bytes = lent.bytes();
         lent.lanes.fill(0);
+        lent.ran.fill(None);
         lent.payers.fill(None);
         lent.stack_bytes = 0;
         self.outstanding -= lent.returning.len();

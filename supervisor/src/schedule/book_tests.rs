@@ -9,7 +9,14 @@ const W0: WorkerId = WorkerId::new(0);
 const W1: WorkerId = WorkerId::new(1);
 
 fn need(lane_bytes: u64) -> Need {
-    Need { payer: TenantId::new(1), lane_bytes, stack_bytes: 0, beside_bytes: 0, has_weights: false }
+    Need {
+        payer: TenantId::new(1),
+        function: FunctionId::new(1),
+        lane_bytes,
+        stack_bytes: 0,
+        beside_bytes: 0,
+        has_weights: false,
+    }
 }
 
 /// Two workers of two lanes with 64 pages of 10 bytes.
@@ -39,6 +46,22 @@ fn lanes_get_few_sizes_in_whole_pages() {
     book.context_changed(0, 200);
     assert_eq!(lend(&mut book, &workers, W1, 131).lane_bytes, 140);
     assert_eq!(book.place(0, &workers, W1, true, need(300)), Err(Short::Line));
+}
+
+#[test]
+fn a_function_runs_again_in_the_lane_in_which_it_ran() {
+    let (mut book, mut workers) = book();
+    let of = |function| Need { function: FunctionId::new(function), ..need(10) };
+    let place = |book: &Book<u64>, workers: &Workers, function| {
+        book.place(0, workers, W0, true, of(function)).unwrap().place
+    };
+    for (call, function) in [(CallId(1), 1), (CallId(2), 2)] {
+        let found = place(&book, &workers, function);
+        book.lend(W0, found, of(function), false);
+        workers.put(W0, call, found.lane, false);
+    }
+    [(CallId(1), 0), (CallId(2), 1)].into_iter().for_each(|(call, lane)| workers.take(W0, call, lane, 0));
+    assert_eq!([1, 2, 3].map(|function| place(&book, &workers, function).lane), [0, 1, 0]);
 }
 
 #[test]

@@ -91,7 +91,7 @@ impl<C> Entry<C> {
     pub(super) fn need(&self) -> Need {
         let Self { memory_bytes: lane_bytes, stack_bytes, weight_bytes, .. } = *self;
         let (payer, has_weights) = (self.queue.payer(), weight_bytes > 0);
-        Need { payer, lane_bytes, stack_bytes, beside_bytes: 0, has_weights }
+        Need { payer, function: self.function, lane_bytes, stack_bytes, beside_bytes: 0, has_weights }
     }
 }
 

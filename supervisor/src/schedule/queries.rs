@@ -2,7 +2,7 @@
 
 use super::budget::Budget;
 use super::calls::CallState;
-use super::quarantine::Quarantined;
+use super::quarantine::{Quarantined, Use};
 use super::scheduler::Scheduler;
 use super::turns::Turns;
 use super::types::{Call, CallId, Domain, MemorySnapshot, Resident, TenantShare};
@@ -108,6 +108,11 @@ impl<C: Call> Scheduler<C> {
     /// Functions that are refused, and to whom.
     pub fn quarantined(&self, now_ns: u64) -> Vec<Quarantined> {
         self.penalties.quarantined(now_ns)
+    }
+
+    /// Uses of functions that keep out of shared workers, and until when; none until the function is replaced.
+    pub fn kept_apart(&self, now_ns: u64) -> Vec<(Use, Option<u64>)> {
+        self.unshared.all(now_ns).collect()
     }
 
     /// Budgets that are not whole.

@@ -106,8 +106,8 @@ fn a_call_that_takes_too_long_begins_again_in_a_worker_of_its_own() {
     let mut b = bench(2);
     let long = b.share(1, ALICE);
     let short = b.share(2, BOB);
-    // Of the device, of which each of two has a half.
-    const UNTIL: u64 = 2 * LIMIT;
+    // A worker of several lanes counts by itself.
+    const UNTIL: u64 = 1000 * MS;
     assert!(matches!(b.actions[0], Action::Tell { command: Command::Start { until_ns: UNTIL, .. }, .. }));
     b.expect("1 on 0.0, 2 on 0.1");
     b.now = LIMIT - 1;
@@ -145,17 +145,17 @@ fn a_call_that_is_in_shared_workers_only_has_its_part_there_and_is_refused_elsew
 
 #[test]
 fn what_a_call_waits_for_its_turn_is_no_time_in_which_it_runs() {
-    let mut b = Bench::of(Shape { shared_workers: 1, quantum_us: Some(5000), ..Shape::new(2, 2) });
+    let mut b = Bench::of(Shape { shared_workers: 1, quantum_us: Some(5000), ..Shape::new(2, 1) });
     let until = |b: &mut Bench| match b.actions.drain(..).next() {
         Some(Action::Tell { command: Command::Start { until_ns, .. }, .. }) => until_ns,
         other => panic!("{other:?}"),
     };
     b.share(1, ALICE);
-    assert_eq!(until(&mut b), 2 * LIMIT, "no other worker has calls");
+    assert_eq!(until(&mut b), LIMIT, "no other worker has calls");
     b.submit(2, BOB);
     b.actions.clear();
     b.share(3, BOB);
-    assert_eq!(until(&mut b), 2 * LIMIT + 15 * MS, "another one may overrun its turn before");
+    assert_eq!(until(&mut b), LIMIT + 15 * MS, "another one may overrun its turn before");
 }
 
 /// How many of so many turns each of two workers has, of which one has a call of each of so many payers and is shared.
@@ -205,6 +205,8 @@ fn who_takes_a_shared_process_from_all_is_not_shared_any_more() {
     let bob = b.scheduler.workers[W1].calls().next().unwrap();
     b.finish(W1, bob);
     b.actions.clear();
+    let kept = b.scheduler.kept_apart(b.now);
+    assert!(kept.len() == 1 && kept[0].0.caller == ALICE.caller && kept[0].1.is_none(), "{kept:?}");
     let mut used = |function, domain| {
         let spec = CallSpec { domain, function, deadline_ns: u64::MAX, sharing: Sharing::May, ..TERMS };
         let id = b.scheduler.handle(b.now, Submit { call: 9, spec, limits: LIMITS }, &mut b.actions).unwrap();

@@ -102,8 +102,8 @@ impl World {
         let deadline_ns = job.iter().map(|(_, call)| self.calls[call].deadline_ns).min().unwrap();
         let turn_ns = self.shape.quantum_us.map_or(0, |us| OVERRUN_QUANTA * u64::from(us) * 1000);
         let waits_ns = (MAX_WORKERS as u64 + 1) * turn_ns;
-        let limit_ns = self.now.saturating_add(self.shape.shared_limit_ns * u64::from(self.shape.lanes));
-        let ends = match self.is_shared(worker) {
+        let limit_ns = self.now.saturating_add(self.shape.shared_limit_ns);
+        let ends = match self.is_shared(worker) && self.shape.lanes == 1 {
             true => deadline_ns.min(limit_ns)..=deadline_ns.min(limit_ns + waits_ns),
             false => deadline_ns..=deadline_ns,
         };

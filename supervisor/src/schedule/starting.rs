@@ -136,12 +136,15 @@ impl<C: Call> Scheduler<C> {
         let (function, weight_bytes, wants_all) =
             (entry.function, entry.weight_bytes, entry.wants_all_lanes());
         let is_shared = self.workers[worker].is_shared();
-        let until_ns = match is_shared {
-            true => entry.deadline_ns.min(self.shared_until_ns(worker)),
-            false => entry.deadline_ns,
+        // A worker with several lanes counts by itself what part of the device each call had.
+        let ended_ns = if is_shared { self.shared_until_ns(worker) } else { u64::MAX };
+        let until_ns = match self.shape.lanes {
+            1 => entry.deadline_ns.min(ended_ns),
+            _ => entry.deadline_ns,
         };
         // A worker whose kernels may not end by themselves is asked about before the deadline.
-        let stuck_ns = if is_shared { until_ns.saturating_add(self.shape.shared_stuck_ns) } else { u64::MAX };
+        let stuck_ns = entry.deadline_ns.min(ended_ns).saturating_add(self.shape.shared_stuck_ns);
+        let stuck_ns = if is_shared { stuck_ns } else { u64::MAX };
         self.book.lend(worker, place, need, is_shared);
         if self.workers[worker].rebuild_cost.functions() == 0 && !is_shared {
             // All others paid for its process, too.
@@ -176,7 +179,7 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// When a shared worker has ended a call that it gets now. The call gets `shared-limit` of the device, of which it has a part while
-    /// other lanes are busy, and waiting for a turn is not held against it; a worker with several lanes counts that itself.
+    /// other lanes are busy, and waiting for a turn is not held against it.
     fn shared_until_ns(&self, worker: WorkerId) -> u64 {
         let waits_ns = self.turns.as_ref().map_or(0, |turns| turns.waits_at_most_ns(worker));
         let at_most_ns = self.shape.shared_limit_ns.saturating_mul(self.shape.lanes.into());

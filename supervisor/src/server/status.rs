@@ -67,6 +67,7 @@ fn uses(ctx: &RequestCtx) -> Vec<v1::FunctionUse> {
 fn hide(device: &mut v1::DeviceStatus, tenant: &str) {
     device.quarantined.retain(|one| one.owner == tenant || one.caller == tenant);
     device.budgets.retain(|budget| budget.caller == tenant);
+    device.kept_apart.retain(|one| one.owner == tenant || one.caller == tenant);
     device.workers.clear();
     device.memory = None;
     (device.queued, device.running, device.completed, device.failed) = (0, 0, 0, 0);
@@ -83,6 +84,15 @@ fn of_device(ctx: &RequestCtx, device: &Device) -> v1::DeviceStatus {
     let quarantined = quarantined.into_iter().filter_map(|one| {
         let (owner, function) = loaded.owner_of(one.used.function)?;
         Some(v1::Quarantine { function, owner: name_of(owner), ..quarantine(ctx, device, &one) })
+    });
+    let kept_apart = device.kept_apart().into_iter().filter_map(|(used, for_ns)| {
+        let (owner, function) = loaded.owner_of(used.function)?;
+        let (owner, caller) = (name_of(owner), name_of(used.caller));
+        let (why, for_ms) = match for_ns {
+            Some(ns) => ("it took longer than shared-limit there", milliseconds(ns)),
+            None => ("a process ended under it there", 0),
+        };
+        Some(v1::KeptApart { function, owner, caller, why: why.to_owned(), for_ms })
     });
     let budgets = budgets.into_iter().map(|budget| v1::FaultBudget {
         caller: name_of(budget.caller),
@@ -152,6 +162,7 @@ fn of_device(ctx: &RequestCtx, device: &Device) -> v1::DeviceStatus {
         standbys_ready: device.standbys_ready() as u32,
         memory: Some(memory),
         quarantined: quarantined.collect(),
+        kept_apart: kept_apart.collect(),
         budgets: budgets.collect(),
         tenants: tenants.collect(),
         weights: ctx.operator.then_some(weights),

@@ -181,13 +181,19 @@ impl<D: Driver> Lanes for Gpu<D> {
             Err(Stop::Call(fault)) => self.lanes[lane.index()].fail(fault),
             Err(Stop::Driver(error)) => self.stopped(lane, error),
         }
+        self.windows.iter_mut().for_each(Windows::submitted);
     }
 
     fn poll(&mut self, lane: LaneId) -> Option<Result<Done, Fault>> {
         if let Some(fault) = &self.lost {
             return Some(Err(fault.clone()));
         }
-        let ended = self.end_overdue(lane).and_then(|()| self.lanes[lane.index()].poll());
+        let ended = self.end_overdue(lane);
+        let submits = self.lanes[lane.index()].is_unfinished();
+        let ended = ended.and_then(|()| self.lanes[lane.index()].poll());
+        if submits {
+            self.windows.iter_mut().for_each(Windows::submitted);
+        }
         let ended = ended.and_then(|end| self.confirm(lane, end));
         match ended {
             Ok(end) => {

@@ -352,6 +352,11 @@ impl<D: Driver> Lane<D> {
         self.running.as_ref().is_some_and(|running| now_ns > running.deadline_ns)
     }
 
+    /// True if steps of a call are still to be submitted.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.unfinished)
+    }
+
     /// True if a call goes on whose kernels were not told to end.
     pub(super) fn goes_on(&self) -> Result<bool, D::Error> {
         match self.running.as_ref().filter(|running| !running.stopped) {
