@@ -2,7 +2,7 @@
 //!
 //! - [`picture`]: four tables, made of what the supervisor answers.
 //! - [`view`]: what of them is shown, and what a key changes.
-//! - [`screen`]: drawing.
+//! - [`screen`]: draws it.
 
 mod picture;
 mod screen;
@@ -143,15 +143,12 @@ fn watch<C: Fn() -> Result<Client>>(
         if ended.load(Ordering::Relaxed) != 0 {
             return Ok(());
         }
-        if event::poll(next.saturating_duration_since(Instant::now()).min(LOOK_AT_SIGNALS))? {
-            match event::read()? {
-                Event::Key(key) if key.kind != KeyEventKind::Release => {
-                    if view.press(key, &picture) == Step::End {
-                        return Ok(());
-                    }
-                }
-                _ => {}
-            }
+        if event::poll(next.saturating_duration_since(Instant::now()).min(LOOK_AT_SIGNALS))?
+            && let Event::Key(key) = event::read()?
+            && key.kind != KeyEventKind::Release
+            && view.press(key, &picture) == Step::End
+        {
+            return Ok(());
         }
         if Instant::now() < next {
             continue;
