@@ -1,17 +1,22 @@
 //! Blobs: the bytes of modules, configurations and weights on their way to the supervisor.
 
+use std::io::Read;
 use std::os::fd::AsFd;
 
 use bytes::Bytes;
 use pappus_proto::limits::MAX_INLINE_BYTES;
 use pappus_proto::v1::{self, request, response};
 use pappus_shmem::memfd;
+use sha2::{Digest, Sha256};
 
 use crate::client::Client;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::npy::{self, Contents};
 use crate::requests::{answer, unexpected};
 use crate::source::{FileRange, Source};
+
+/// Bytes of a file that are hashed at once.
+const PIECE_BYTES: usize = 1 << 20;
 
 /// Where the bytes come from.
 #[derive(Debug, Clone, Copy)]
@@ -22,6 +27,30 @@ pub enum Blob<'a> {
     File(&'a Source),
     /// The array of a `.npy` file as devices take it, or all bytes of any other.
     Array(&'a Source),
+}
+
+impl Blob<'_> {
+    /// The hash by which a supervisor knows these bytes.
+    pub fn sha256(self) -> Result<[u8; 32]> {
+        let (source, array) = match self {
+            Blob::Bytes(bytes) => return Ok(Sha256::digest(bytes).into()),
+            Blob::File(source) => (source, None),
+            Blob::Array(source) => match npy::read(source)?.0 {
+                Contents::Range(range) => (source, Some(range)),
+                Contents::Converted(bytes) => return Ok(Sha256::digest(&bytes).into()),
+            },
+        };
+        let opened = source.open()?;
+        let part = array.map_or_else(|| opened.clone(), |range| opened.part(range));
+        let mut hash = Sha256::new();
+        let (mut reader, mut piece) = (part.reader(), vec![0; PIECE_BYTES]);
+        loop {
+            match reader.read(&mut piece).map_err(Error::file(source.path()))? {
+                0 => return Ok(hash.finalize().into()),
+                bytes => hash.update(&piece[..bytes]),
+            }
+        }
+    }
 }
 
 impl Client {

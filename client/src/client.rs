@@ -187,6 +187,11 @@ impl Client {
         }
     }
 
+    /// Waits until the supervisor ends the connection or sends something, for so long at most.
+    pub(crate) fn watch_end(&self, patience: Duration) -> Result<()> {
+        self.wait_for(PollFlags::IN, Until::within(patience))
+    }
+
     /// Requests whose answers have not arrived yet. Answers that arrived and were not taken yet count no more: whoever waits
     /// for all of them counts those that it takes.
     pub fn in_flight(&self) -> usize {

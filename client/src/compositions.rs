@@ -46,15 +46,35 @@ impl Composition {
         client.add_function(function).map_err(|why| self.placed(why))
     }
 
+    /// The names of the functions that its steps run, each once; as far as it can be read.
+    pub fn functions(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        let _ = compose::link(&self.text, |function| {
+            if !names.iter().any(|name| name == function) {
+                names.push(function.to_owned());
+            }
+            None
+        });
+        names
+    }
+
+    /// The file of a function beside the composition: a `NAME.json` or `NAME.pappus`.
+    pub fn beside(&self, function: &str) -> Option<PathBuf> {
+        file_of(self.path.parent().unwrap_or(Path::new("")), function)
+    }
+
+    /// The composition's JSON.
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+
     /// Links it with the functions in `folder`, each a `NAME.json` or `NAME.pappus`; beside the composition by default.
     pub fn link(&self, folder: Option<&Path>) -> Result<Package> {
         let folder = folder.unwrap_or_else(|| self.path.parent().unwrap_or(Path::new("")));
         let mut packages: HashMap<String, Package> = HashMap::new();
         let mut failed = None;
         let linked = compose::link(&self.text, |function| {
-            let paths =
-                [format!("{function}.json"), format!("{function}.pappus")].map(|name| folder.join(name));
-            let path = paths.into_iter().find(|path| is_valid_name(function) && path.exists())?;
+            let path = file_of(folder, function)?;
             let package = match Package::read(&path, &[]) {
                 Ok(package) => package,
                 Err(why) => {
@@ -96,6 +116,12 @@ impl Composition {
         refusal.message = told.collect::<Vec<_>>().join("\n");
         Error::Refused(refusal)
     }
+}
+
+/// The file of a function in a folder.
+fn file_of(folder: &Path, function: &str) -> Option<PathBuf> {
+    let paths = [format!("{function}.json"), format!("{function}.pappus")].map(|name| folder.join(name));
+    paths.into_iter().find(|path| is_valid_name(function) && path.exists())
 }
 
 /// What the linker is told of a package: its modules and weights are told from others by their files.

@@ -60,7 +60,7 @@ pub struct PackagedWeight {
     /// Its file, where the configuration or the caller names one; it may be absent.
     pub path: Option<PathBuf>,
     /// The file, if it is there.
-    source: Option<Source>,
+    pub(crate) source: Option<Source>,
     /// Which part of the file it is; `None` if there is no such file.
     pub data: Option<FileRange>,
     /// The array that a `.npy` file declares.
@@ -233,7 +233,7 @@ pub fn add_module(
 
 impl PackagedModule {
     /// The name it is registered under, where it has no files.
-    fn registered(&self, client: &mut Client) -> Result<String> {
+    pub(crate) fn registered(&self, client: &mut Client) -> Result<String> {
         let stem = variants::stem(&self.path);
         if is_valid_name(&stem) {
             match client.show_module(&stem) {

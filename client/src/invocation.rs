@@ -100,6 +100,13 @@ impl Invocation {
         self
     }
 
+    /// True if an input or an output lies in an arena.
+    pub fn names_regions(&self) -> bool {
+        let items = self.message.inputs.iter().flat_map(|input| &input.items);
+        items.into_iter().any(|item| matches!(item.source, Some(Source::Region(_))))
+            || self.message.outputs.iter().any(|output| output.region.is_some())
+    }
+
     /// Asks for an output in the answer itself; all of a call's together at most 1 MiB.
     pub fn output(self, name: &str) -> Self {
         self.output_at(name, None)

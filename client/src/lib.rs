@@ -1,5 +1,5 @@
 //! The client library of Pappus: small, and able to keep many requests in flight. [`Client`] blocks; [`aio::Client`] is for programs on
-//! tokio.
+//! tokio; [`steady::SteadyClient`] outlives restarts of the supervisor.
 //!
 //! ```no_run
 //! use pappus_client::{Client, Invocation};
@@ -21,9 +21,11 @@
 //! - `blobs`: how modules, configurations and weights are handed over.
 //! - [`arena`]: shared memory for inputs and outputs.
 //! - [`invocation`]: one call, built step by step.
+//! - [`steady`]: a client that outlives restarts of its supervisor.
 //! - [`aio`]: a connection that many tasks share; each request may be from another tenant.
 //! - [`functions`]: a configuration on disk, its module files and its weights → a registered function.
 //! - [`compositions`]: functions that are linked into one.
+//! - [`registered`]: whether what is registered is what lies on disk.
 //! - `files`: where the files of a configuration are: beside it, or in its package.
 //! - [`archive`]: all of that in one file.
 //! - `upload`: its files on their way, with word of how far they are.
@@ -50,9 +52,11 @@ pub mod functions;
 pub mod invocation;
 pub mod kernels;
 pub mod npy;
+pub mod registered;
 mod requests;
 pub mod sharing;
 pub mod source;
+pub mod steady;
 mod upload;
 pub mod variants;
 

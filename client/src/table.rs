@@ -35,8 +35,13 @@ impl Table {
 
     /// Adds a row, a cell for each column.
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        debug_assert_eq!(N, self.columns.len());
-        self.rows.push(cells.map(|cell| plain(&cell)).into());
+        self.push(cells.into());
+    }
+
+    /// The same, of as many cells as there are columns.
+    pub(crate) fn push(&mut self, cells: Vec<String>) {
+        debug_assert_eq!(cells.len(), self.columns.len());
+        self.rows.push(cells.iter().map(|cell| plain(cell)).collect());
     }
 
     /// True if there is no row.

@@ -34,12 +34,14 @@
 //! - [`prisoner`]: what can be done from inside the sandbox.
 //! - [`gateway`]: functions over HTTP and gRPC, and whoever attacks there. [`seats`]: tenants that share a gateway's connection.
 //! - [`gateways`], [`grants`], [`quotas`]: tenants by configuration: tokens, shared functions, limits.
+//! - [`restarts`]: clients that outlive one.
 //! - [`replacing`]: a function takes the place of another. [`compositions`]: functions that are linked into one.
 //! - [`service_manager`]: what systemd hands over and is told; restarts that refuse nobody.
 //! - [`surveys`]: which devices a supervisor takes.
 //! - [`amd`]: the HIP device on a library that looks like HIP's.
 //! - [`kernel_author`]: kernels of others, from `pappus kernel new` to a failed requirement.
 //! - [`checked`]: calls that find what strays, show buffers and let kernels print.
+//! - [`folders`]: all functions of a folder, and one of them without a supervisor that stays. [`top`]: what is watched on a terminal.
 //! - [`cli`], [`inputs`], [`metrics`]: the command and the endpoint that operators use.
 //! - [`health`]: what an orchestrator is told. [`monitoring`]: dashboard, alerts and run book name what there is.
 //! - [`arrows`]: imports point one way.
@@ -79,6 +81,7 @@ mod descriptors;
 mod devices;
 mod draining;
 mod exclusive;
+mod folders;
 mod frames;
 mod gateway;
 mod gateways;
@@ -103,6 +106,7 @@ mod quarantine;
 mod quotas;
 mod replacing;
 mod residents;
+mod restarts;
 #[cfg(target_arch = "x86_64")]
 mod scarcity;
 mod seats;
@@ -119,6 +123,7 @@ mod tenants;
 mod thesis;
 mod threats;
 mod tidy;
+mod top;
 mod turns;
 mod weights;
 mod words;

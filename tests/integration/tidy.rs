@@ -72,7 +72,7 @@ const MAX_LINES: usize = 600;
 /// Files that may sleep between two attempts at something that offers no way to wait for it, within a given time.
 const MAY_SLEEP: [&str; 5] = [
     "client/src/client/opening.rs",
-    "client/src/command/demo/supervisor.rs",
+    "client/src/command/own_supervisor.rs",
     "benches/src/harness/supervisor.rs",
     "worker/src/device/gpu/memory.rs",
     "shmem/src/last_close.rs",

@@ -2,18 +2,23 @@
 //!
 //! In reading order:
 //! - here: commands and their options.
+//! - `apply`, `run`: those of `pappus apply` and `pappus run`.
 //! - `kernel`: those of `pappus kernel`.
 //! - `package`: those of `pappus package`.
+//! - `top`: those of `pappus top`.
 //! - `help`: examples and exit codes behind the options.
 //! - `values`: types for options with a form of their own, such as `NAME=FILE`.
 //! - `conflicts`: options that contradict each other.
 
+mod apply;
 mod conflicts;
 mod help;
 mod kernel;
 mod package;
+mod run;
 #[cfg(test)]
 mod tests;
+mod top;
 mod values;
 
 use std::path::PathBuf;
@@ -22,11 +27,14 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand};
 
+pub(crate) use self::apply::ApplyArguments;
 use self::help::{
     CHECK_EXAMPLES, DEVICE_SETTINGS, EXAMPLES, EXIT_CODES, INVOKE_EXAMPLES, PLAN_EXAMPLES, READY, SETTINGS,
 };
 pub(crate) use self::kernel::{KernelBuildArguments, KernelCommand, KernelNewArguments};
 pub(crate) use self::package::{PackageCommand, PackageTuneArguments};
+pub(crate) use self::run::RunArguments;
+pub(crate) use self::top::TopArguments;
 use self::values::assignment;
 pub(crate) use self::values::{Assignment, Destination, SizeOrSpec};
 use crate::input::Spec;
@@ -92,12 +100,21 @@ pub(crate) enum Command {
     /// Blueprints with their modules and weights
     #[command(subcommand)]
     Function(FunctionCommand),
+    /// Make the registered functions equal to those of a folder: add, replace, remove
+    #[command(after_help = apply::EXAMPLES)]
+    Apply(ApplyArguments),
     /// Call a function
     #[command(after_help = format!("{INVOKE_EXAMPLES}\n\n{EXIT_CODES}"))]
     Invoke(InvokeArguments),
+    /// Call a function of a file, without a supervisor that stays
+    #[command(after_help = run::EXAMPLES)]
+    Run(RunArguments),
     /// Show what the supervisor and its devices are doing, or whether it is ready
     #[command(after_help = READY)]
     Status(StatusArguments),
+    /// Watch devices, workers, tenants and functions, sorted and searched by keys (admin socket for all of them)
+    #[command(after_help = top::EXAMPLES)]
+    Top(TopArguments),
     /// Show your usage and your quotas
     Quota(Json),
     /// Show all tenants with their usage and quotas (admin socket)

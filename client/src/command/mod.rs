@@ -1,6 +1,7 @@
 //! The commands, a file each. A command gets its arguments, a connection where it needs one, and a stream to print to;
 //! it returns its error.
 
+mod apply;
 mod check;
 pub(crate) mod completions;
 mod demo;
@@ -12,15 +13,18 @@ mod kernel;
 mod man;
 mod module;
 mod module_file;
+mod own_supervisor;
 mod package;
 mod plan;
 mod quota;
 mod reload;
+mod run;
 mod settings;
 mod sharing;
 mod status;
 mod tenants;
 mod token;
+mod top;
 mod verdict;
 
 use std::io::Write;
@@ -45,8 +49,11 @@ pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<()> {
     match arguments.command {
         Command::Module(command) => module::run(connect, command, out),
         Command::Function(command) => function::run(connect, command, out),
+        Command::Apply(arguments) => apply::run(connect, &arguments, out),
+        Command::Run(arguments) => run::run(arguments, out),
         Command::Invoke(arguments) => invoke::run(connect, &arguments, out),
         Command::Status(arguments) => status::run(&mut connect()?, &arguments, out),
+        Command::Top(arguments) => top::run(connect, &arguments, out),
         Command::Quota(json) => quota::run(&mut connect()?, json, out),
         Command::Tenants(json) => admin(tenants::run(&mut connect()?, json, out), "tenants"),
         Command::Kernel(command) => kernel::run(command, out),

@@ -108,7 +108,7 @@ fn what(device: &v1::DeviceStatus) -> String {
         "" => String::new(),
         version => format!("driver {version}"),
     };
-    let lost = if device.lost { "LOST: no worker gets ready" } else { "" };
+    let lost = if device.lost { "LOST" } else { "" };
     let parts = [device.description.as_str(), &device.arch, &driver, lost];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
 }

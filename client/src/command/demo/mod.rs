@@ -2,8 +2,8 @@
 //! pictures to look at.
 
 mod expected;
+mod layout;
 mod pictures;
-mod supervisor;
 mod workloads;
 
 use std::io::Write;
@@ -14,12 +14,12 @@ use anstyle::{AnsiColor, Style};
 use pappus_client::functions::Package;
 use pappus_client::{Client, Error, Invocation, v1};
 
+use super::own_supervisor::Supervisor;
 use crate::failure::{Failure, Result};
 use crate::progress::Progress;
 use crate::stages;
 use crate::units::nanoseconds;
 use expected::Expected;
-use supervisor::Supervisor;
 
 /// Calls after the first, of which the median is shown.
 const HOT_CALLS: usize = 20;
@@ -59,7 +59,8 @@ impl Input {
 pub(crate) fn run(device: &str, folder: &Path, out: &mut dyn Write) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(|why| not_there(Error::file(folder)(why).into()))?;
     let progress = Progress::spinner("starting a supervisor");
-    let mut supervisor = Supervisor::start(device)?;
+    let mut supervisor = Supervisor::start(device, "pappus-demo-")?;
+    layout::write(supervisor.folder())?;
     let mut client = supervisor.connect()?;
     drop(progress);
     writeln!(out, "Started pappus-supervisor with --device {device}\n")?;
@@ -110,7 +111,7 @@ struct Outcome {
 }
 
 fn register(client: &mut Client, supervisor: &Supervisor, workload: &Workload) -> Result<()> {
-    let package = Package::read(&supervisor.config(workload.function), &[])?;
+    let package = Package::read(&layout::config(supervisor.folder(), workload.function), &[])?;
     let mut progress = Progress::spinner("registering");
     package.add(client, workload.function, false, &mut |step| progress.step(step))?;
     Ok(())

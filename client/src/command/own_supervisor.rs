@@ -1,5 +1,5 @@
-//! The demo's own supervisor: a child process with everything it owns in a temporary folder, killed and reaped when
-//! the demo ends, also with an error.
+//! A supervisor of the command's own, for `pappus demo` and `pappus run`: a child process with everything it owns in a temporary
+//! folder, killed and reaped when the command ends, also with an error.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -22,18 +22,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Lines of its log that an error shows.
 const LOG_LINES: usize = 20;
 
-/// A running supervisor. Its folder holds the socket, the state, the log and the functions to register.
+/// A running supervisor. Its folder holds the socket, the state and the log.
 pub(super) struct Supervisor {
     child: Child,
     folder: Scratch,
 }
 
 impl Supervisor {
-    /// Starts it, and lays out the functions that come with Pappus for it.
-    pub(super) fn start(device: &str) -> Result<Self> {
-        let folder = Scratch::new("pappus-demo-");
+    /// Starts it, in a folder whose name begins like this.
+    pub(super) fn start(device: &str, prefix: &str) -> Result<Self> {
+        let folder = Scratch::new(prefix);
         let folder = folder.map_err(Error::file(&std::env::temp_dir()))?;
-        lay_out_functions(folder.path())?;
         let log = folder.path().join("log");
         let log = File::create(&log).map_err(Error::file(&log))?;
         let program = program();
@@ -85,9 +84,9 @@ impl Supervisor {
         }
     }
 
-    /// The configuration of a function that comes with Pappus.
-    pub(super) fn config(&self, function: &str) -> PathBuf {
-        self.folder.path().join("configs").join(format!("{function}.json"))
+    /// Where everything is that goes with it.
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// The same failure, or the death of the supervisor, if that is why.
@@ -148,23 +147,4 @@ impl Drop for Supervisor {
 fn program() -> PathBuf {
     let beside = std::env::current_exe().map(|exe| exe.with_file_name(PROGRAM));
     beside.ok().filter(|path| path.exists()).unwrap_or_else(|| PROGRAM.into())
-}
-
-/// Writes configurations and modules so that the paths in the configurations hold.
-fn lay_out_functions(folder: &Path) -> Result<()> {
-    let write = |part: &str, name: &str, content: &[u8]| {
-        let path = folder.join(part).join(name);
-        fs::write(&path, content).map_err(Error::file(&path))
-    };
-    for part in ["configs", "built"] {
-        let path = folder.join(part);
-        fs::create_dir(&path).map_err(Error::file(&path))?;
-    }
-    for (name, config) in pappus_kernels::CONFIGS {
-        write("configs", &format!("{name}.json"), config.as_bytes())?;
-    }
-    for (name, artefact) in pappus_kernels::ARTEFACTS {
-        write("built", name, artefact)?;
-    }
-    Ok(())
 }
