@@ -18,7 +18,7 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from . import dimensions, precision, pretend, wrapper
+from . import convolutions, dimensions, precision, pretend, wrapper
 from .candidates import Choices
 from .errors import PackageError, Unsupported
 from .plan import Plan
@@ -253,7 +253,7 @@ def _run_inductor(exported: Exported, choices: Choices) -> Plan:
     user = [node.meta["val"] for node, spec in specs if spec.kind == InputKind.USER_INPUT]
 
     capture = wrapper.Capture(exported.inputs, exported.outputs, exported.weights, exported.free)
-    with torch.no_grad(), exported.fake_mode, wrapper.capturing(capture):
+    with torch.no_grad(), exported.fake_mode, wrapper.capturing(capture), convolutions.lowered():
         select_algorithm.add_preprocessing_fn(choices.pick)
         try:
             module = program.module(check_guards=False)
