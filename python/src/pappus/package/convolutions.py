@@ -122,7 +122,8 @@ def _ours(
     if per_group == 1 and (not transposed or groups == first):
         name, template = "depthwise_convolution", kernels.depthwise
         shared |= {"MULTIPLIER": 1 if transposed else first // groups, "CHANNELS_INNERMOST": bool(V.graph.layout_opt)}
-        configurations = _depthwise_configurations(size[1], transposed)
+        together = 16 // x.get_dtype().itemsize if V.graph.layout_opt else 4
+        configurations = _depthwise_configurations(per_group * first, transposed, together)
     else:
         name, template = "grouped_convolution", kernels.grouped
         group_in, group_out = (first // groups, per_group) if transposed else (per_group, first // groups)
@@ -130,7 +131,7 @@ def _ours(
         phases = [s if transposed and d == 1 else 1 for s, d in zip(stride, dilation, strict=True)]
         shared |= {"GROUPS": groups, "GROUP_IN": group_in, "GROUP_OUT": group_out}
         shared |= {"PHASES_H": phases[0], "PHASES_W": phases[1]}
-        shared["ALLOW_TF32"] = torch.backends.cudnn.allow_tf32
+        shared["ALLOW_TF32"] = torch.backends.cudnn.fp32_precision == "tf32"
         configurations = _grouped_configurations(groups, group_in, group_out)
     for configuration in configurations:
         template.maybe_append_choice(choices, input_nodes=(x, weight), layout=layout, **shared, **configuration)
@@ -158,13 +159,13 @@ def _result_size(
     return [V.graph.sizevars.simplify(size) for size in found]
 
 
-def _depthwise_configurations(channels: Any, transposed: bool) -> Iterator[dict[str, int]]:
-    """From many threads that do little to few that share much."""
-    least = 1 << max(4, min(6, int(V.graph.sizevars.guard_int(channels) - 1).bit_length()))
+def _depthwise_configurations(channels: int, transposed: bool, together: int) -> Iterator[dict[str, int]]:
+    """From many threads that do little to few that share much; ``together`` are values that a thread loads at once."""
     for columns in (1,) if transposed else (1, 2, 4):
-        for block_c in sorted({min(least, 32), least}):
-            for runs, warps in ((4, 2), (8, 4), (16, 4), (32, 4)):
-                yield {"BLOCK_R": runs, "BLOCK_C": block_c, "COLUMNS": columns, "num_warps": warps, "num_stages": 1}
+        for wide in sorted({min(_power(channels), most) for most in (16, 32, 64)}):
+            for values, warps in ((together, 2), (together, 4), (2 * together, 4)):
+                runs = max(1, values * 32 * warps // wide)
+                yield {"BLOCK_R": runs, "BLOCK_C": wide, "COLUMNS": columns, "num_warps": warps, "num_stages": 1}
 
 
 def _grouped_configurations(groups: int, group_in: int, group_out: int) -> Iterator[dict[str, int]]:
