@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
 
+import sympy
 import torch
 from torch._inductor import ir, lowering
 from torch._inductor.kernel import conv as inductors
@@ -22,6 +23,8 @@ from . import convolution_kernels as kernels
 _aten = torch.ops.aten
 # A kernel this long is one of many rows rather than of many columns: rows are gone over in a loop, columns are written out.
 _MOST_COLUMNS = 31
+# With fewer, a row of pixels is what lies side by side in memory.
+_FEW_CHANNELS = 8
 # Values that a warp multiplies at once at least, along each side.
 _LEAST_TILE = 16
 
@@ -47,7 +50,10 @@ def convolution(
     """``aten.convolution``, in Inductor's terms."""
     call = lowering.lowerings
     whole = V.graph.sizevars.guard_int_seq
-    out_in, per_group, *kernel = whole(weight.get_size())
+    first, per_group, *kernel = whole(weight.get_size())
+    depthwise = per_group == 1 and (not transposed or groups == first)
+    if len(kernel) < 3:
+        _lay(weight, [*range(2, 2 + len(kernel)), 1, 0] if depthwise else [0, *range(2, 2 + len(kernel)), 1])
     if len(x.get_size()) == len(kernel) + 1:
         # No batch.
         x = call[_aten.unsqueeze](x, 0)
@@ -64,10 +70,29 @@ def convolution(
     dense = groups == 1 and per_group > 1
     if len(kernel) != 2 or (dense and not transposed and set(dilation) == {1}):
         return inductors.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-    result = _ours(x, weight, stride, padding, dilation, transposed, output_padding, groups)
+    result = _ours(x, weight, stride, padding, dilation, transposed, output_padding, groups, depthwise)
     if bias is None:
         return result
     return call[_aten.add.Tensor](result, call[_aten.view.default](bias, [bias.get_size()[0], 1, 1]))
+
+
+def _lay(weight: Any, order: Sequence[int]) -> None:
+    """Has a weight that convolutions alone read lie in this order of dimensions: the package has it so.
+
+    Otherwise a kernel would turn it in every call.
+    """
+    buffer = getattr(getattr(weight, "data", None), "data", None)
+    users = [node for given in V.graph.current_node.all_input_nodes[1:2] for node in given.users]
+    if not isinstance(buffer, ir.ConstantBuffer) or any(node.target is not _aten.convolution.default for node in users):
+        return
+    value, layout = V.graph.constants[buffer.get_name()], buffer.get_layout()
+    if not value.is_contiguous() or not isinstance(layout, ir.FixedLayout) or layout.offset != 0:
+        return
+    back = sorted(range(len(order)), key=lambda at: order[at])
+    laid = value.permute(list(order)).contiguous().permute(back)
+    V.graph.constants[buffer.get_name()] = laid
+    strides = [sympy.Integer(stride) for stride in laid.stride()]
+    buffer.layout = ir.FixedLayout(layout.device, layout.dtype, layout.size, strides)
 
 
 def _one_each(given: Sequence[int], dimensions: int) -> tuple[int, ...]:
@@ -89,24 +114,24 @@ def _ours(
     transposed: bool,
     output_padding: tuple[int, ...],
     groups: int,
+    depthwise: bool,
 ) -> Any:
     x.realize()
     weight.realize()
-    if V.graph.layout_opt:
-        V.graph.num_channels_last_conv += 1
-        x = ir.ExternKernel.require_channels_last(x)
-    else:
-        x = ir.ExternKernel.require_contiguous(x)
+    first, per_group, *kernel = V.graph.sizevars.guard_int_seq(weight.get_size())
+    channels = per_group * groups if transposed else first
+    innermost = channels >= _FEW_CHANNELS
+    V.graph.num_channels_last_conv += 1
+    x = ir.ExternKernel.require_channels_last(x) if innermost else ir.ExternKernel.require_contiguous(x)
     # In whatever order the weight lies: its strides are numbers in the kernel.
     weight = ir.ExternKernel.realize_input(weight)
     weight.freeze_layout()
     size = _result_size(x, weight, stride, padding, dilation, transposed, output_padding, groups)
-    order = [0, 2, 3, 1] if V.graph.layout_opt else [0, 1, 2, 3]
-    strides: list[Any] = [1] * 4
+    order = [0, 2, 3, 1] if innermost else [0, 1, 2, 3]
+    strides: list[Any] = [sympy.Integer(1)] * 4
     for at in reversed(range(3)):
         strides[order[at]] = strides[order[at + 1]] * size[order[at + 1]]
     layout = ir.FixedLayout(x.get_device_or_error(), x.get_dtype(), size, strides)
-    first, per_group, *kernel = V.graph.sizevars.guard_int_seq(weight.get_size())
     shared = {
         "KERNEL_H": kernel[0],
         "KERNEL_W": kernel[1],
@@ -119,11 +144,10 @@ def _ours(
         "TRANSPOSED": transposed,
     }
     choices: list[Any] = []
-    if per_group == 1 and (not transposed or groups == first):
+    if depthwise:
         name, template = "depthwise_convolution", kernels.depthwise
-        shared |= {"MULTIPLIER": 1 if transposed else first // groups, "CHANNELS_INNERMOST": bool(V.graph.layout_opt)}
-        together = 16 // x.get_dtype().itemsize if V.graph.layout_opt else 4
-        configurations = _depthwise_configurations(per_group * first, transposed, together)
+        shared |= {"MULTIPLIER": 1 if transposed else first // groups, "CHANNELS_INNERMOST": innermost}
+        configurations = _depthwise_configurations(channels, transposed, 16 // x.get_dtype().itemsize if innermost else 4)
     else:
         name, template = "grouped_convolution", kernels.grouped
         group_in, group_out = (first // groups, per_group) if transposed else (per_group, first // groups)
@@ -156,13 +180,13 @@ def _result_size(
     for extent, k, s, p, d, more in zip(extents, kernel, stride, padding, dilation, output_padding, strict=True):
         reach = d * (k - 1) + 1
         found.append((extent - 1) * s - 2 * p + reach + more if transposed else (extent + 2 * p - reach) // s + 1)
-    return [V.graph.sizevars.simplify(size) for size in found]
+    return [sympy.sympify(V.graph.sizevars.simplify(size)) for size in found]
 
 
 def _depthwise_configurations(channels: int, transposed: bool, together: int) -> Iterator[dict[str, int]]:
     """From many threads that do little to few that share much; ``together`` are values that a thread loads at once."""
     for columns in (1,) if transposed else (1, 2, 4):
-        for wide in sorted({min(_power(channels), most) for most in (16, 32, 64)}):
+        for wide in sorted({min(1 << (channels - 1).bit_length(), most) for most in (16, 32, 64)}):
             for values, warps in ((together, 2), (together, 4), (2 * together, 4)):
                 runs = max(1, values * 32 * warps // wide)
                 yield {"BLOCK_R": runs, "BLOCK_C": wide, "COLUMNS": columns, "num_warps": warps, "num_stages": 1}

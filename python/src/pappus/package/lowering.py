@@ -18,7 +18,7 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from . import convolutions, dimensions, precision, pretend, wrapper
+from . import convolutions, dimensions, fusing, precision, pretend, wrapper
 from .candidates import Choices
 from .errors import PackageError, Unsupported
 from .plan import Plan
@@ -57,6 +57,7 @@ _OPTIONS: dict[str, Any] = {
     "joint_graph_constant_folding": False,
     "always_keep_tensor_constants": True,
     "triton.autotune_at_compile_time": False,
+    # Channels innermost in all convolutional models whose sizes are known (added below): templates are made for that.
     # Kernels of one launch each: grids that depend on the call stay simple.
     "combo_kernels": False,
 }
@@ -253,12 +254,14 @@ def _run_inductor(exported: Exported, choices: Choices) -> Plan:
     user = [node.meta["val"] for node, spec in specs if spec.kind == InputKind.USER_INPUT]
 
     capture = wrapper.Capture(exported.inputs, exported.outputs, exported.weights, exported.free)
-    with torch.no_grad(), exported.fake_mode, wrapper.capturing(capture), convolutions.lowered():
+    ours = convolutions.lowered(), fusing.loops_of_templates()
+    with torch.no_grad(), exported.fake_mode, wrapper.capturing(capture), ours[0], ours[1]:
         select_algorithm.add_preprocessing_fn(choices.pick)
         try:
             module = program.module(check_guards=False)
             args, named = torch.utils._pytree.tree_unflatten(user, program.call_spec.in_spec)
-            torch._inductor.aot_compile(module, args, named, options=_OPTIONS)
+            options = _OPTIONS | {"force_layout_optimization": not exported.free.names}
+            torch._inductor.aot_compile(module, args, named, options=options)
         except wrapper.Captured:
             pass
         except Exception as error:

@@ -188,9 +188,11 @@ class _Lines:
             if weight is None:
                 raise PackageError(f"PyTorch made a constant {full_name!r} that the model does not have")
             self.arrays[name] = _Array(Pointer(full_name), value.dtype)
-            array, kind = _stored(weight)
+            array, kind, order = _stored(weight, value.stride())
             self.result.weights[full_name] = array
             self.result.types[full_name] = kind
+            if order is not None:
+                self.result.orders[full_name] = order
 
     def read_outputs(self) -> None:
         renamed: dict[str, str] = {}
@@ -371,18 +373,23 @@ class _Lines:
         raise Unsupported(str(name or type(line).__name__), why, _where(node))
 
 
-def _stored(weight: torch.Tensor) -> tuple[Any, ArrayType]:
-    """A weight's bytes in the order in which its model has them, as a numpy array."""
-    weight = weight.detach().cpu()
-    if weight.numel() and not weight.is_contiguous():
-        # Transposed and the like: kernels were made for this order.
-        extent = 1 + sum((size - 1) * stride for size, stride in zip(weight.shape, weight.stride(), strict=True))
-        weight = weight.as_strided((extent,), (1,))
+def _stored(weight: torch.Tensor, strides: tuple[int, ...]) -> tuple[Any, ArrayType, tuple[int, ...] | None]:
+    """A weight as a numpy array whose bytes lie as kernels read them, and the order of its dimensions, if it is another."""
+    weight, order = weight.detach().cpu(), None
+    lies = torch.empty_strided(weight.shape, strides, device="meta")
+    if weight.numel() and not lies.is_contiguous():
+        order = tuple(sorted(range(weight.dim()), key=lambda at: (-strides[at], at)))
+        if lies.permute(order).is_contiguous():
+            weight = weight.permute(order)
+        else:
+            # With gaps, or parts that are there several times.
+            extent = 1 + sum((size - 1) * stride for size, stride in zip(weight.shape, strides, strict=True))
+            weight, order = weight.as_strided((extent,), (1,)), None
     shape = tuple(sizes.absolute(size) for size in weight.shape)
     kind = ArrayType(dtype_name(weight.dtype), shape)
     if weight.dtype == torch.bfloat16:
         weight = weight.view(torch.uint16)
-    return weight.contiguous().numpy(), kind
+    return weight.contiguous().numpy(), kind, order
 
 
 def _where(node: Any) -> str | None:
