@@ -6,6 +6,7 @@ make a program (:mod:`.wrapper`).
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from . import convolutions, dimensions, fusing, precision, pretend, wrapper
+from . import convolutions, deferred, dimensions, fusing, precision, pretend, wrapper
 from .candidates import Choices
 from .errors import PackageError, Unsupported
 from .plan import Plan
@@ -254,8 +255,9 @@ def _run_inductor(exported: Exported, choices: Choices) -> Plan:
     user = [node.meta["val"] for node, spec in specs if spec.kind == InputKind.USER_INPUT]
 
     capture = wrapper.Capture(exported.inputs, exported.outputs, exported.weights, exported.free)
-    ours = convolutions.lowered(), fusing.loops_of_templates()
-    with torch.no_grad(), exported.fake_mode, wrapper.capturing(capture), ours[0], ours[1]:
+    with contextlib.ExitStack() as during:
+        for each in (torch.no_grad(), exported.fake_mode, wrapper.capturing(capture), *_changes()):
+            during.enter_context(each)
         select_algorithm.add_preprocessing_fn(choices.pick)
         try:
             module = program.module(check_guards=False)
@@ -272,6 +274,11 @@ def _run_inductor(exported: Exported, choices: Choices) -> Plan:
     # Kernels that users wrote say themselves how they multiply.
     ours = {name: replace(kernel, float32=choices.float32) for name, kernel in plan.kernels.items() if _is_inductors(name)}
     return replace(plan, kernels=plan.kernels | ours)
+
+
+def _changes() -> tuple[contextlib.AbstractContextManager[None], ...]:
+    """What is otherwise in Inductor while a model is lowered."""
+    return deferred.templates(), convolutions.lowered(), fusing.loops_of_templates()
 
 
 def _is_inductors(kernel: str) -> bool:
