@@ -21,6 +21,9 @@ def loops_of_templates() -> Iterator[None]:
     vertical, merged = Scheduler.can_fuse_vertical, SchedulerNode.merge_loops
 
     def can(self: Any, first: Any, second: Any) -> bool:
+        # What is the same number everywhere has no shape that Triton could stretch to a template's tile.
+        if second.is_template() and not first.is_template() and not first.read_writes.reads:
+            return False
         if vertical(self, first, second):
             return True
         if not first.is_template() or second.is_template() or second.is_reduction():

@@ -19,7 +19,7 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from . import convolutions, deferred, dimensions, fusing, precision, pretend, wrapper
+from . import convolutions, decompositions, deferred, dimensions, fusing, precision, pretend, wrapper
 from .candidates import Choices
 from .errors import PackageError, Unsupported
 from .plan import Plan
@@ -241,8 +241,30 @@ def _move(exported: Exported) -> None:
     program._state_dict = {name: parameter(value) for name, value in program._state_dict.items()}
     program._constants = {name: fake(value) for name, value in program._constants.items()}
     program._example_inputs = None
+    _forget_values(program)
     with mode:
         exported.program = move_to_device_pass(program, "cuda:0")
+
+
+def _forget_values(program: Any) -> None:
+    """Leaves shapes alone of what the graph remembers of its values: to move a value takes a GPU.
+
+    A tensor that ``forward`` makes of numbers is a weight by now. What a function of one element was traced with, as those of
+    FlexAttention are, is that element.
+    """
+    batched, unwrapped = torch._C._functorch.is_batchedtensor, torch._C._functorch.get_unwrapped
+
+    def shape(value: Any) -> Any:
+        while isinstance(value, torch.Tensor) and batched(value):
+            value = unwrapped(value)
+        if isinstance(value, FakeTensor):
+            value.constant = None
+        return value
+
+    for module in program.graph_module.modules():
+        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+            if "val" in node.meta:
+                node.meta["val"] = torch.utils._pytree.tree_map(shape, node.meta["val"])
 
 
 def _run_inductor(exported: Exported, choices: Choices) -> Plan:
@@ -260,7 +282,7 @@ def _run_inductor(exported: Exported, choices: Choices) -> Plan:
             during.enter_context(each)
         select_algorithm.add_preprocessing_fn(choices.pick)
         try:
-            module = program.module(check_guards=False)
+            module = _with_buffers(program)
             args, named = torch.utils._pytree.tree_unflatten(user, program.call_spec.in_spec)
             options = _OPTIONS | {"force_layout_optimization": not exported.free.names}
             torch._inductor.aot_compile(module, args, named, options=options)
@@ -276,9 +298,22 @@ def _run_inductor(exported: Exported, choices: Choices) -> Plan:
     return replace(plan, kernels=plan.kernels | ours)
 
 
+def _with_buffers(program: Any) -> Any:
+    """The graph as a module whose constants are buffers of it: of those alone PyTorch keeps the names."""
+    module = program.module(check_guards=False)
+    for name, value in program.constants.items():
+        path, _, leaf = name.rpartition(".")
+        owner = module.get_submodule(path)
+        if isinstance(value, torch.Tensor) and leaf not in owner._buffers and leaf not in owner._parameters:
+            if hasattr(owner, leaf):
+                delattr(owner, leaf)
+            owner.register_buffer(leaf, value)
+    return module
+
+
 def _changes() -> tuple[contextlib.AbstractContextManager[None], ...]:
     """What is otherwise in Inductor while a model is lowered."""
-    return deferred.templates(), convolutions.lowered(), fusing.loops_of_templates()
+    return decompositions.used(), deferred.templates(), convolutions.lowered(), fusing.loops_of_templates()
 
 
 def _is_inductors(kernel: str) -> bool:
