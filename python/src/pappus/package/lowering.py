@@ -7,6 +7,8 @@ make a program (:mod:`.wrapper`).
 from __future__ import annotations
 
 import contextlib
+import copy
+import re
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
@@ -30,6 +32,10 @@ from .targets import Target
 SUPPORTED = ("2.15", "2.14")
 
 _HERE = Path(__file__).parent
+_NO_CACHE = (
+    "inputs and outputs of functions are tensors, and a function keeps nothing between calls: "
+    "call the model with use_cache=False (kwargs={'use_cache': False}, or model.config.use_cache = False)"
+)
 _NO_DATA = "the steps of a function do not depend on data"
 # Operators that take parts of the model as arguments, and decide by data which of them run or how often.
 _CONTROL_FLOW = {
@@ -77,7 +83,7 @@ class Exported:
 
 
 def lower(
-    model: torch.nn.Module,
+    model: torch.nn.Module | torch.export.ExportedProgram,
     example_inputs: Sequence[Any],
     *,
     dynamic_shapes: Any = None,
@@ -97,20 +103,54 @@ def lower(
     arch = max((t for t in targets if t.kind == "cuda"), key=lambda t: t.capability, default=pretend.MODEL_ARCH)
     choices = Choices(arch, min(target.shared_bytes for target in targets), table or Table(), candidates, float32)
     with pretend.gpu(arch):
-        _move(exported)
-        return _run_inductor(exported, choices), choices
+        try:
+            _move(exported)
+            return _run_inductor(exported, choices), choices
+        except PackageError:
+            raise
+        except Exception as error:
+            refused = _cause(error)
+            if refused is not None:
+                raise Unsupported(refused.what, refused.why, refused.where or _node_of(error)[1]) from error
+            operator, where = _node_of(error)
+            at = f" (at {where})" if where else ""
+            said = str(error).strip() or type(error).__name__
+            raise PackageError(f"PyTorch cannot lower {operator or 'the model'}{at} to kernels: {said}") from error
+
+
+def _cause(error: BaseException | None) -> Unsupported | None:
+    """What a decomposition of ours refused, under what PyTorch made of it."""
+    while error is not None and not isinstance(error, Unsupported):
+        error = error.__cause__ or getattr(error, "inner_exception", None) or error.__context__
+    return error
+
+
+def _node_of(error: BaseException) -> tuple[str | None, str | None]:
+    """The operator that PyTorch was at when it failed, and its place in the model."""
+    found: tuple[str | None, str | None] = (None, None)
+    seen: BaseException | None = error
+    while seen is not None:
+        for frame, _ in traceback.walk_tb(seen.__traceback__):
+            for name in ("n", "node"):
+                node = frame.f_locals.get(name)
+                if isinstance(node, torch.fx.Node) and node.op == "call_function":
+                    found = (str(node.target), wrapper.place_of(node))
+        seen = seen.__cause__ or seen.__context__
+    return found
 
 
 def _export(model: Any, args: tuple[Any, ...], dynamic_shapes: Any, kwargs: dict[str, Any]) -> Exported:
-    if not isinstance(model, torch.nn.Module):
-        raise PackageError(f"{type(model).__name__} is no torch.nn.Module")
-    if model.training:
-        raise PackageError("the model is in training mode: call model.eval() first")
+    given = isinstance(model, torch.export.ExportedProgram)
+    if not given:
+        _check_model(model)
     contiguous = lambda x: x.detach().contiguous() if isinstance(x, torch.Tensor) else x  # noqa: E731
     args, kwargs = torch.utils._pytree.tree_map(contiguous, (args, kwargs))
     try:
         with torch.no_grad():
-            program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes)
+            if given:
+                program = _copied(model)
+            else:
+                program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes)
             # Decomposes nothing, but tells what is changed in place.
             functional = program.run_decompositions({})
     except Exception as error:
@@ -118,6 +158,9 @@ def _export(model: Any, args: tuple[Any, ...], dynamic_shapes: Any, kwargs: dict
         if isinstance(error, GuardOnDataDependentSymNode):
             raise Unsupported("a branch or loop on what was computed", _NO_DATA, where) from error
         place = f" (at {where})" if where else ""
+        caches = re.search(r"\b\w*Cache\b", str(error))
+        if caches:
+            raise Unsupported(f"a {caches.group()} as input or output", _NO_CACHE, where) from error
         raise PackageError(f"torch.export cannot make a graph of the model{place}: {error}") from error
     _refuse_control_flow(program)
     _refuse_state(program, functional)
@@ -137,6 +180,27 @@ def _raised_at(error: BaseException) -> str | None:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if wrapper.is_the_users(frame.filename) and Path(frame.filename).parent != _HERE]
     return f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else None
+
+
+def _copied(program: Any) -> Any:
+    """A program whose graph may be changed; copies of nodes that are called as functions of Python are get other names."""
+    copied = copy.deepcopy(program)
+    placeholders = [node for node in copied.graph.nodes if node.op == "placeholder"]
+    for node, spec in zip(placeholders, copied.graph_signature.input_specs, strict=True):
+        node.name = node.target = spec.arg.name
+    copied.graph_module.recompile()
+    return copied
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise PackageError(f"{type(model).__name__} is no torch.nn.Module")
+    if model.training:
+        raise PackageError("the model is in training mode: call model.eval() first")
+    trained = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._BatchNorm)
+    for name, module in model.named_modules():
+        if module.training and isinstance(module, trained):
+            raise PackageError(f"{name}, a {type(module).__name__}, is in training mode: call model.eval() first")
 
 
 def _refuse_control_flow(program: Any) -> None:
@@ -184,11 +248,27 @@ def _signature(program: Any) -> tuple[list[str], list[str]]:
             if not isinstance(spec.arg, TensorArgument):
                 raise Unsupported(f"input {spec.arg.name!r}", "inputs of functions are tensors")
             inputs.append(spec.arg.name)
-    for spec in program.graph_signature.output_specs:
+    _refuse_caches(program.call_spec)
+    for at, spec in enumerate(program.graph_signature.output_specs):
         if not isinstance(spec.arg, TensorArgument):
-            raise Unsupported("an output that is no tensor", "outputs of functions are tensors")
+            value = getattr(spec.arg, "value", "a number")
+            raise Unsupported(f"output {at} of the model, which is {value}", "outputs of functions are tensors: leave it out")
         outputs.append(spec.arg.name)
     return inputs, _output_names(program, len(outputs))
+
+
+def _refuse_caches(calls: Any) -> None:
+    """Refuses what Hugging Face's models return beside their scores, of which as many tensors would be outputs."""
+
+    def types(spec: Any) -> list[type]:
+        # Newer releases have a method for it.
+        children = spec.children() if hasattr(spec, "children") else spec.children_specs
+        return [spec.type, *(kind for child in children for kind in types(child))]
+
+    for spec in (calls.in_spec, calls.out_spec):
+        for kind in types(spec) if spec is not None else ():
+            if getattr(kind, "__name__", "").endswith("Cache"):
+                raise Unsupported(f"a {kind.__name__} as input or output", _NO_CACHE)
 
 
 def _output_names(program: Any, count: int) -> list[str]:
@@ -288,8 +368,6 @@ def _run_inductor(exported: Exported, choices: Choices) -> Plan:
             torch._inductor.aot_compile(module, args, named, options=options)
         except wrapper.Captured:
             pass
-        except Exception as error:
-            raise PackageError(f"PyTorch cannot lower the model to kernels: {error}") from error
         finally:
             select_algorithm.clear_preprocessing_fns()
     plan = capture.result()
