@@ -1,8 +1,8 @@
 """A model in PyTorch, in a process of its own: ``python3 -m bench_models.beside CASE DIR [--compile]``.
 
-Prints one JSON object: the median latency of eager PyTorch, also as a CUDA graph, or of ``torch.compile`` with CUDA graphs and Triton's kernels,
-with input and output in pinned memory of the host, as Pappus' arenas are; and how far its results, and those that Pappus left
-beside the package, are from what is right.
+Prints one JSON object: the median latency of eager PyTorch, also as a CUDA graph, or of ``torch.compile`` with CUDA graphs
+and Triton's kernels, with input and output in pinned memory of the host, as Pappus' arenas are; and how far its results, and
+those that Pappus left beside the package, are from what is right.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class EfficientNet(nn.Module):
 
 
 class Next(nn.Module):
-    """Depthwise with 7 × 7, a dense network over the channels, scaled."""
+    """Depthwise with kernels of 7 by 7, a dense network over the channels, scaled."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -158,9 +158,7 @@ class Grouped(nn.Module):
 
 
 class ResNeXt(nn.Module):
-    def __init__(
-        self, width: int = 1, classes: int = 1000, groups: int = 32, depths: tuple[int, ...] = (3, 4, 6, 3)
-    ) -> None:
+    def __init__(self, width: int = 1, classes: int = 1000, groups: int = 32, depths: tuple[int, ...] = (3, 4, 6, 3)) -> None:
         super().__init__()
         come = 64 // width
         layers: list[nn.Module] = [*normed(3, come, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]

@@ -133,7 +133,9 @@ def test_bags_of_embeddings(mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "shape"), [(nn.GRUCell(6, 5), (2, 6)), (nn.LSTMCell(6, 5), (2, 6)), (nn.RNN(4, 4), (3, 2, 4))], ids=["gru", "lstm", "rnn"]
+    ("module", "shape"),
+    [(nn.GRUCell(6, 5), (2, 6)), (nn.LSTMCell(6, 5), (2, 6)), (nn.RNN(4, 4), (3, 2, 4))],
+    ids=["gru", "lstm", "rnn"],
 )
 def test_recurrent_cells(module: nn.Module, shape: tuple[int, ...]) -> None:
     def first(found: Any) -> torch.Tensor:

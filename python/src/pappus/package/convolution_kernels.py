@@ -1,11 +1,11 @@
-"""Two Triton kernels for convolutions of two dimensions, as templates of Inductor's: each depthwise, and in groups of any width.
+"""Two Triton kernels for convolutions of two dimensions, as templates of Inductor's: depthwise ones, and groups of any width.
 
 ``depthwise`` multiplies and adds value by value: what it takes is the time to read its input and to write its output. A
 thread keeps sums of ``COLUMNS`` neighbours in a row, so that it reads what they share once. ``grouped`` is a product of
 matrices whose left one is picked from the input place by place; narrow groups lie beside each other in one tile, with zeros
 between them. Both dilate; both transpose by asking, for each value of the result, which values of the input reach it.
 
-Templates are text: what stands in braces is filled in when a model is lowered, and what Inductor fuses is written behind the sums.
+Templates are text: what stands in braces is filled in when a model is lowered; what Inductor fuses is written behind the sums.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate
 
 
-@SymbolicGridFn
 def _depthwise_grid(n: Any, c: Any, h: Any, w: Any, meta: Any, *, cdiv: Any) -> Any:
     runs = n * h * cdiv(w, meta["COLUMNS"])
     return (cdiv(runs, meta["BLOCK_R"]), cdiv(c, meta["BLOCK_C"]), 1)
@@ -135,10 +134,9 @@ _DEPTHWISE = r"""
 {% endif %}
 """
 
-depthwise = TritonTemplate(name="pappus_depthwise_convolution", grid=_depthwise_grid, source=_DEPTHWISE)
+depthwise = TritonTemplate(name="pappus_depthwise_convolution", grid=SymbolicGridFn(_depthwise_grid), source=_DEPTHWISE)
 
 
-@SymbolicGridFn
 def _grouped_grid(n: Any, c: Any, h: Any, w: Any, meta: Any, *, cdiv: Any) -> Any:
     places = n * cdiv(h, meta["PHASES_H"]) * cdiv(w, meta["PHASES_W"])
     if meta["PACKED"] > 1:
@@ -254,4 +252,4 @@ _GROUPED = r"""
     {{store_output(("idx_n", "idx_c", "idx_h", "idx_w"), "total", "mask", val_shape=("BLOCK_M", "BLOCK_N"))}}
 """
 
-grouped = TritonTemplate(name="pappus_grouped_convolution", grid=_grouped_grid, source=_GROUPED)
+grouped = TritonTemplate(name="pappus_grouped_convolution", grid=SymbolicGridFn(_grouped_grid), source=_GROUPED)

@@ -63,9 +63,9 @@ def convolution(
     numbers = [_one_each(whole(given), len(kernel)) for given in (stride, padding, dilation, output_padding)]
     if len(kernel) == 1:
         at = 3 if kernel[0] > _MOST_COLUMNS else 2
-        flat = [_with_one(number, at, neutral) for number, neutral in zip(numbers, (1, 0, 1, 0), strict=True)]
+        s, p, d, more = (_with_one(number, at, neutral) for number, neutral in zip(numbers, (1, 0, 1, 0), strict=True))
         x, weight = call[_aten.unsqueeze](x, at), call[_aten.unsqueeze](weight, at)
-        return call[_aten.squeeze](convolution(x, weight, bias, *flat[:3], transposed, flat[3], groups), at)
+        return call[_aten.squeeze](convolution(x, weight, bias, s, p, d, transposed, more, groups), at)
     stride, padding, dilation, output_padding = numbers
     dense = groups == 1 and per_group > 1
     if len(kernel) != 2 or (dense and not transposed and set(dilation) == {1}):

@@ -123,7 +123,8 @@ def _ordered(x: torch.Tensor, dim: int, count: int | None, descending: bool) -> 
 
 @_of(_aten.sort.default, _aten.sort.stable)
 def _sort(x: torch.Tensor, *rest: Any, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
-    dim, descending = (*rest, *(dim, descending)[len(rest) :])
+    dim = rest[0] if rest else dim
+    descending = rest[1] if len(rest) > 1 else descending
     if x.dim() == 0 or not isinstance(x.shape[dim], int) or x.shape[dim] <= RUN:
         # Of these Inductor makes a kernel itself.
         return NotImplemented
@@ -272,7 +273,9 @@ def _embedding_bag(
     counted = torch.ones_like(indices, dtype=torch.bool)
     if padding_idx >= 0:
         counted = indices != padding_idx
-    counts = torch.zeros(bags, dtype=torch.int32, device=weight.device).index_add(0, of, counted.to(torch.int32)).to(torch.int64)
+    counts = (
+        torch.zeros(bags, dtype=torch.int32, device=weight.device).index_add(0, of, counted.to(torch.int32)).to(torch.int64)
+    )
     rows = weight[indices]
     if mode == 2:
         belongs = (of[:, None] == torch.arange(bags, device=of.device)) & counted[:, None]
