@@ -1,4 +1,4 @@
-"""Convolutions of every kind: right numbers by Triton's interpreter, in few kernels, which are those that are meant for them."""
+"""Convolutions of every kind: right numbers by Triton's interpreter, in the few kernels that are meant for them."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_calls_that_are_wrong_read_well() -> None:
     x = torch.randn(4, 4)
     with pytest.raises(Unsupported, match=r"a DynamicCache as input or output: .*use_cache=False"):
         package.torch(Remembers().eval(), (x,))
-    with pytest.raises(Unsupported, match="output 1 of the model, which is None: .*leave it out"):
+    with pytest.raises(Unsupported, match=r"output 1 of the model, which is None: .*leave it out"):
         package.torch(Returns().eval(), (x,))
     with pytest.raises(PackageError, match=r"is a Tensor, expected a tuple of the model's arguments: \(example,\)"):
         package.torch(nn.Linear(4, 4).eval(), x)

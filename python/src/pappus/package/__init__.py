@@ -80,9 +80,10 @@ def torch(
     """Packages a PyTorch model.
 
     ``model`` is a module, or a ``torch.export.ExportedProgram``, which needs no example inputs. The module is exported with
-    ``torch.export`` for inputs like the examples (``dynamic_shapes`` as there), and every operator becomes a Triton kernel. One that has no such form raises :class:`Unsupported` with its name and the line
-    of the model that it came from, before anything is written. Inputs are called what ``forward`` calls them, outputs
-    ``output``, or ``output0`` …, or the keys of the dictionary that it returns.
+    ``torch.export`` for inputs like the examples (``dynamic_shapes`` as there), and every operator becomes a Triton kernel.
+    One that has no such form raises :class:`Unsupported` with its name and the line of the model that it came from, before
+    anything is written. Inputs are called what ``forward`` calls them, outputs ``output``, or ``output0`` …, or the keys of
+    the dictionary that it returns. A model that draws random numbers has one more input, ``seed``.
 
     With ``candidates``, so many tile configurations of each matrix product and convolution go with the package, for
     ``pappus package tune`` to time. ``tuning`` is a package that was tuned so (a folder or a ``.pappus`` file, or its table
