@@ -20,6 +20,7 @@ import torch
 from pappus.package import sizes
 
 from .cases import CASES, Case
+from .operations import OPERATIONS
 from .prepare import INPUT, prepare
 
 # Argument forms of blueprints that kernels take by value.
@@ -238,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.backends.cudnn.allow_tf32 = False
     torch.zeros(1, device="cuda")
     driver, failed = Driver(), 0
-    for case in CASES:
+    for case in (*CASES, *OPERATIONS):
         package = given.folder / case.name
         if (given.cases and case.name not in given.cases) or not (package / "function.json").is_file():
             continue

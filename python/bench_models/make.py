@@ -19,6 +19,7 @@ import torch
 from pappus import package
 
 from .cases import CASES, Case
+from .operations import OPERATIONS
 from .prepare import ORDERS
 
 
@@ -63,8 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Results are compared with those of plain fp32.
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    for case in CASES:
-        if given.only and case.name not in given.only:
+    for case in (*CASES, *OPERATIONS):
+        # Single operations are made by name only.
+        if case.name not in given.only and (given.only or case in OPERATIONS):
             continue
         start = time.monotonic()
         make(
