@@ -428,8 +428,9 @@ def _module(fx_node: Any) -> str | None:
 
 def _described(name: str, node: Any) -> str:
     """An operator's name, of convolutions with what sets them apart."""
-    origin = getattr(node, "origin_node", None)
-    if "convolution" not in name or origin is None or len(origin.args) < 9:
+    nodes = [getattr(node, "origin_node", None), *(getattr(node, "origins", None) or [])]
+    origin = next((each for each in nodes if each is not None and each.target is torch.ops.aten.convolution.default), None)
+    if "convolution" not in name or origin is None:
         return name
     _, weight, _, stride, _, dilation, transposed, _, groups = origin.args[:9]
     dimensions = len(weight.meta["val"].shape) - 2 if hasattr(weight, "meta") and "val" in weight.meta else len(stride)
