@@ -35,6 +35,16 @@ def test_weights_that_stayed_behind_are_written_again(dtype: torch.dtype, tmp_pa
     assert torch.equal(beside.left(made / prepare.INPUT, case.example()), case.example())
 
 
+def test_so_are_those_that_packages_have_in_another_order(tmp_path: Path) -> None:
+    case = Case("convolutional", networks.CNN, (1, 3, 8, 8))
+    make.make(case, tmp_path)
+    prepare.prepare(case, tmp_path / "convolutional")
+    whole = package.torch(case.model(), (case.example(),))
+    assert "second.weight" in whole.plan.orders
+    for weight in whole.weights.values():
+        assert (tmp_path / "convolutional" / weight.path).read_bytes() == weight.content()
+
+
 def test_a_weight_that_nobody_has_is_told(tmp_path: Path) -> None:
     (tmp_path / prepare.ORDERS).write_text("{}")
     document = {"weight_files": {"constant": "weights/constant.npy"}, "blueprint": {"inputs": ["x"]}}
