@@ -1,8 +1,8 @@
 """A model in PyTorch, in a process of its own: ``python3 -m bench_models.beside CASE DIR [--compile]``.
 
-Prints one JSON object: the median latency of eager PyTorch, or of ``torch.compile`` with CUDA graphs and Triton's kernels,
-with input and output in pinned memory of the host, as Pappus' arenas are; and how far its results, and those that Pappus left
-beside the package, are from what is right.
+Prints one JSON object: the median latency of eager PyTorch, also as a CUDA graph, or of ``torch.compile`` with CUDA graphs
+and Triton's kernels, with input and output in pinned memory of the host, as Pappus' arenas are; and how far its results, and
+those that Pappus left beside the package, are from what is right.
 """
 
 from __future__ import annotations
@@ -78,6 +78,28 @@ class Running:
         return self.model(self.input)
 
 
+class Recorded:
+    """A model that is running, its kernels replayed as a CUDA graph."""
+
+    def __init__(self, running: Running) -> None:
+        beside = torch.cuda.Stream()
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            for _ in range(3):
+                running()
+        torch.cuda.current_stream().wait_stream(beside)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            running.input.copy_(running.host_input, non_blocking=True)
+            self.output = running.model(running.input)
+            running.output.copy_(self.output, non_blocking=True)
+
+    def __call__(self) -> None:
+        """As the model is called, complete when it returns."""
+        self.graph.replay()
+        torch.cuda.synchronize()
+
+
 def measure(case: Case, output: Path, with_compile: bool) -> dict[str, float]:
     """Eager PyTorch and Pappus' result, or torch.compile; the GPU is free otherwise."""
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -103,6 +125,7 @@ def measure(case: Case, output: Path, with_compile: bool) -> dict[str, float]:
         found["eager_ns"] = timed(eager)
         with _cudnn_benchmark():
             found["eager_benchmark_ns"] = timed(eager)
+            found["graph_ns"] = timed(Recorded(eager))
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import networks
+from . import mobile, networks
 
 PICTURE = (3, 224, 224)
 # The words that the transformers know, and how many they read.
@@ -57,6 +57,10 @@ CASES = (
     Case("resnet18-8-fp16", networks.ResNet18, (8, *PICTURE), torch.float16),
     Case("gpt-fp32", _gpt, (1, TOKENS), words=WORDS),
     Case("gpt-bf16", _gpt, (1, TOKENS), torch.bfloat16, words=WORDS),
+    Case("mobilenet-8-fp32", mobile.MobileNet, (8, *PICTURE)),
+    Case("efficientnet-8-fp32", mobile.EfficientNet, (8, *PICTURE)),
+    Case("convnext-8-fp16", mobile.ConvNeXt, (8, *PICTURE), torch.float16),
+    Case("resnext50-8-fp16", mobile.ResNeXt, (8, *PICTURE), torch.float16),
     Case("dense-fp32", lambda: networks.MLP(1024, 4096, 1024), (64, 1024), compared=False),
     Case("convolutional-fp32", networks.CNN, (16, 3, 64, 64), compared=False),
     Case("attention-fp16", lambda: networks.Block(256, 4), (4, TOKENS, 256), torch.float16, compared=False),

@@ -7,6 +7,7 @@ packages is small enough to be carried anywhere.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ import torch
 from pappus import package
 
 from .cases import CASES, Case
+from .operations import OPERATIONS
+from .prepare import ORDERS
 
 
 def make(
@@ -44,6 +47,7 @@ def make(
     # What is no parameter of the model, such as a constant that the export found, cannot be written again from it.
     kept = {name: weight for name, weight in built.weights.items() if name not in model.state_dict()}
     replace(built, weights=kept).save(target / case.name, overwrite=True)
+    (target / case.name / ORDERS).write_text(json.dumps(built.plan.orders))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,8 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Results are compared with those of plain fp32.
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    for case in CASES:
-        if given.only and case.name not in given.only:
+    for case in (*CASES, *OPERATIONS):
+        # Single operations are made by name only.
+        if case.name not in given.only and (given.only or case in OPERATIONS):
             continue
         start = time.monotonic()
         make(

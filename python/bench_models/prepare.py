@@ -17,6 +17,8 @@ import torch
 from .cases import CASES, Case
 
 INPUT, OUTPUT = "input.bin", "output.bin"
+# Of weights that packages have in another order of dimensions than models: that order, written by `make`.
+ORDERS = "orders.json"
 
 
 def array(tensor: torch.Tensor) -> Any:
@@ -29,16 +31,18 @@ def prepare(case: Case, package: Path) -> str:
     """Completes a model's package; returns what its input is called."""
     document = json.loads((package / "function.json").read_text())
     state = case.model().state_dict()
+    orders = json.loads((package / ORDERS).read_text())
     (package / "weights").mkdir(exist_ok=True)
     for name, path in document["weight_files"].items():
         if name not in state:
             if not (package / path).is_file():
                 raise SystemExit(f"{package}: {name} is no weight of the model, and no file of the package: make it again")
             continue
+        weight = state[name].permute(orders[name]) if name in orders else state[name]
         if path.endswith(".npy"):
-            np.save(package / path, array(state[name]), allow_pickle=False)
+            np.save(package / path, array(weight), allow_pickle=False)
         else:
-            array(state[name]).tofile(package / path)
+            array(weight).tofile(package / path)
     array(case.example()).tofile(package / INPUT)
     (name,) = document["blueprint"]["inputs"]
     return str(name)

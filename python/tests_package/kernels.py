@@ -47,3 +47,11 @@ def copy_rows(x_ptr, out_ptr, rows, columns, BM: tl.constexpr, BN: tl.constexpr)
     out = tl.make_tensor_descriptor(out_ptr, shape=[rows, columns], strides=[columns, 1], block_shape=[BM, BN])
     m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
     out.store([m, n], x.load([m, n]) * 2)
+
+
+@triton.jit
+def add_in_stages(x_ptr, out_ptr, n, BLOCK: tl.constexpr, num_stages: tl.constexpr):
+    """As Triton's tutorial on softmax has it: a parameter that is an option of the launch, too."""
+    for begin in tl.range(0, n, BLOCK, num_stages=num_stages):
+        at = begin + tl.arange(0, BLOCK)
+        tl.store(out_ptr + at, tl.load(x_ptr + at, mask=at < n) + num_stages, mask=at < n)

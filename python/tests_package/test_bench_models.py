@@ -28,13 +28,25 @@ def test_weights_that_stayed_behind_are_written_again(dtype: torch.dtype, tmp_pa
     assert prepare.prepare(case, made) == "x"
     whole = package.torch(case.model(), (case.example(),)).save(tmp_path / "whole")
     names = {file.relative_to(whole) for file in whole.rglob("*") if file.is_file()}
-    assert names == {file.relative_to(made) for file in made.rglob("*") if file.is_file()} - {Path(prepare.INPUT)}
+    added = {Path(prepare.INPUT), Path(prepare.ORDERS)}
+    assert names == {file.relative_to(made) for file in made.rglob("*") if file.is_file()} - added
     assert all((whole / name).read_bytes() == (made / name).read_bytes() for name in names)
     check(made)
     assert torch.equal(beside.left(made / prepare.INPUT, case.example()), case.example())
 
 
+def test_so_are_those_that_packages_have_in_another_order(tmp_path: Path) -> None:
+    case = Case("convolutional", networks.CNN, (1, 3, 8, 8))
+    make.make(case, tmp_path)
+    prepare.prepare(case, tmp_path / "convolutional")
+    whole = package.torch(case.model(), (case.example(),))
+    assert "second.weight" in whole.plan.orders
+    for weight in whole.weights.values():
+        assert (tmp_path / "convolutional" / weight.path).read_bytes() == weight.content()
+
+
 def test_a_weight_that_nobody_has_is_told(tmp_path: Path) -> None:
+    (tmp_path / prepare.ORDERS).write_text("{}")
     document = {"weight_files": {"constant": "weights/constant.npy"}, "blueprint": {"inputs": ["x"]}}
     (tmp_path / "function.json").write_text(json.dumps(document))
     with pytest.raises(SystemExit, match="constant is no weight of the model"):
@@ -42,9 +54,9 @@ def test_a_weight_that_nobody_has_is_told(tmp_path: Path) -> None:
 
 
 def test_every_model_has_weights_that_are_always_the_same_and_results_that_say_something() -> None:
-    assert len(CASES) == len({case.name for case in CASES}) == 8
+    assert len(CASES) == len({case.name for case in CASES}) == 12
     for case in CASES:
-        if case.name.startswith("resnet18-8"):
+        if case.name.startswith(("resnet18-8", "efficientnet")):
             continue
         first, again = case.model().state_dict(), case.model().state_dict()
         assert all(torch.equal(first[name], again[name]) for name in first)

@@ -177,6 +177,15 @@ def test_a_kernel_specialised_twice_is_two_kernels() -> None:
     np.testing.assert_allclose(built.interpret(x=given)["z"], given * 5, rtol=1e-6)
 
 
+def test_a_parameter_may_be_called_as_an_option_of_a_launch() -> None:
+    x, out = package.array("x", "f32", (100,)), package.array("out", "f32", (100,))
+    built = package.triton(kernels.add_in_stages, (1,), x, out, 100, BLOCK=32, num_stages=3, outputs=[out])
+    (kernel,) = built.plan.kernels.values()
+    assert kernel.options["num_stages"] == 3
+    given = numbers(100)
+    np.testing.assert_allclose(built.interpret(x=given)["out"], given + 3, rtol=1e-6)
+
+
 def test_scratch_memory_is_a_buffer() -> None:
     x, out = package.array("x", "f16", (128, 64)), package.array("out", "f16", (128, 64))
     built = package.triton(kernels.copy_rows, (2, 1), x, out, 128, 64, BM=64, BN=64, outputs=[out])

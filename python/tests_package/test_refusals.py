@@ -15,10 +15,10 @@ from pappus import package
 from pappus.package import PackageError, Unsupported
 
 
-class Sorts(nn.Module):
+class Inverts(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        doubled = x * 2
-        return torch.topk(doubled, 3).values
+        doubled = x.T @ x * 2
+        return torch.linalg.inv(doubled)
 
 
 class Counts(nn.Module):
@@ -48,7 +48,7 @@ def line_of(model: type[nn.Module], text: str) -> int:
 
 @pytest.mark.parametrize(
     ("model", "operator", "line"),
-    [(Sorts, "topk", "torch.topk"), (Transforms, "fft", "torch.fft")],
+    [(Inverts, "linalg_inv", "torch.linalg.inv"), (Transforms, "fft", "torch.fft")],
 )
 def test_an_operator_without_a_kernel(model: type[nn.Module], operator: str, line: str) -> None:
     with pytest.raises(Unsupported) as refused:
@@ -138,5 +138,57 @@ def test_pytorch_is_as_it_was_afterwards() -> None:
     before = (torch.cuda.is_available(), torch.cuda.device_count(), torch.cuda.get_device_properties)
     package.torch(nn.Linear(16, 16).eval(), (torch.randn(16, 16),))
     with pytest.raises(Unsupported):
-        package.torch(Sorts().eval(), (torch.randn(4, 16),))
+        package.torch(Inverts().eval(), (torch.randn(4, 16),))
     assert before == (torch.cuda.is_available(), torch.cuda.device_count(), torch.cuda.get_device_properties)
+
+
+def test_where_no_line_is_the_users_the_module_is_told() -> None:
+    model = nn.Sequential(nn.ReLU(), nn.ConvTranspose3d(2, 2, 2, dilation=2)).eval()
+    with pytest.raises(Unsupported) as refused:
+        package.torch(model, (torch.randn(1, 2, 3, 3, 3),))
+    assert refused.value.where == "1, a ConvTranspose3d"
+    assert refused.value.what == "aten.convolution.default (3 dimensions, transposed, dilation 2)"
+
+
+class DynamicCache:
+    """Called as that of Hugging Face."""
+
+
+class Remembers(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, DynamicCache]:
+        return x * 2, DynamicCache()
+
+
+class Returns(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return x * 2, None
+
+
+def test_calls_that_are_wrong_read_well() -> None:
+    x = torch.randn(4, 4)
+    with pytest.raises(Unsupported, match=r"a DynamicCache as input or output: .*use_cache=False"):
+        package.torch(Remembers().eval(), (x,))
+    with pytest.raises(Unsupported, match=r"output 1 of the model, which is None: .*leave it out"):
+        package.torch(Returns().eval(), (x,))
+    with pytest.raises(PackageError, match=r"is a Tensor, expected a tuple of the model's arguments: \(example,\)"):
+        package.torch(nn.Linear(4, 4).eval(), x)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout()).eval()
+    model[1].train()
+    with pytest.raises(PackageError, match="1, a Dropout, is in training mode"):
+        package.torch(model, (x,))
+
+
+def test_a_failure_of_pytorchs_is_an_error_of_ours_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import lowering
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("Found no NVIDIA driver")
+
+    monkeypatch.setitem(lowering.lowerings, torch.ops.aten.erf.default, fails)
+
+    class Asks(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.erf(x)
+
+    with pytest.raises(PackageError, match=r"cannot lower aten\.erf\.default \(at .*test_refusals\.py:\d+: return torch\.erf"):
+        package.torch(Asks().eval(), (torch.randn(4),))

@@ -66,7 +66,7 @@ def compose() -> Composition:
 
 def torch(
     model: Any,
-    example_inputs: Sequence[Any],
+    example_inputs: Sequence[Any] = (),
     *,
     dynamic_shapes: Any = None,
     kwargs: Mapping[str, Any] | None = None,
@@ -75,13 +75,15 @@ def torch(
     tuning: str | os.PathLike[str] | None = None,
     tuned_for: str | None = None,
     float32: str | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Package:
     """Packages a PyTorch model.
 
-    The model is exported with ``torch.export`` for inputs like the examples (``dynamic_shapes`` as there), and every
-    operator becomes a Triton kernel. One that has no such form raises :class:`Unsupported` with its name and the line
-    of the model that it came from, before anything is written. Inputs are called what ``forward`` calls them, outputs
-    ``output``, or ``output0`` …, or the keys of the dictionary that it returns.
+    ``model`` is a module, or a ``torch.export.ExportedProgram``, which needs no example inputs. The module is exported with
+    ``torch.export`` for inputs like the examples (``dynamic_shapes`` as there), and every operator becomes a Triton kernel.
+    One that has no such form raises :class:`Unsupported` with its name and the line of the model that it came from, before
+    anything is written. Inputs are called what ``forward`` calls them, outputs ``output``, or ``output0`` …, or the keys of
+    the dictionary that it returns. A model that draws random numbers has one more input, ``seed``.
 
     With ``candidates``, so many tile configurations of each matrix product and convolution go with the package, for
     ``pappus package tune`` to time. ``tuning`` is a package that was tuned so (a folder or a ``.pappus`` file, or its table
@@ -92,7 +94,12 @@ def torch(
     10 bits of each factor, ``"tf32x3"`` in three such products, about as exact as in full. Without it, ``"tf32"`` where PyTorch
     may use that (``torch.backends.cuda.matmul.allow_tf32``, ``torch.backends.cudnn.allow_tf32``), else ``"tf32x3"``. GPUs that
     lack what is asked for multiply in full.
+
+    ``say`` is called with a line about what is being done and how much is left of it: ``say=print``.
     """
+    if hasattr(example_inputs, "shape") or isinstance(example_inputs, str | Mapping):
+        kind = type(example_inputs).__name__
+        raise PackageError(f"example_inputs is a {kind}, expected a tuple of the model's arguments: (example,)")
     try:
         from . import lowering
     except ModuleNotFoundError as error:
@@ -101,6 +108,8 @@ def torch(
     from . import targets as archs
 
     chosen = archs.parse(targets)
+    tell = say or (lambda _: None)
+    tell("exporting and lowering the model")
     plan, choices = lowering.lower(
         model,
         example_inputs,
@@ -111,7 +120,10 @@ def torch(
         candidates=candidates,
         float32=precision.check(float32),
     )
-    return replace(build.build(plan, chosen), extra=choices.files(chosen))
+    built = build.build(plan, chosen, tell)
+    if choices.kept:
+        tell(f"compiling candidates of {len(choices.kept)} operations")
+    return replace(built, extra=choices.files(chosen))
 
 
 def jax(

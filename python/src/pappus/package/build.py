@@ -19,9 +19,9 @@ MAX_KERNELS = 1024
 MAX_BUFFERS = 4096
 
 
-def build(plan: Plan, targets: Sequence[Target]) -> Package:
-    """Compiles a plan's kernels and writes it down; nothing is on disk yet."""
-    checked = _Checked.of(plan, targets)
+def build(plan: Plan, targets: Sequence[Target], say: Callable[[str], None] = lambda _: None) -> Package:
+    """Compiles a plan's kernels and writes it down; nothing is on disk yet. ``say`` is told of each kernel."""
+    checked = _Checked.of(plan, targets, say)
     modules, stems = _assembled([checked], targets)
     return checked.package(modules, stems)
 
@@ -50,7 +50,7 @@ class _Checked:
     shapes: Mapping[str, _LaunchShape]
 
     @classmethod
-    def of(cls, plan: Plan, targets: Sequence[Target]) -> _Checked:
+    def of(cls, plan: Plan, targets: Sequence[Target], say: Callable[[str], None] = lambda _: None) -> _Checked:
         plan = plan.arranged()
         plan.check()
         used = {step.kernel for step in plan.steps if isinstance(step, Launch)}
@@ -61,7 +61,7 @@ class _Checked:
             found = f"{len(sources)} kernels and {len(plan.names())} buffers"
             raise PackageError(f"{found}, a function has at most {MAX_KERNELS} and {MAX_BUFFERS}")
         sources = {name: _fitting(source, targets) for name, source in sources.items()}
-        compiled = {target: compiling.compile_kernels(sources, target) for target in targets}
+        compiled = {target: compiling.compile_kernels(sources, target, say) for target in targets}
         shapes = {name: _LaunchShape.of(name, [each[name] for each in compiled.values()], targets) for name in sources}
         return cls(plan, tuple(targets), sources, compiled, shapes)
 

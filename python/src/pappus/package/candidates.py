@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import choose, points, precision, sizes
+from .deferred import Deferred
 from .plan import KernelSource, Launch, Plan, Pointer
 from .points import Table
 from .targets import Target
@@ -32,26 +33,34 @@ class Choices:
 
     def pick(self, choices: list[Any]) -> list[Any]:
         """Inductor's hook: of all choices for one operation those to go on with, here one."""
-        templates = [choice for choice in choices if getattr(choice, "bmreq", None) is not None]
-        if not templates:
+        if not any(isinstance(choice, Deferred) for choice in choices):
             return choices
-        key = key_of(templates[0], self.float32)
-        self.seen.add(key)
 
         def time(choice: Any) -> float:
             return choose.estimate(choice, self.target, self.shared_bytes)
 
-        best = sorted(templates, key=time)
+        waiting = sorted((choice for choice in choices if isinstance(choice, Deferred)), key=time)
+        best = _made(waiting)
+        if best is None:
+            return [choice for choice in choices if not isinstance(choice, Deferred)]
+        key = key_of(best, self.float32)
+        self.seen.add(key)
         if self.keep and key not in self.kept:
-            simple = [choice for choice in best if not getattr(choice.bmreq, "workspace_size", None)]
-            self.kept[key] = {choice.description: _alone(choice, self.float32) for choice in simple[: self.keep]}
+            made = [choice for choice in (each.choice() for each in waiting[: self.keep]) if choice is not None]
+            simple = [choice for choice in made if not getattr(choice.bmreq, "workspace_size", None)]
+            self.kept[key] = {choice.description: _alone(choice, self.float32) for choice in simple}
         fastest = self.table.choice(key)
-        measured = next((choice for choice in templates if choice.description == fastest), None)
-        return [measured or best[0]]
+        measured = None if fastest is None else _made([each for each in waiting if each.description == fastest])
+        return [measured or best]
 
     def files(self, targets: Sequence[Target]) -> dict[str, bytes]:
         """What a package carries: its candidates, and of the table what is about its operations."""
         return points.files(self.kept, targets) | self.table.files(self.seen)
+
+
+def _made(waiting: Sequence[Deferred]) -> Any:
+    """The first of these that there can be."""
+    return next((choice for choice in (each.choice() for each in waiting) if choice is not None), None)
 
 
 def key_of(choice: Any, float32: str) -> str:

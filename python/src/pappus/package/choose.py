@@ -1,7 +1,7 @@
 """Which tile configuration a matrix product or convolution gets where nothing was measured.
 
 An estimate of the time from shapes alone: how well the tiles fill the multiprocessors, how many values each thread
-keeps, and whether the tiles' stages fit shared memory.
+keeps, and whether the tiles' stages fit shared memory. Depthwise convolutions are no products: what they read counts.
 """
 
 from __future__ import annotations
@@ -20,24 +20,47 @@ _BEST_VALUES = (16, 64)
 def estimate(choice: Any, target: Target, shared_bytes: int) -> float:
     """Time in no unit; infinite where it cannot run."""
     options = options_of(choice)
-    m, n, k, batches = _problem(choice)
+    if "depthwise_convolution" in choice.name:
+        return _depthwise(choice, options, target)
     tile_m, tile_n, tile_k = (options.get(f"BLOCK_{axis}", 1) for axis in "MNK")
     warps, stages = options.get("num_warps", 4), options.get("num_stages", 1)
     item = choice.layout.dtype.itemsize
     if (tile_m + tile_n) * tile_k * item * max(stages, 1) > shared_bytes:
         return math.inf
-    tiles = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batches
+    tiles, steps = _tiles(choice, options)
     values = tile_m * tile_n / (32 * warps)
     low, high = _BEST_VALUES
     waste = max(low / values, 1.0) ** 0.5 * max(values / high, 1.0) ** 2
     # A multiprocessor runs blocks beside each other until it has 16 warps, about what hides latency.
     beside = max(1, 16 // warps)
     waves = math.ceil(tiles / (processors(target) * beside))
-    steps = math.ceil(k / tile_k)
     # Waiting for memory at each step, hidden by the stages before it.
     latency = steps * 600 / max(stages, 1)
     compute = steps * tile_m * tile_n * tile_k / 128 * beside * waste
     return float(waves * (compute + latency))
+
+
+def _depthwise(choice: Any, options: dict[str, int], target: Target) -> float:
+    """Of a kernel that multiplies value by value: what all blocks of a multiprocessor do, and how long each waits."""
+    batch, channels, height, width = (_hint(s) for s in choice.layout.size)
+    runs, wide, columns, warps = (options[name] for name in ("BLOCK_R", "BLOCK_C", "COLUMNS", "num_warps"))
+    rows, taps, stride, dilation = (options[name] for name in ("KERNEL_H", "KERNEL_W", "STRIDE_W", "DILATION_W"))
+    item = choice.layout.dtype.itemsize
+    blocks = math.ceil(batch * height * math.ceil(width / columns) / runs) * math.ceil(channels / wide)
+    # What a run reads of a row of its input, each once.
+    reads = len({t * stride + j * dilation for t in range(columns) for j in range(taps)})
+    kept = runs * wide * columns / (32 * warps)
+    # A load brings a thread up to 16 bytes where values lie beside each other.
+    together = min(16 // item, max(1, runs * wide // (32 * warps))) if "CHANNELS_INNERMOST=True" in choice.description else 1
+    multiply = rows * taps * columns * runs * wide / 128
+    load = rows * reads * runs * wide * max(item / 64, 1 / (16 * together))
+    # Whether a value is inside is asked for each load; the weights are read by every warp.
+    ask = rows * reads * runs * wide / together * 6 / 128 + rows * taps * warps * wide / 32
+    work = (multiply + load + ask) * max(kept / 32, 1.0) ** 2
+    beside = max(1, min(32, 40 // warps))
+    waves = math.ceil(blocks / (processors(target) * beside))
+    wait = 1500 + (rows * 500 if rows > 7 else rows * 100)
+    return float(waves * wait + blocks / processors(target) * work)
 
 
 def options_of(choice: Any) -> dict[str, int]:
@@ -48,9 +71,23 @@ def options_of(choice: Any) -> dict[str, int]:
     return numbers
 
 
-def _problem(choice: Any) -> tuple[int, int, int, int]:
-    """Rows, columns, inner length and number of the matrix products that the choice computes."""
+def _tiles(choice: Any, options: dict[str, int]) -> tuple[int, int]:
+    """How many tiles the result has, and in how many steps the product of each is summed."""
+    tile_m, tile_n, tile_k = (options.get(f"BLOCK_{axis}", 1) for axis in "MNK")
     size = [_hint(s) for s in choice.layout.size]
+    if "grouped_convolution" in choice.name:
+        packed, phases = options["PACKED"], options["PHASES_H"] * options["PHASES_W"]
+        columns = math.ceil(options["GROUP_OUT"] / tile_n)
+        across = math.ceil(options["GROUPS"] / packed) if packed > 1 else options["GROUPS"] * columns
+        places = math.ceil(size[0] * math.prod(size[2:]) / phases)
+        taps = math.ceil(options["KERNEL_H"] / options["PHASES_H"]) * math.ceil(options["KERNEL_W"] / options["PHASES_W"])
+        return math.ceil(places / tile_m) * phases * across, taps * math.ceil(packed * options["GROUP_IN"] / tile_k)
+    m, n, k, batches = _problem(choice, size)
+    return math.ceil(m / tile_m) * math.ceil(n / tile_n) * batches, math.ceil(k / tile_k)
+
+
+def _problem(choice: Any, size: list[int]) -> tuple[int, int, int, int]:
+    """Rows, columns, inner length and number of the matrix products that the choice computes."""
     first = [_hint(s) for s in choice.input_nodes[0].get_size()]
     if "conv" in choice.name:
         weight = [_hint(s) for s in choice.input_nodes[1].get_size()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,9 +45,15 @@ class Module:
     code: bytes
 
 
-def compile_kernels(sources: Mapping[str, KernelSource], target: Target) -> dict[str, Compiled]:
-    """Compiles each kernel as far as its assembly."""
-    return {name: _compile(name, source, target) for name, source in sources.items()}
+def compile_kernels(
+    sources: Mapping[str, KernelSource], target: Target, say: Callable[[str], None] = lambda _: None
+) -> dict[str, Compiled]:
+    """Compiles each kernel as far as its assembly, and says which one it is at."""
+    compiled = {}
+    for at, (name, source) in enumerate(sources.items()):
+        say(f"compiling kernel {at + 1} of {len(sources)} for {target}: {name}")
+        compiled[name] = _compile(name, source, target)
+    return compiled
 
 
 def assemble(compiled: Mapping[str, Compiled], sources: Mapping[str, KernelSource], target: Target) -> list[Module]:

@@ -105,10 +105,13 @@ class Builder:
         this number.
         """
         function, choices = _unwrap(kernel, config, configs)
+        names = {parameter.name for parameter in function.params}
         forms: dict[str, _Form] = {}
         for chosen in choices:
             given = _bind(function, args, kwargs, chosen)
-            options = {name: given.pop(name) for name in _OPTIONS if name in given}
+            options = {name: given[name] for name in _OPTIONS if name in given}
+            # A parameter of that name is given the number, too, as Triton does.
+            given = {name: value for name, value in given.items() if name not in options or name in names}
             for name, compute in _heuristics(kernel).items():
                 given[name] = compute(given)
             source, values = _specialize(function, given, options)

@@ -6,6 +6,9 @@ make a program (:mod:`.wrapper`).
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import re
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
@@ -18,7 +21,7 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from . import dimensions, precision, pretend, wrapper
+from . import convolutions, decompositions, deferred, dimensions, fusing, precision, pretend, wrapper
 from .candidates import Choices
 from .errors import PackageError, Unsupported
 from .plan import Plan
@@ -29,6 +32,10 @@ from .targets import Target
 SUPPORTED = ("2.15", "2.14")
 
 _HERE = Path(__file__).parent
+_NO_CACHE = (
+    "inputs and outputs of functions are tensors, and a function keeps nothing between calls: "
+    "call the model with use_cache=False (kwargs={'use_cache': False}, or model.config.use_cache = False)"
+)
 _NO_DATA = "the steps of a function do not depend on data"
 # Operators that take parts of the model as arguments, and decide by data which of them run or how often.
 _CONTROL_FLOW = {
@@ -57,6 +64,7 @@ _OPTIONS: dict[str, Any] = {
     "joint_graph_constant_folding": False,
     "always_keep_tensor_constants": True,
     "triton.autotune_at_compile_time": False,
+    # Channels innermost in all convolutional models whose sizes are known (added below): templates are made for that.
     # Kernels of one launch each: grids that depend on the call stay simple.
     "combo_kernels": False,
 }
@@ -75,7 +83,7 @@ class Exported:
 
 
 def lower(
-    model: torch.nn.Module,
+    model: torch.nn.Module | torch.export.ExportedProgram,
     example_inputs: Sequence[Any],
     *,
     dynamic_shapes: Any = None,
@@ -95,20 +103,54 @@ def lower(
     arch = max((t for t in targets if t.kind == "cuda"), key=lambda t: t.capability, default=pretend.MODEL_ARCH)
     choices = Choices(arch, min(target.shared_bytes for target in targets), table or Table(), candidates, float32)
     with pretend.gpu(arch):
-        _move(exported)
-        return _run_inductor(exported, choices), choices
+        try:
+            _move(exported)
+            return _run_inductor(exported, choices), choices
+        except PackageError:
+            raise
+        except Exception as error:
+            refused = _cause(error)
+            if refused is not None:
+                raise Unsupported(refused.what, refused.why, refused.where or _node_of(error)[1]) from error
+            operator, where = _node_of(error)
+            at = f" (at {where})" if where else ""
+            said = str(error).strip() or type(error).__name__
+            raise PackageError(f"PyTorch cannot lower {operator or 'the model'}{at} to kernels: {said}") from error
+
+
+def _cause(error: BaseException | None) -> Unsupported | None:
+    """What a decomposition of ours refused, under what PyTorch made of it."""
+    while error is not None and not isinstance(error, Unsupported):
+        error = error.__cause__ or getattr(error, "inner_exception", None) or error.__context__
+    return error
+
+
+def _node_of(error: BaseException) -> tuple[str | None, str | None]:
+    """The operator that PyTorch was at when it failed, and its place in the model."""
+    found: tuple[str | None, str | None] = (None, None)
+    seen: BaseException | None = error
+    while seen is not None:
+        for frame, _ in traceback.walk_tb(seen.__traceback__):
+            for name in ("n", "node"):
+                node = frame.f_locals.get(name)
+                if isinstance(node, torch.fx.Node) and node.op == "call_function":
+                    found = (str(node.target), wrapper.place_of(node))
+        seen = seen.__cause__ or seen.__context__
+    return found
 
 
 def _export(model: Any, args: tuple[Any, ...], dynamic_shapes: Any, kwargs: dict[str, Any]) -> Exported:
-    if not isinstance(model, torch.nn.Module):
-        raise PackageError(f"{type(model).__name__} is no torch.nn.Module")
-    if model.training:
-        raise PackageError("the model is in training mode: call model.eval() first")
+    given = isinstance(model, torch.export.ExportedProgram)
+    if not given:
+        _check_model(model)
     contiguous = lambda x: x.detach().contiguous() if isinstance(x, torch.Tensor) else x  # noqa: E731
     args, kwargs = torch.utils._pytree.tree_map(contiguous, (args, kwargs))
     try:
         with torch.no_grad():
-            program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes)
+            if given:
+                program = _copied(model)
+            else:
+                program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes)
             # Decomposes nothing, but tells what is changed in place.
             functional = program.run_decompositions({})
     except Exception as error:
@@ -116,6 +158,9 @@ def _export(model: Any, args: tuple[Any, ...], dynamic_shapes: Any, kwargs: dict
         if isinstance(error, GuardOnDataDependentSymNode):
             raise Unsupported("a branch or loop on what was computed", _NO_DATA, where) from error
         place = f" (at {where})" if where else ""
+        caches = re.search(r"\b\w*Cache\b", str(error))
+        if caches:
+            raise Unsupported(f"a {caches.group()} as input or output", _NO_CACHE, where) from error
         raise PackageError(f"torch.export cannot make a graph of the model{place}: {error}") from error
     _refuse_control_flow(program)
     _refuse_state(program, functional)
@@ -135,6 +180,27 @@ def _raised_at(error: BaseException) -> str | None:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if wrapper.is_the_users(frame.filename) and Path(frame.filename).parent != _HERE]
     return f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else None
+
+
+def _copied(program: Any) -> Any:
+    """A program whose graph may be changed; copies of nodes that are called as functions of Python are get other names."""
+    copied = copy.deepcopy(program)
+    placeholders = [node for node in copied.graph.nodes if node.op == "placeholder"]
+    for node, spec in zip(placeholders, copied.graph_signature.input_specs, strict=True):
+        node.name = node.target = spec.arg.name
+    copied.graph_module.recompile()
+    return copied
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise PackageError(f"{type(model).__name__} is no torch.nn.Module")
+    if model.training:
+        raise PackageError("the model is in training mode: call model.eval() first")
+    trained = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._BatchNorm)
+    for name, module in model.named_modules():
+        if module.training and isinstance(module, trained):
+            raise PackageError(f"{name}, a {type(module).__name__}, is in training mode: call model.eval() first")
 
 
 def _refuse_control_flow(program: Any) -> None:
@@ -182,11 +248,27 @@ def _signature(program: Any) -> tuple[list[str], list[str]]:
             if not isinstance(spec.arg, TensorArgument):
                 raise Unsupported(f"input {spec.arg.name!r}", "inputs of functions are tensors")
             inputs.append(spec.arg.name)
-    for spec in program.graph_signature.output_specs:
+    _refuse_caches(program.call_spec)
+    for at, spec in enumerate(program.graph_signature.output_specs):
         if not isinstance(spec.arg, TensorArgument):
-            raise Unsupported("an output that is no tensor", "outputs of functions are tensors")
+            value = getattr(spec.arg, "value", "a number")
+            raise Unsupported(f"output {at} of the model, which is {value}", "outputs of functions are tensors: leave it out")
         outputs.append(spec.arg.name)
     return inputs, _output_names(program, len(outputs))
+
+
+def _refuse_caches(calls: Any) -> None:
+    """Refuses what Hugging Face's models return beside their scores, of which as many tensors would be outputs."""
+
+    def types(spec: Any) -> list[type]:
+        # Newer releases have a method for it.
+        children = spec.children() if hasattr(spec, "children") else spec.children_specs
+        return [spec.type, *(kind for child in children for kind in types(child))]
+
+    for spec in (calls.in_spec, calls.out_spec):
+        for kind in types(spec) if spec is not None else ():
+            if getattr(kind, "__name__", "").endswith("Cache"):
+                raise Unsupported(f"a {kind.__name__} as input or output", _NO_CACHE)
 
 
 def _output_names(program: Any, count: int) -> list[str]:
@@ -239,8 +321,30 @@ def _move(exported: Exported) -> None:
     program._state_dict = {name: parameter(value) for name, value in program._state_dict.items()}
     program._constants = {name: fake(value) for name, value in program._constants.items()}
     program._example_inputs = None
+    _forget_values(program)
     with mode:
         exported.program = move_to_device_pass(program, "cuda:0")
+
+
+def _forget_values(program: Any) -> None:
+    """Leaves shapes alone of what the graph remembers of its values: to move a value takes a GPU.
+
+    A tensor that ``forward`` makes of numbers is a weight by now. What a function of one element was traced with, as those of
+    FlexAttention are, is that element.
+    """
+    batched, unwrapped = torch._C._functorch.is_batchedtensor, torch._C._functorch.get_unwrapped
+
+    def shape(value: Any) -> Any:
+        while isinstance(value, torch.Tensor) and batched(value):
+            value = unwrapped(value)
+        if isinstance(value, FakeTensor):
+            value.constant = None
+        return value
+
+    for module in program.graph_module.modules():
+        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+            if "val" in node.meta:
+                node.meta["val"] = torch.utils._pytree.tree_map(shape, node.meta["val"])
 
 
 def _run_inductor(exported: Exported, choices: Choices) -> Plan:
@@ -253,22 +357,41 @@ def _run_inductor(exported: Exported, choices: Choices) -> Plan:
     user = [node.meta["val"] for node, spec in specs if spec.kind == InputKind.USER_INPUT]
 
     capture = wrapper.Capture(exported.inputs, exported.outputs, exported.weights, exported.free)
-    with torch.no_grad(), exported.fake_mode, wrapper.capturing(capture):
+    with contextlib.ExitStack() as during:
+        for each in (torch.no_grad(), exported.fake_mode, wrapper.capturing(capture), *_changes()):
+            during.enter_context(each)
         select_algorithm.add_preprocessing_fn(choices.pick)
         try:
-            module = program.module(check_guards=False)
+            module = _with_buffers(program)
             args, named = torch.utils._pytree.tree_unflatten(user, program.call_spec.in_spec)
-            torch._inductor.aot_compile(module, args, named, options=_OPTIONS)
+            options = _OPTIONS | {"force_layout_optimization": not exported.free.names}
+            torch._inductor.aot_compile(module, args, named, options=options)
         except wrapper.Captured:
             pass
-        except Exception as error:
-            raise PackageError(f"PyTorch cannot lower the model to kernels: {error}") from error
         finally:
             select_algorithm.clear_preprocessing_fns()
     plan = capture.result()
     # Kernels that users wrote say themselves how they multiply.
     ours = {name: replace(kernel, float32=choices.float32) for name, kernel in plan.kernels.items() if _is_inductors(name)}
     return replace(plan, kernels=plan.kernels | ours)
+
+
+def _with_buffers(program: Any) -> Any:
+    """The graph as a module whose constants are buffers of it: of those alone PyTorch keeps the names."""
+    module = program.module(check_guards=False)
+    for name, value in program.constants.items():
+        path, _, leaf = name.rpartition(".")
+        owner = module.get_submodule(path)
+        if isinstance(value, torch.Tensor) and leaf not in owner._buffers and leaf not in owner._parameters:
+            if hasattr(owner, leaf):
+                delattr(owner, leaf)
+            owner.register_buffer(leaf, value)
+    return module
+
+
+def _changes() -> tuple[contextlib.AbstractContextManager[None], ...]:
+    """What is otherwise in Inductor while a model is lowered."""
+    return decompositions.used(), deferred.templates(), convolutions.lowered(), fusing.loops_of_templates()
 
 
 def _is_inductors(kernel: str) -> bool:

@@ -154,6 +154,7 @@ class ArrayType:
 class Plan:
     """A function. Weights are contiguous numpy arrays; ``types`` may say more about them.
 
+    ``orders`` are of weights whose dimensions lie in another order than their model has them: its dimensions, outermost first.
     ``guards`` are buffers of 0 bytes whose size has no value for a call that the function is not made for.
     """
 
@@ -165,6 +166,7 @@ class Plan:
     kernels: dict[str, KernelSource] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     guards: dict[str, Size] = field(default_factory=dict)
+    orders: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def arranged(self) -> Plan:
         """The same with buffers of known size placed in one ``arena`` buffer, if that saves memory.
@@ -194,6 +196,7 @@ class Plan:
             kernels=self.kernels,
             steps=[map_pointers(step, moved) for step in self.steps],
             guards=self.guards,
+            orders=self.orders,
         )
 
     def names(self) -> set[str]:

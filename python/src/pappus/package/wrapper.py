@@ -25,7 +25,7 @@ from torch._inductor.virtualized import V
 from . import dimensions, expressions, sizes
 from .dimensions import Dimensions
 from .errors import PackageError, Unsupported
-from .plan import ArrayType, Copy, Fill, KernelSource, Launch, Plan, Pointer, dense_bytes, map_pointers
+from .plan import ArrayType, Copy, Fill, KernelSource, Launch, Plan, Pointer, dense_bytes, map_pointers, unused_name
 from .sizes import Size
 
 TORCH_DTYPES = {
@@ -188,9 +188,11 @@ class _Lines:
             if weight is None:
                 raise PackageError(f"PyTorch made a constant {full_name!r} that the model does not have")
             self.arrays[name] = _Array(Pointer(full_name), value.dtype)
-            array, kind = _stored(weight)
+            array, kind, order = _stored(weight, value.stride())
             self.result.weights[full_name] = array
             self.result.types[full_name] = kind
+            if order is not None:
+                self.result.orders[full_name] = order
 
     def read_outputs(self) -> None:
         renamed: dict[str, str] = {}
@@ -243,8 +245,19 @@ class _Lines:
             self.launch(line)
         elif isinstance(line, lines.SymbolicCallArgLine):
             self.symbols[line.arg.inner] = self.size(line.arg.inner_expr)
+        elif isinstance(getattr(line, "node", None), ir.RandomSeeds):
+            self.seed(line.node)
         else:
             self.refuse(line)
+
+    def seed(self, node: Any) -> None:
+        """What random numbers are computed from is an input of the function: a call alone decides what it computes."""
+        given = node.get_name()
+        name = unused_name("seed", {*self.result.names(), *self.capture.outputs})
+        self.result.buffers.pop(self.arrays[given].pointer.buffer)
+        self.arrays[given] = _Array(Pointer(name), torch.int64)
+        self.result.inputs.append(name)
+        self.result.types[name] = ArrayType("i64", tuple(self.size(size) for size in node.get_size()))
 
     def read_text(self, line: str) -> None:
         text = line.strip()
@@ -368,33 +381,62 @@ class _Lines:
             raise Unsupported(
                 "a size that is computed from data", "sizes of a function come from its inputs' sizes", _where(node)
             )
-        raise Unsupported(str(name or type(line).__name__), why, _where(node))
+        raise Unsupported(_described(str(name or type(line).__name__), node), why, _where(node))
 
 
-def _stored(weight: torch.Tensor) -> tuple[Any, ArrayType]:
-    """A weight's bytes in the order in which its model has them, as a numpy array."""
-    weight = weight.detach().cpu()
-    if weight.numel() and not weight.is_contiguous():
-        # Transposed and the like: kernels were made for this order.
-        extent = 1 + sum((size - 1) * stride for size, stride in zip(weight.shape, weight.stride(), strict=True))
-        weight = weight.as_strided((extent,), (1,))
+def _stored(weight: torch.Tensor, strides: tuple[int, ...]) -> tuple[Any, ArrayType, tuple[int, ...] | None]:
+    """A weight as a numpy array whose bytes lie as kernels read them, and the order of its dimensions, if it is another."""
+    weight, order = weight.detach().cpu(), None
+    lies = torch.empty_strided(weight.shape, strides, device="meta")
+    if weight.numel() and not lies.is_contiguous():
+        order = tuple(sorted(range(weight.dim()), key=lambda at: (-strides[at], at)))
+        if lies.permute(order).is_contiguous():
+            weight = weight.permute(order)
+        else:
+            # With gaps, or parts that are there several times.
+            extent = 1 + sum((size - 1) * stride for size, stride in zip(weight.shape, strides, strict=True))
+            weight, order = weight.as_strided((extent,), (1,)), None
     shape = tuple(sizes.absolute(size) for size in weight.shape)
     kind = ArrayType(dtype_name(weight.dtype), shape)
     if weight.dtype == torch.bfloat16:
         weight = weight.view(torch.uint16)
-    return weight.contiguous().numpy(), kind
+    return weight.contiguous().numpy(), kind, order
 
 
 def _where(node: Any) -> str | None:
-    """The line of the model that an operator came from."""
+    """The line of the model that an operator came from; its module, where no line is the user's."""
     origins = list(getattr(node, "origins", None) or [])
     origin = getattr(node, "origin_node", None)
-    for fx_node in [origin, *origins] if origin is not None else origins:
-        trace = fx_node.meta.get("stack_trace") or getattr(fx_node, "stack_trace", None)
-        place = innermost(trace or "")
-        if place:
-            return place
-    return None
+    found = [place_of(fx_node) for fx_node in ([origin, *origins] if origin is not None else origins)]
+    return next((place for place in found if place), None)
+
+
+def place_of(fx_node: Any) -> str | None:
+    """The line of the model that a node of a graph came from; its module, where no line is the user's."""
+    return innermost(fx_node.meta.get("stack_trace") or getattr(fx_node, "stack_trace", None) or "") or _module(fx_node)
+
+
+def _module(fx_node: Any) -> str | None:
+    """The innermost module that a node belongs to, such as ``features.0, a Conv1d``."""
+    stack = list((fx_node.meta.get("nn_module_stack") or {}).values())
+    if not stack:
+        return None
+    path, kind = stack[-1][:2]
+    called = kind if isinstance(kind, str) else kind.__name__
+    return f"{path or 'the model'}, a {called.rpartition('.')[2]}"
+
+
+def _described(name: str, node: Any) -> str:
+    """An operator's name, of convolutions with what sets them apart."""
+    nodes = [getattr(node, "origin_node", None), *(getattr(node, "origins", None) or [])]
+    origin = next((each for each in nodes if each is not None and each.target is torch.ops.aten.convolution.default), None)
+    if "convolution" not in name or origin is None:
+        return name
+    _, weight, _, stride, _, dilation, transposed, _, groups = origin.args[:9]
+    dimensions = len(weight.meta["val"].shape) - 2 if hasattr(weight, "meta") and "val" in weight.meta else len(stride)
+    told = [f"{dimensions} dimensions", "transposed" if transposed else "", f"groups {groups}" if groups != 1 else ""]
+    told.append(f"dilation {max(dilation)}" if max(dilation) != 1 else "")
+    return f"{name} ({', '.join(each for each in told if each)})"
 
 
 def innermost(trace: str) -> str | None:
@@ -409,4 +451,4 @@ def innermost(trace: str) -> str | None:
 
 def is_the_users(file: str) -> bool:
     """Whether a file of a stack trace is neither PyTorch's own nor a program that PyTorch made."""
-    return "/torch/" not in file and not file.startswith("<eval_with_key>")
+    return "/torch/" not in file and not file.startswith(("<eval_with_key>", "<string>"))

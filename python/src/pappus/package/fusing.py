@@ -1,0 +1,55 @@
+"""Lets what follows a template be computed in it where arrays have their channels innermost.
+
+Inductor writes such arrays in loops over their bytes, and a template's result in loops over its dimensions; it puts the
+former into the latter only where the two orders are the same, though a template is told each place by its dimensions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+from torch._inductor.dependencies import MemoryDep
+from torch._inductor.scheduler import Scheduler, SchedulerNode
+
+
+@contextlib.contextmanager
+def loops_of_templates() -> Iterator[None]:
+    """Has Inductor turn the loops behind a template into the template's meanwhile."""
+    vertical, merged = Scheduler.can_fuse_vertical, SchedulerNode.merge_loops
+
+    def can(self: Any, first: Any, second: Any) -> bool:
+        # What is the same number everywhere has no shape that Triton could stretch to a template's tile.
+        if second.is_template() and not first.is_template() and not first.read_writes.reads:
+            return False
+        if vertical(self, first, second):
+            return True
+        if not first.is_template() or second.is_template() or second.is_reduction():
+            return False
+        for read, written in _pairs(first, second):
+            if not second.reorder_loops_by_dep_pair(read, written):
+                continue
+            if vertical(self, first, second):
+                return True
+            # As they were: its loops are those of the bytes again.
+            turned = next(dep for dep in second.read_writes.reads if dep.name == read.name and isinstance(dep, MemoryDep))
+            second.reorder_loops_by_dep_pair(turned, read)
+        return False
+
+    def merge(self: Any) -> None:
+        # Two dimensions in one loop would be computed from one number, from which the compiler sees no order of addresses.
+        if not self.scheduler.name_to_fused_node[self.get_name()].is_template():
+            merged(self)
+
+    with mock.patch.object(Scheduler, "can_fuse_vertical", can), mock.patch.object(SchedulerNode, "merge_loops", merge):
+        yield
+
+
+def _pairs(template: Any, after: Any) -> list[tuple[MemoryDep, MemoryDep]]:
+    """What is read of a template's results in the order of their bytes, and how the template writes it."""
+    reads = {dep.name: dep for dep in after.read_writes.reads if isinstance(dep, MemoryDep)}
+    writes = [dep for dep in template.read_writes.writes if isinstance(dep, MemoryDep) and dep.name in reads]
+    pairs = [(reads[dep.name], dep) for dep in writes]
+    return [(r, w) for r, w in pairs if r.normalize_with_stride_order() == w.normalize_with_stride_order()]

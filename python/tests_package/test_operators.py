@@ -1,0 +1,182 @@
+"""Operators that PyTorch leaves to a library, tensors made in ``forward``, random numbers: as eager PyTorch computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from pappus import package
+from pappus.package import decompositions
+from test_models import same
+
+Function = Callable[..., torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+class Computes(nn.Module):
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+def check(function: Function | nn.Module, x: torch.Tensor) -> None:
+    model = function.eval() if isinstance(function, nn.Module) else Computes(function).eval()
+    same(package.torch(model, (x,)), model, x)
+
+
+LINES = torch.tensor([[0, 1, 1], [2, 2, 5], [0, 0, 0], [1, 2, 3]])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * torch.tensor([1.0, 2.0, 3.0]) + torch.tensor(0.5),
+        lambda x: x[:, torch.tensor([0, 2])] * x.new_tensor([3.0]),
+        lambda x: torch.zeros(4, 6).scatter_add(1, torch.tensor([[0, 1, 1], [2, 2, 5], [0, 0, 0], [1, 2, 3]]), x),
+    ],
+    ids=["numbers", "indices", "places"],
+)
+def test_tensors_made_in_forward(function: Function) -> None:
+    check(function, torch.randn(4, 3))
+
+
+class Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 128, 128, device="cpu")
+
+    def forward(self, q: torch.Tensor) -> torch.Tensor:
+        return flex_attention(q, q, q, block_mask=self.mask, score_mod=lambda score, b, h, i, j: score + (i - j))
+
+
+def test_flex_attention() -> None:
+    check(Attends(), torch.randn(1, 1, 128, 16))
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of 4, so that a few values are many."""
+    monkeypatch.setattr(decompositions, "RUN", 4)
+
+
+TIES = torch.tensor([[3.0, -1.0, float("nan"), 0.0, -0.0, 3.0, 2.0, 7.0, -5.0, 3.0, float("inf"), 1.0, -1.0]])
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("descending", [False, True])
+def test_sorting_merges_runs_and_keeps_the_order_of_equals(descending: bool) -> None:
+    for x in (TIES, torch.randint(-9, 9, (2, 11)), torch.randn(2, 9).half()):
+        values, at = decompositions._ordered(x, 1, None, descending)
+        wanted = torch.sort(x, dim=1, descending=descending, stable=True)
+        assert torch.equal(at, wanted.indices)
+        assert torch.equal(values.nan_to_num(99), wanted.values.nan_to_num(99))
+
+
+@pytest.mark.usefixtures("short")
+def test_a_long_sort_is_kernels() -> None:
+    check(lambda x: torch.sort(x, dim=0)[0], torch.randn(7, 2))
+
+
+@pytest.mark.parametrize("length", [6, 40])
+def test_the_largest_ones(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(lambda x: torch.topk(x, 3).values, torch.randn(2, 16))
+    check(lambda x: torch.topk(x, 2, dim=0, largest=False).indices.float(), torch.randn(9, 2))
+    monkeypatch.setattr(decompositions, "RUN", 8)
+    x = torch.randn(2, length)
+    assert torch.equal(decompositions._topk(x, 2)[1], torch.topk(x, 2).indices)
+
+
+@pytest.mark.parametrize("function", [lambda x: x.median(1).values, lambda x: x.kthvalue(3, 1).values, lambda x: x.median()])
+def test_middle_values(function: Function) -> None:
+    check(function, torch.randn(2, 7))
+
+
+@pytest.mark.parametrize("reduce", ["prod", "mean", "amax", "amin"])
+@pytest.mark.parametrize("include_self", [True, False])
+def test_scattering_that_reduces(reduce: str, include_self: bool) -> None:
+    start, source = torch.rand(4, 6), torch.randn(4, 3)
+    found = decompositions._scatter_reduce(start, 1, LINES, source, reduce, include_self=include_self)
+    torch.testing.assert_close(found, start.scatter_reduce(1, LINES, source, reduce, include_self=include_self))
+
+
+def test_scattering_is_kernels() -> None:
+    check(lambda x: torch.ones(4, 6).scatter_reduce(1, x[:, :3].long(), x * 0.5, "amax"), torch.randint(0, 6, (4, 3)).float())
+    check(lambda x: torch.ones(6, 3).index_reduce(0, torch.tensor([0, 1, 1, 5]), x, "amin"), torch.randn(4, 3))
+
+
+class Bags(nn.Module):
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(10, 8, mode=mode, padding_idx=2)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.bag(words)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_embeddings(mode: str) -> None:
+    check(Bags(mode), torch.tensor([[1, 2, 3], [2, 2, 2], [9, 0, 9]]))
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [(nn.GRUCell(6, 5), (2, 6)), (nn.LSTMCell(6, 5), (2, 6)), (nn.RNN(4, 4), (3, 2, 4))],
+    ids=["gru", "lstm", "rnn"],
+)
+def test_recurrent_cells(module: nn.Module, shape: tuple[int, ...]) -> None:
+    def first(found: Any) -> torch.Tensor:
+        return found[0] if isinstance(found, tuple) else found
+
+    model = nn.Sequential(module)
+    model.forward = lambda x: first(module(x))  # type: ignore[method-assign]
+    check(model, torch.randn(shape))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.histc(x, 5, -1.0, 1.0),
+        lambda x: torch.cdist(x, x[:2]),
+        lambda x: F.interpolate(x[None, None], size=(3, 2), mode="bilinear", antialias=True),
+        lambda x: F.interpolate(x[None, None], size=(3, 9), mode="bicubic", antialias=True),
+    ],
+    ids=["histc", "cdist", "bilinear", "bicubic"],
+)
+def test_others(function: Function) -> None:
+    check(function, torch.rand(6, 5) * 2 - 1)
+
+
+def test_random_numbers_come_from_an_input() -> None:
+    built = package.torch(Computes(lambda x: x + torch.rand(64)).eval(), (torch.zeros(64),))
+    assert built.blueprint["inputs"] == ["x", "seed"]
+    assert built.blueprint["types"]["seed"] == {"dtype": "i64", "shape": [{"Absolute": 1}]}
+    drawn = [built.interpret(x=np.zeros(64, np.float32), seed=np.array([seed]))["output"] for seed in (5, 5, 6)]
+    assert np.array_equal(drawn[0], drawn[1])
+    assert not np.array_equal(drawn[0], drawn[2])
+    assert 0 <= drawn[0].min() < 0.2
+    assert 0.8 < drawn[0].max() < 1
+
+
+def test_an_exported_program_and_words_about_how_far_it_is() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.randn(2, 4)
+    program = torch.export.export(model, (x,))
+    said: list[str] = []
+    for _ in range(2):
+        built = package.torch(program, say=said.append)
+        assert built.blueprint["inputs"] == ["input"]
+        same(built, model, x)
+    assert "compiling kernel 1 of" in said[1]
