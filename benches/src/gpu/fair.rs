@@ -24,7 +24,8 @@ const WINDOW: Duration = Duration::from_secs(1);
 const WINDOWS: u32 = 8;
 const WEIGHTS: [u32; 3] = [1, 2, 4];
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
-    contested(bed, report, SETTINGS, 0.99)?;
+    let mixed = [Work::Matmul, bed.inference()];
+    contested(bed, report, SETTINGS, mixed, 0.99)?;
     weighted(bed, report)?;
     idle(bed, report)
 }
@@ -96,18 +97,20 @@ pub(super) fn device_times(running: &Running, tenants: usize) -> Result<Vec<f64>
 }
 
 /// Ten times as much is asked for by some, and kernels are a hundred times as long.
-pub(super) fn contested(bed: &Bed, report: &mut Report, settings: &str, target: f64) -> Result<()> {
+pub(super) fn contested(
+    bed: &Bed,
+    report: &mut Report,
+    settings: &str,
+    works: [Work; 2],
+    target: f64,
+) -> Result<()> {
     let running = bed.start(settings)?;
-    let wants = |nth: usize| Wants {
-        work: if nth.is_multiple_of(2) { Work::Matmul } else { bed.inference() },
-        in_flight: IN_FLIGHT[nth / 2 % 2],
-    };
+    let wants = |nth: usize| Wants { work: works[nth % 2], in_flight: IN_FLIGHT[nth / 2 % 2] };
     let all: Vec<Wants> = (0..TENANTS).map(wants).collect();
     let windows = windows(bed, &running, &all)?;
     let worst = windows.iter().map(|times| jain(times)).fold(f64::INFINITY, f64::min);
-    let title = format!(
-        "8 tenants, 20 and 2 calls in flight, matmul 128² and inference ×500, windows of 1 s, {settings}"
-    );
+    let [one, other] = works.map(Work::function);
+    let title = format!("8 tenants, 20 and 2 calls in flight, {one} and {other}, windows of 1 s, {settings}");
     report.at_least(target, format!("{title}, Jain's index of device time"), worst, Unit::Ratio);
     for (second, times) in (1..).zip(&windows) {
         for (which, extreme) in [("least", extreme(times, f64::min)), ("most", extreme(times, f64::max))] {

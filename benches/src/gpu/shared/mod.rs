@@ -37,7 +37,7 @@ type Step = fn(&Bed, &mut Report) -> Result<()>;
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     let steps: [Step; 9] = [
         |bed, report| crowds(bed, report, bed.inference()),
-        |bed, report| fair::contested(bed, report, SETTINGS, 0.98),
+        |bed, report| fair::contested(bed, report, SETTINGS, [bed.inference(); 2], 0.98),
         |bed, report| endless::beside(bed, report, SETTINGS, endless::ENDLESS, 20e6),
         |bed, report| endless::beside(bed, report, SETTINGS, endless::STRAY, 300e6),
         |bed, report| first::measure(bed, report),
