@@ -150,8 +150,9 @@ fn what_a_call_waits_for_its_turn_is_no_time_in_which_it_runs() {
         Some(Action::Tell { command: Command::Start { until_ns, .. }, .. }) => until_ns,
         other => panic!("{other:?}"),
     };
-    b.share(1, ALICE);
+    let first = b.share(1, ALICE);
     assert_eq!(until(&mut b), LIMIT, "no other worker has calls");
+    b.finish(W0, first);
     b.submit(2, BOB);
     b.actions.clear();
     b.share(3, BOB);

@@ -136,15 +136,14 @@ impl<C: Call> Scheduler<C> {
         let (function, weight_bytes, wants_all) =
             (entry.function, entry.weight_bytes, entry.wants_all_lanes());
         let is_shared = self.workers[worker].is_shared();
-        // A worker with several lanes counts by itself what part of the device each call had.
-        let ended_ns = if is_shared { self.shared_until_ns(worker) } else { u64::MAX };
-        let until_ns = match self.shape.lanes {
-            1 => entry.deadline_ns.min(ended_ns),
-            _ => entry.deadline_ns,
+        let over_ns = match is_shared {
+            true => entry.deadline_ns.min(self.shared_until_ns(worker)),
+            false => entry.deadline_ns,
         };
+        // A worker with several lanes counts by itself what part of the device each call had.
+        let until_ns = if self.shape.lanes == 1 { over_ns } else { entry.deadline_ns };
         // A worker whose kernels may not end by themselves is asked about before the deadline.
-        let stuck_ns = entry.deadline_ns.min(ended_ns).saturating_add(self.shape.shared_stuck_ns);
-        let stuck_ns = if is_shared { stuck_ns } else { u64::MAX };
+        let stuck_ns = if is_shared { over_ns.saturating_add(self.shape.shared_stuck_ns) } else { u64::MAX };
         self.book.lend(worker, place, need, is_shared);
         if self.workers[worker].rebuild_cost.functions() == 0 && !is_shared {
             // All others paid for its process, too.
@@ -155,7 +154,7 @@ impl<C: Call> Scheduler<C> {
         let LanePlace { lane, lane_bytes: memory_bytes } = place;
         for id in group.calls() {
             self.workers.put(worker, id, lane, wants_all);
-            self.calls.started(id, worker, lane, installs, [now_ns, clock_ns, until_ns, stuck_ns]);
+            self.calls.started(id, worker, lane, installs, [now_ns, clock_ns, over_ns, stuck_ns]);
         }
         let mut others = Vec::new();
         for &other in &group.others {
