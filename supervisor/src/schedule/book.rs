@@ -282,7 +282,7 @@ impl<M: Clone> Book<M> {
     }
 
     /// The empty lane of a worker that needs the least memory for a call, and what it has then: the smallest that has
-    /// enough, else the largest. Of equal ones, that which ran the function last has its graph and its weights mapped. `spare_bytes`
+    /// enough, else the largest. Of equal lanes, the one in which the function ran last has graph and weights ready. `spare_bytes`
     /// may be used up to make it one of the usual sizes.
     fn lane_for(
         &self,

@@ -3,9 +3,20 @@
 use super::calls::CallState;
 use super::limits::CLEAR_NS;
 use super::scheduler::Scheduler;
-use super::types::{Call, CallId, Domain, Ended, Loss, Outlast, Verdict};
+use super::types::{Call, CallId, Domain, Ended, Loss, Verdict};
 use super::workers::State;
 use crate::ids::WorkerId;
+
+/// What becomes of a call that a worker ended because its time was over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outlast {
+    /// It had not been there for too long, or its deadline has passed: it fails.
+    Fails,
+    /// It begins again in a worker of its domain.
+    BeginsAgain,
+    /// It had its part of a worker that strangers share, and may be in no other.
+    HadItsPart,
+}
 
 impl<C: Call> Scheduler<C> {
     pub(super) fn finished(&mut self, worker: WorkerId, id: CallId, verdict: Verdict) -> Option<C> {

@@ -3,11 +3,10 @@
 //! The set is closed: events can be made elsewhere, kinds of events cannot.
 
 use super::Scheduler;
+use super::endings::Outlast;
 use super::policy::{Limits, Policy};
 use super::retry::{Attempts, Withdrawn};
-use super::types::{
-    Action, Call, CallId, CallSpec, Domain, Ended, Loss, NotNow, Outlast, Size, TenantShare, Verdict,
-};
+use super::types::{Action, Call, CallId, CallSpec, Domain, Ended, Loss, NotNow, Size, TenantShare, Verdict};
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 
 /// An event, see [`Scheduler::handle`].

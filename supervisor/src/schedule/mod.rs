@@ -75,11 +75,12 @@ pub mod weights;
 mod whole_device;
 mod workers;
 
+pub use endings::Outlast;
 pub use policy::{Limits, Policy};
 pub use retry::{Attempts, Withdrawn};
 pub use scheduler::Scheduler;
 pub use types::{
     Action, Address, Batch, Call, CallId, CallSpec, Class, Command, Compartment, Domain, Ended, Job,
-    KillReason, Loss, MemorySnapshot, NotNow, Outlast, Resident, ResidentPrice, Shape, Sharing, Size,
-    TenantShare, Verdict, WhyGone,
+    KillReason, Loss, MemorySnapshot, NotNow, Resident, ResidentPrice, Shape, Sharing, Size, TenantShare,
+    Verdict, WhyGone,
 };

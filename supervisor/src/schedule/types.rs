@@ -201,17 +201,6 @@ pub enum Sharing {
     Only,
 }
 
-/// What becomes of a call that a worker ended because its time was over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outlast {
-    /// It had not been there for too long, or its deadline has passed: it fails.
-    Fails,
-    /// It begins again in a worker of its domain.
-    BeginsAgain,
-    /// It had its part of a worker that strangers share, and may be in no other.
-    HadItsPart,
-}
-
 /// What a tenant is given of a device that others want, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TenantShare {

@@ -1,21 +1,22 @@
 //! A driver without a device, for tests: it records what it is told, in order, and fails where it is told to.
 //! Events have passed as soon as they are recorded, unless they are held back.
 
+mod error;
 mod memory;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fmt;
 use std::os::fd::BorrowedFd;
 
 use pappus_blueprint::TensorMap;
 use pappus_protocol::from_worker::Hello;
 use pappus_protocol::{Fault, FaultCode};
 
+pub(super) use self::error::FakeError;
 pub(super) use self::memory::{DeviceBuffer, HostBuffer, Memory, Pinned};
 use super::driver::{
-    self, Access, COUNTERS_BYTES, Code, Driver, DriverError, LoadedKernel, ParamPlace, Properties,
-    ScrubKernel, ScrubRun, Section, Shape, TENSOR_MAP_SLOTS, Variable,
+    self, Access, COUNTERS_BYTES, Code, Driver, LoadedKernel, ParamPlace, Properties, ScrubKernel, ScrubRun,
+    Section, Shape, TENSOR_MAP_SLOTS, Variable,
 };
 use crate::device::CodeError;
 
@@ -189,40 +190,6 @@ pub(super) fn events(say: Option<Result<bool, FakeError>>) {
 /// How many multiprocessors scrubs reach.
 pub(super) fn reached(multiprocessors: u32) {
     with(|state| state.reached = multiprocessors);
-}
-
-/// Errors of the driver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FakeError {
-    OutOfMemory,
-    /// The call is refused, nothing else happens.
-    Refused,
-    /// A kernel did something illegal.
-    Kernel,
-}
-
-impl fmt::Display for FakeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}")
-    }
-}
-
-impl DriverError for FakeError {
-    fn out_of_memory() -> Self {
-        Self::OutOfMemory
-    }
-
-    fn is_out_of_memory(self) -> bool {
-        self == Self::OutOfMemory
-    }
-
-    fn kernel_cause(self) -> Option<&'static str> {
-        (self == Self::Kernel).then_some("it went astray")
-    }
-
-    fn is_fatal(self) -> bool {
-        self == Self::Kernel
-    }
 }
 
 /// The driver.

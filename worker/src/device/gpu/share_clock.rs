@@ -18,7 +18,7 @@ impl ShareClock {
         self.part_ns
     }
 
-    /// One more call runs. What it had when it ends is what the clock shows then, less what this says.
+    /// One more call runs; what the clock shows when the call begins.
     pub(super) fn begins(&mut self, now_ns: u64) -> u64 {
         let began_ns = self.at(now_ns);
         self.calls += 1;
