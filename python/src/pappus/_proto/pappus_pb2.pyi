@@ -1347,6 +1347,42 @@ class Quarantine(_message.Message):
 Global___Quarantine: _TypeAlias = Quarantine  # noqa: Y015
 
 @_typing.final
+class KeptApart(_message.Message):
+    """Calls of a function by one caller that are not in workers that tenants share."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FUNCTION_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    FOR_MS_FIELD_NUMBER: _builtins.int
+    function: _builtins.str
+    owner: _builtins.str
+    """Names of tenants."""
+    caller: _builtins.str
+    why: _builtins.str
+    """Such as "a process ended under it"."""
+    for_ms: _builtins.int
+    """For how long; 0: until the function is replaced."""
+    def __init__(
+        self,
+        *,
+        function: _builtins.str = ...,
+        owner: _builtins.str = ...,
+        caller: _builtins.str = ...,
+        why: _builtins.str = ...,
+        for_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "for_ms", b"for_ms", "function", b"function", "owner", b"owner", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeptApart: _TypeAlias = KeptApart  # noqa: Y015
+
+@_typing.final
 class FaultBudget(_message.Message):
     """What is left of the worker processes that may end under one caller on one device before its calls wait."""
 
@@ -1801,6 +1837,7 @@ class DeviceStatus(_message.Message):
     WORKERS_AT_MOST_FIELD_NUMBER: _builtins.int
     QUARANTINED_FIELD_NUMBER: _builtins.int
     BUDGETS_FIELD_NUMBER: _builtins.int
+    KEPT_APART_FIELD_NUMBER: _builtins.int
     TENANTS_FIELD_NUMBER: _builtins.int
     MIN_RESIDENCY_US_FIELD_NUMBER: _builtins.int
     QUEUED_BYTES_FIELD_NUMBER: _builtins.int
@@ -1858,6 +1895,10 @@ class DeviceStatus(_message.Message):
         """Budgets that are not whole: to the operator all, to others their own."""
 
     @_builtins.property
+    def kept_apart(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeptApart]:
+        """What keeps out of shared workers for what it did there: to the operator all, to others what they own or call."""
+
+    @_builtins.property
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantDeviceTime]:
         """Device time by tenant: to the operator all, to others their own."""
 
@@ -1890,6 +1931,7 @@ class DeviceStatus(_message.Message):
         workers_at_most: _builtins.int = ...,
         quarantined: _abc.Iterable[Global___Quarantine] | None = ...,
         budgets: _abc.Iterable[Global___FaultBudget] | None = ...,
+        kept_apart: _abc.Iterable[Global___KeptApart] | None = ...,
         tenants: _abc.Iterable[Global___TenantDeviceTime] | None = ...,
         min_residency_us: _builtins.int = ...,
         queued_bytes: _builtins.int = ...,
@@ -1900,7 +1942,7 @@ class DeviceStatus(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "weights", b"weights"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arch", b"arch", "budgets", b"budgets", "completed", b"completed", "description", b"description", "driver", b"driver", "failed", b"failed", "kind", b"kind", "lanes", b"lanes", "largest_call_bytes", b"largest_call_bytes", "lost", b"lost", "memory", b"memory", "memory_bytes", b"memory_bytes", "min_residency_us", b"min_residency_us", "name", b"name", "quantum_us", b"quantum_us", "quarantined", b"quarantined", "queue_bytes_at_most", b"queue_bytes_at_most", "queue_calls_at_most", b"queue_calls_at_most", "queued", b"queued", "queued_bytes", b"queued_bytes", "running", b"running", "scrub_calls", b"scrub_calls", "standbys", b"standbys", "standbys_ready", b"standbys_ready", "tenants", b"tenants", "turns", b"turns", "weights", b"weights", "workers", b"workers", "workers_at_most", b"workers_at_most"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arch", b"arch", "budgets", b"budgets", "completed", b"completed", "description", b"description", "driver", b"driver", "failed", b"failed", "kept_apart", b"kept_apart", "kind", b"kind", "lanes", b"lanes", "largest_call_bytes", b"largest_call_bytes", "lost", b"lost", "memory", b"memory", "memory_bytes", b"memory_bytes", "min_residency_us", b"min_residency_us", "name", b"name", "quantum_us", b"quantum_us", "quarantined", b"quarantined", "queue_bytes_at_most", b"queue_bytes_at_most", "queue_calls_at_most", b"queue_calls_at_most", "queued", b"queued", "queued_bytes", b"queued_bytes", "running", b"running", "scrub_calls", b"scrub_calls", "standbys", b"standbys", "standbys_ready", b"standbys_ready", "tenants", b"tenants", "turns", b"turns", "weights", b"weights", "workers", b"workers", "workers_at_most", b"workers_at_most"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
