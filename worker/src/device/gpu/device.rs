@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pappus_protocol::from_worker::{Done, Hello};
-use pappus_protocol::{ArenaId, Fault, LaneId};
+use pappus_protocol::{ArenaId, Fault, LaneId, now_ns};
 use pappus_shmem::Mapping;
 
 use super::driver::{Driver, DriverError, HostBuffer, Stream};
@@ -39,13 +39,13 @@ impl<D: Driver> Functions for Gpu<D> {
         let fenced = self.windows.is_some();
         let loaded = Function::load(&self.driver, &self.stream, &self.plans, image, lanes, fenced);
         let loaded = loaded.map_err(|fault| self.look(fault))?;
-        let room = self.stack_bytes.max(STACK_BYTES);
-        self.stack_bytes = self.stack_bytes.max(loaded.stack_bytes());
-        if fenced && self.stack_bytes > room {
+        let stack_bytes = loaded.stack_bytes();
+        if fenced && stack_bytes > self.stack_bytes.max(STACK_BYTES) {
             // Now, while no stranger's kernel runs.
-            let made = self.driver.make_stacks(self.stack_bytes);
+            let made = self.driver.make_stacks(stack_bytes);
             made.map_err(|e| self.look(e.fault("making room for stacks")))?;
         }
+        self.stack_bytes = self.stack_bytes.max(stack_bytes);
         if let Some(scrubber) = &mut self.scrubber {
             // Made now, not when a call or another domain waits for the scrub.
             scrubber.fit(&self.driver, self.stack_bytes)?;
@@ -175,33 +175,23 @@ impl<D: Driver> Lanes for Gpu<D> {
     }
 
     fn start(&mut self, lane: LaneId, function: &mut Function<D>, call: &Call<'_>) {
-        self.windows.iter_mut().for_each(|windows| windows.begins(lane));
+        let now_ns = now_ns();
+        self.windows.iter_mut().for_each(|windows| windows.begins(lane, now_ns));
         match self.submit(lane, function, call) {
             Ok(()) => {}
             Err(Stop::Call(fault)) => self.lanes[lane.index()].fail(fault),
             Err(Stop::Driver(error)) => self.stopped(lane, error),
         }
-        self.windows.iter_mut().for_each(Windows::submitted);
+        self.windows.iter_mut().for_each(|windows| windows.submitted(lane, now_ns));
     }
 
     fn poll(&mut self, lane: LaneId) -> Option<Result<Done, Fault>> {
         if let Some(fault) = &self.lost {
             return Some(Err(fault.clone()));
         }
-        let ended = self.end_overdue(lane);
-        let submits = self.lanes[lane.index()].is_unfinished();
-        let ended = ended.and_then(|()| self.lanes[lane.index()].poll());
-        if submits {
-            self.windows.iter_mut().for_each(Windows::submitted);
-        }
-        let ended = ended.and_then(|end| self.confirm(lane, end));
+        let ended = self.poll_window(lane).and_then(|end| self.confirm(lane, end));
         match ended {
-            Ok(end) => {
-                if let (Some(windows), Some(_)) = (&mut self.windows, &end) {
-                    windows.ends();
-                }
-                end
-            }
+            Ok(end) => end,
             Err(error) if error.is_fatal() => {
                 self.lose(lane, error);
                 self.lost.clone().map(Err)

@@ -352,9 +352,9 @@ impl<D: Driver> Lane<D> {
         self.running.as_ref().is_some_and(|running| now_ns > running.deadline_ns)
     }
 
-    /// True if steps of a call are still to be submitted.
-    pub(super) fn is_unfinished(&self) -> bool {
-        self.running.as_ref().is_some_and(|running| running.unfinished)
+    /// How far the call is submitted: its slices, and whether more of them follow.
+    pub(super) fn progress(&self) -> Option<(usize, bool)> {
+        self.running.as_ref().map(|running| (running.submitted, running.unfinished))
     }
 
     /// True if a call goes on whose kernels were not told to end.

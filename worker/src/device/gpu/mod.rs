@@ -381,15 +381,24 @@ impl<D: Driver> Gpu<D> {
         Ok(())
     }
 
-    /// Has the kernels of a call end whose time is over, where they can be told.
-    fn end_overdue(&mut self, lane: LaneId) -> Result<(), D::Error> {
-        let Some(windows) = &mut self.windows else { return Ok(()) };
-        let (own, now_ns) = (&mut self.lanes[lane.index()], now_ns());
+    /// Goes on with a lane where strangers share them: kernels of a call end whose time is over, and what is submitted is counted.
+    fn poll_window(&mut self, lane: LaneId) -> Result<Ended, D::Error> {
+        let own = &mut self.lanes[lane.index()];
+        let Some(windows) = &mut self.windows else { return own.poll() };
+        let now_ns = now_ns();
         if (own.is_late(now_ns) || windows.had_its_part(lane, now_ns)) && own.goes_on()? {
             windows.stop(lane)?;
             own.stopped();
         }
-        Ok(())
+        let before = own.progress();
+        let ended = own.poll()?;
+        if own.progress() != before {
+            windows.submitted(lane, now_ns);
+        }
+        if ended.is_some() {
+            windows.ends();
+        }
+        Ok(ended)
     }
 
     /// An error of the driver while a call was submitted or running.

@@ -60,15 +60,21 @@ fn ready(gpu: &mut Gpu<Fake>, module: &str, weight_bytes: u64) -> (Function<Fake
     let bytes = weight_bytes.next_multiple_of(GRANULE);
     gpu.load_weights(&mut function, Weights::Device { descriptor, bytes });
     let Loading::Over(Ok(_)) = gpu.poll_weights(&mut function) else { panic!("no weights") };
+    (function, plan(1, weight_bytes))
+}
+
+/// Of so many launches of a function of one module.
+fn plan(launches: u32, weight_bytes: u64) -> Arc<Plan> {
     let one = r#"{"Absolute": 1}"#;
     let json = format!(
         r#"{{"module_path": "m.ptx", "kernels": ["k"], "blueprint": {{"inputs": ["A"], "weights": ["W"],
-            "buffers": {{"B": {{"Sizeof": "A"}}}}, "outputs": ["B"], "control_flow": [{}]}}}}"#,
+            "buffers": {{"B": {{"Sizeof": "A"}}}}, "outputs": ["B"],
+            "control_flow": [{{"Repeat": [{{"Absolute": {launches}}}, [{}]]}}]}}}}"#,
         launch("W", "B", one)
     );
     let blueprint = pappus_blueprint::parse(json.as_bytes()).unwrap();
     let sizes = Sizes { inputs: &[BYTES], weights: &[weight_bytes], words: &[], free: &[] };
-    (function, Arc::new(blueprint.plan(&sizes).unwrap()))
+    Arc::new(blueprint.plan(&sizes).unwrap())
 }
 
 fn start(gpu: &mut Gpu<Fake>, function: &mut Function<Fake>, plan: &Arc<Plan>, deadline_ns: u64) {
@@ -277,6 +283,29 @@ fn a_call_that_had_its_part_of_the_device_is_told_to_end() {
     assert!(polls.any(|told| told));
     fake::events(None);
     assert_eq!(end(&mut gpu, &mut function).unwrap_err().code, FaultCode::Deadline);
+}
+
+#[test]
+fn a_call_whose_first_kernels_do_not_end_has_its_part_like_any_other() {
+    let mut gpu = gpu();
+    let (mut function, _) = ready(&mut gpu, FENCED, 100);
+    fake::events(Some(Ok(false)));
+    start(&mut gpu, &mut function, &plan(5000, 100), u64::MAX);
+    let progress = gpu.lanes[0].progress();
+    assert!(matches!(progress, Some((1.., true))), "{progress:?}");
+    let at = |gpu: &mut Gpu<Fake>, now_ns| gpu.windows.as_mut().unwrap().clock.at(now_ns);
+    let begin_ns = now_ns();
+    let before_ns = at(&mut gpu, begin_ns);
+    (0..100).for_each(|_| assert!(gpu.poll(LANE).is_none()));
+    let end_ns = now_ns();
+    assert_eq!(gpu.lanes[0].progress(), progress);
+    assert_eq!(at(&mut gpu, end_ns) - before_ns, end_ns - begin_ns, "all of it counts");
+    // What the worker's thread does for a call is no other's.
+    let windows = gpu.windows.as_mut().unwrap();
+    windows.begins(LaneId::new(1), end_ns);
+    windows.submitted(LANE, end_ns - LIMIT.as_nanos() as u64);
+    let now_ns = now_ns();
+    assert!(windows.had_its_part(LANE, now_ns) && !windows.had_its_part(LaneId::new(1), now_ns));
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub(super) struct Windows<D: Driver> {
     stopping: D::Stream,
     /// A stop word that is not zero.
     stop: D::HostBuffer,
-    clock: ShareClock,
+    pub(super) clock: ShareClock,
     /// How much of the device a call gets.
     limit_ns: u64,
 }
@@ -59,6 +59,8 @@ struct LaneWindow<D: Driver> {
     shown: Option<Shown>,
     /// When its call began, by the clock of parts.
     began_ns: u64,
+    /// How long the worker submitted for the call, while it did nothing for others.
+    own_ns: u64,
     /// True if the stop word may not be zero.
     is_stopped: bool,
     header: D::Memory,
@@ -126,8 +128,8 @@ impl<D: Driver> Windows<D> {
         self.lanes[lane.index()].base
     }
 
-    /// Maps what a call needs, and nothing of another function; true if something was mapped. The lane is idle; its stream ends what clears behind the last
-    /// call first.
+    /// Maps what a call needs, and nothing of another function; true if something was mapped. The lane is idle; its stream ends what
+    /// clears behind the last call first.
     pub(super) fn show(
         &mut self,
         driver: &D,
@@ -182,13 +184,16 @@ impl<D: Driver> Windows<D> {
     }
 
     /// A lane's call begins.
-    pub(super) fn begins(&mut self, lane: LaneId) {
-        self.lanes[lane.index()].began_ns = self.clock.begins(now_ns());
+    pub(super) fn begins(&mut self, lane: LaneId, now_ns: u64) {
+        let window = &mut self.lanes[lane.index()];
+        (window.began_ns, window.own_ns) = (self.clock.begins(now_ns), 0);
     }
 
-    /// The worker made graphs and submitted work until now: calls do not pay for that with their parts.
-    pub(super) fn submitted(&mut self) {
-        self.clock.skip(now_ns());
+    /// The worker submitted for a lane's call since then, and made its graph: that is the call's own, not a part of all calls.
+    pub(super) fn submitted(&mut self, lane: LaneId, since_ns: u64) {
+        let now_ns = now_ns();
+        self.clock.skip(now_ns);
+        self.lanes[lane.index()].own_ns += now_ns.saturating_sub(since_ns);
     }
 
     /// A lane's call is over.
@@ -198,7 +203,8 @@ impl<D: Driver> Windows<D> {
 
     /// True if a lane's call had as much of the device as it gets.
     pub(super) fn had_its_part(&mut self, lane: LaneId, now_ns: u64) -> bool {
-        self.clock.at(now_ns) - self.lanes[lane.index()].began_ns > self.limit_ns
+        let window = &self.lanes[lane.index()];
+        self.clock.at(now_ns) - window.began_ns + window.own_ns > self.limit_ns
     }
 
     /// Has the kernels of a lane end, soon.
@@ -240,7 +246,17 @@ impl<D: Driver> LaneWindow<D> {
         stream.synchronize()?;
         drop(place);
         driver.map(base + HEADER, &header, Access::Read)?;
-        Ok(Self { base, shown: None, began_ns: 0, is_stopped: false, header, writable, variables, _of: of })
+        Ok(Self {
+            base,
+            shown: None,
+            began_ns: 0,
+            own_ns: 0,
+            is_stopped: false,
+            header,
+            writable,
+            variables,
+            _of: of,
+        })
     }
 
     /// The address at which the stop word is written.
