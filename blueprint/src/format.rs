@@ -460,21 +460,16 @@ impl Write for DType {
     }
 }
 
-/// Every isolation, by its name.
-const ISOLATIONS: [(&str, Isolation); 3] = {
-    let [auto, process, shared] = Isolation::ALL;
-    [(auto.name(), auto), (process.name(), process), (shared.name(), shared)]
-};
-
 impl Read for Isolation {
     fn read(json: &mut Json<'_>, place: &Path<'_>) -> Option<Self> {
-        json.choice(place, "isolation", ISOLATIONS.into_iter())
+        let named = Isolation::ALL.map(|isolation| (isolation.name(), isolation));
+        json.choice(place, "isolation", named.into_iter())
     }
 }
 
 impl Write for Isolation {
     fn write(&self, out: &mut String) {
-        write::word(self, &ISOLATIONS, out);
+        write::quoted(self.name(), out);
     }
 }
 

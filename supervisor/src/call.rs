@@ -22,7 +22,7 @@ use crate::function::Loaded;
 use crate::limits::{SHARED_POOL_BYTES, SHARED_WEIGHTS_BYTES};
 use crate::refusal::Refusal;
 use crate::routing::Routed;
-use crate::schedule::{Batch, Domain, Ended, quarantine};
+use crate::schedule::{Batch, Domain, Ended, Sharing, quarantine};
 use crate::tenants::{Account, CountedPlan, Limit, QuotaError, Taken};
 
 /// An arena shared with one client. It never changes tenant and dies with its connection.
@@ -125,15 +125,34 @@ pub struct Call {
 }
 
 impl Call {
-    /// Why the call is not in a worker of a device that strangers share; none if it may be: no kernel of it can leave what the call is
-    /// given there, which a window of addresses has room for, and neither its function, nor its owner, nor the caller wants it in a
-    /// process of its own. The weights of its function take `weight_bytes` there.
-    pub fn why_apart(&self, device: &DeviceConfig, weight_bytes: u64) -> Option<WhyApart> {
+    /// Whether the call is in a worker of a device that strangers share, where weights of its function take `weight_bytes`; an error if
+    /// it may be nowhere else, and not there either.
+    pub fn sharing(&self, device: &DeviceConfig, weight_bytes: u64) -> Result<Sharing, WhyApart> {
+        let function = &self.function;
+        let wishes =
+            [function.blueprint.isolation(), function.account.isolation(), self.reply.account().isolation()];
+        let only = wishes.contains(&Isolation::Shared);
+        match self.why_apart(device, weight_bytes, &wishes) {
+            Some(why) if only => Err(why),
+            Some(_) => Ok(Sharing::Never),
+            None if only => Ok(Sharing::Only),
+            None => Ok(Sharing::May),
+        }
+    }
+
+    /// Why the call is in no such worker; none if it may be: no kernel of it can leave what the call is given there, which a window of
+    /// addresses has room for, and neither its function, nor its owner, nor the caller wants it in a process of its own.
+    fn why_apart(
+        &self,
+        device: &DeviceConfig,
+        weight_bytes: u64,
+        wishes: &[Isolation; 3],
+    ) -> Option<WhyApart> {
         let (function, has_own_memory) = (&self.function, device.kind.traits().has_own_memory);
         let is_large = || self.plan.pool_bytes > SHARED_POOL_BYTES || weight_bytes > SHARED_WEIGHTS_BYTES;
         if device.shared_workers == 0 {
             Some(WhyApart::Device)
-        } else if self.wishes().contains(&Isolation::Process) {
+        } else if wishes.contains(&Isolation::Process) {
             Some(WhyApart::Asked)
         } else if function.blueprint.is_checked() {
             // It says where it left its memory.
@@ -147,17 +166,6 @@ impl Call {
         } else {
             None
         }
-    }
-
-    /// True if the call is refused rather than run in a process of its caller and owner.
-    pub fn must_share(&self) -> bool {
-        self.wishes().contains(&Isolation::Shared)
-    }
-
-    /// What function, owner and caller say of workers that tenants share.
-    fn wishes(&self) -> [Isolation; 3] {
-        let of = |account: &Account| account.share().isolation;
-        [self.function.blueprint.isolation(), of(&self.function.account), of(self.reply.account())]
     }
 
     /// What the call brings into a job with others, if its function runs calls together.

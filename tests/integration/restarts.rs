@@ -5,25 +5,21 @@ use std::time::Duration;
 
 use pappus_client::steady::SteadyClient;
 use pappus_client::{Error, Invocation, Result};
-use pappus_kernels::{artefact, config};
 
 use crate::fixture::{PATIENCE, Supervisor, until};
+use crate::kit;
 
-fn with_vec_add() -> Supervisor {
+const DATA: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
+
+fn with_copy() -> Supervisor {
     let supervisor = Supervisor::start();
-    supervisor.write("built/linalg.wasm", artefact("linalg.wasm").unwrap());
-    supervisor.write("configs/vec_add.json", config("vec_add").unwrap());
-    supervisor.ok(&["function", "add", "vec_add", "configs/vec_add.json"]);
+    kit::add_copy(&mut supervisor.client());
     supervisor
-}
-
-fn floats(numbers: [f32; 2]) -> Vec<u8> {
-    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
 /// A call whose data travel with it.
 fn call() -> Invocation {
-    Invocation::new("vec_add").input("A", floats([1.0, 2.0])).input("B", floats([3.0, 4.0])).output("C")
+    Invocation::new("copy").input("in", DATA.to_vec()).output("out")
 }
 
 /// Calls again and again while the supervisor is ended and started twice; the first error.
@@ -56,11 +52,11 @@ fn through_restarts(mut supervisor: Supervisor, mut once: impl FnMut() -> Result
 
 #[test]
 fn calls_are_made_again_after_a_restart() {
-    let supervisor = with_vec_add();
+    let supervisor = with_copy();
     let mut client = SteadyClient::connect(supervisor.socket(), PATIENCE).unwrap();
     let once = move || {
         let answer = client.invoke(&call())?;
-        assert_eq!(answer.outputs[0].inline, floats([4.0, 6.0]));
+        assert_eq!(answer.outputs[0].inline[..], DATA);
         Ok(())
     };
     through_restarts(supervisor, once).unwrap();
@@ -68,19 +64,18 @@ fn calls_are_made_again_after_a_restart() {
 
 #[test]
 fn arenas_are_opened_again_after_a_restart() {
-    let supervisor = with_vec_add();
+    let supervisor = with_copy();
     let mut client = SteadyClient::connect(supervisor.socket(), PATIENCE).unwrap();
     let once = move || {
-        let sum = client.run(|client| {
+        let copied = client.run(|client| {
             let mut arena = client.open_arena(4096)?;
-            let (a, b) = (arena.store(&floats([1.0, 2.0]))?, arena.store(&floats([3.0, 4.0]))?);
-            let c = arena.alloc(8)?;
-            client.invoke(&Invocation::new("vec_add").input("A", a).input("B", b).output_to("C", c))?;
-            let sum = arena.load(c)?;
+            let (input, output) = (arena.store(&DATA)?, arena.alloc(8)?);
+            client.invoke(&Invocation::new("copy").input("in", input).output_to("out", output))?;
+            let copied = arena.load(output)?;
             client.close_arena(arena)?;
-            Ok(sum)
+            Ok(copied)
         })?;
-        assert_eq!(sum, floats([4.0, 6.0]));
+        assert_eq!(copied, DATA);
         Ok(())
     };
     through_restarts(supervisor, once).unwrap();
@@ -88,7 +83,7 @@ fn arenas_are_opened_again_after_a_restart() {
 
 #[test]
 fn a_plain_client_ends_with_its_supervisor() {
-    let supervisor = with_vec_add();
+    let supervisor = with_copy();
     let mut client = supervisor.client();
     let why = through_restarts(supervisor, move || client.invoke(&call()).map(drop)).unwrap_err();
     assert!(matches!(why, Error::Lost | Error::Refused(_)), "{why}");
@@ -96,7 +91,7 @@ fn a_plain_client_ends_with_its_supervisor() {
 
 #[test]
 fn a_supervisor_that_does_not_come_back_is_an_error_when_patience_ends() {
-    let mut supervisor = with_vec_add();
+    let mut supervisor = with_copy();
     let mut client = SteadyClient::connect(supervisor.socket(), Duration::from_millis(50)).unwrap();
     client.invoke(&call()).unwrap();
     supervisor.kill9();

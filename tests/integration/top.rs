@@ -6,27 +6,27 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 
-use pappus_kernels::{artefact, config};
+use pappus_client::Client;
 use rustix::process::Signal;
 use rustix::pty::{self, OpenptFlags};
 use rustix::termios::{self, LocalModes, Winsize};
 use serde_json::Value;
 
 use crate::fixture::{self, PATIENCE, Supervisor};
+use crate::house::{enter, house};
 use crate::kit;
 use crate::programs::program;
 
 /// Rows and columns.
 const SIZE: (u16, u16) = (24, 120);
 
-/// A supervisor whose function `vec_add` was called twice, once in vain.
+/// A supervisor of two functions, `copy`, whose call ended well, and `trap`, whose call failed.
 fn with_calls() -> Supervisor {
     let supervisor = Supervisor::start();
-    supervisor.write("built/linalg.wasm", artefact("linalg.wasm").unwrap());
-    supervisor.write("configs/vec_add.json", config("vec_add").unwrap());
-    supervisor.ok(&["function", "add", "vec_add", "configs/vec_add.json"]);
-    supervisor.ok(&["invoke", "vec_add", "-i", "A=f32:1", "-i", "B=f32:2"]);
-    kit::add_kernel(&mut supervisor.client(), "trap", "trap", &[]);
+    let mut client = supervisor.client();
+    kit::add_copy(&mut client);
+    kit::works(&mut client);
+    kit::add_kernel(&mut client, "trap", "trap", &[]);
     assert_eq!(supervisor.pappus(&["invoke", "trap"]).code, 4);
     supervisor
 }
@@ -126,13 +126,13 @@ fn keys_turn_sort_and_search_on_a_terminal() {
     assert!(!top.is_restored());
     top.press("4");
     let place = |text: &str, name: &str| text.lines().position(|line| line.starts_with(name));
-    let both = |text: &str| Some((place(text, "vec_add")?, place(text, "trap")?));
+    let both = |text: &str| Some((place(text, "copy")?, place(text, "trap")?));
     // By device time: a call that failed counts none.
     top.until("functions are sorted", |text| both(text).is_some_and(|(well, failed)| well < failed));
     top.press("r");
     top.until("the order turns", |text| both(text).is_some_and(|(well, failed)| well > failed));
-    top.press("/VEC_\r");
-    top.until("one is found", |text| place(text, "vec_add").is_some() && place(text, "trap").is_none());
+    top.press("/COP\r");
+    top.until("one is found", |text| place(text, "copy").is_some() && place(text, "trap").is_none());
     top.press("\t");
     top.until("no device has that name", |text| text.contains("DEVICE▼") && place(text, "cpu").is_none());
     // Escape alone is told from the beginning of a sequence.
@@ -164,7 +164,7 @@ fn one_picture_is_printed_for_scripts() {
     let socket = ["--socket", "socket.admin"];
     let text = supervisor.ok(&[&socket[..], &["top", "--once"]].concat());
     let first: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
-    for heading in ["DEVICE", "cpu", "TENANT", "FUNCTION", "vec_add", "trap"] {
+    for heading in ["DEVICE", "cpu", "TENANT", "FUNCTION", "copy", "trap"] {
         assert!(first.contains(&heading), "{heading}: {text}");
     }
     assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
@@ -173,9 +173,9 @@ fn one_picture_is_printed_for_scripts() {
         serde_json::from_str(&supervisor.ok(&[&socket[..], &["top", "--json"]].concat())).unwrap();
     let uses = told["status"]["uses"].as_array().unwrap();
     let used = |name: &str| uses.iter().find(|one| one["function"] == name).unwrap();
-    assert_eq!((&used("vec_add")["completed"], &used("vec_add")["failed"]), (&1.into(), &0.into()));
+    assert_eq!((&used("copy")["completed"], &used("copy")["failed"]), (&1.into(), &0.into()));
     assert_eq!((&used("trap")["completed"], &used("trap")["failed"]), (&0.into(), &1.into()));
-    assert!(used("vec_add")["device_ns"].as_u64().unwrap() > 0);
+    assert!(used("copy")["device_ns"].as_u64().unwrap() > 0);
     assert_eq!((&told["status"]["well"], &told["status"]["troubles"]), (&true.into(), &Value::Array(vec![])));
     assert!(!told["tenants"].as_array().unwrap().is_empty());
     // A pipe is no terminal.
@@ -186,11 +186,19 @@ fn one_picture_is_printed_for_scripts() {
 
 #[test]
 fn a_tenant_sees_its_own_functions_only() {
-    let supervisor = with_calls();
-    let uses = || supervisor.client().status().unwrap().uses;
-    // Who runs the supervisor sees everyone's.
-    assert_eq!(uses().len(), 2);
-    if let Some(uses) = kit::as_stranger(uses) {
-        assert!(uses.is_empty(), "{uses:?}");
+    let supervisor = house(&[("alice", ""), ("bob", "")]);
+    let owners = |client: &mut Client| {
+        let uses = client.status().unwrap().uses;
+        let mut owners: Vec<String> = uses.into_iter().map(|one| one.owner).collect();
+        owners.sort_unstable();
+        owners
+    };
+    for tenant in ["alice", "bob"] {
+        let mut client = enter(&supervisor, tenant);
+        kit::add_copy(&mut client);
+        kit::works(&mut client);
+        assert_eq!(owners(&mut client), [tenant]);
     }
+    // Who runs the supervisor sees everyone's.
+    assert_eq!(owners(&mut supervisor.client()), ["alice", "bob"]);
 }

@@ -38,7 +38,7 @@ use crate::schedule::events::{
 };
 use crate::schedule::quarantine::{Quarantined, Use};
 use crate::schedule::{
-    CallId, CallSpec, Compartment, Domain, Limits, MemorySnapshot, NotNow, Sharing, TenantShare, Withdrawn,
+    CallId, CallSpec, Compartment, Domain, Limits, MemorySnapshot, NotNow, TenantShare, Withdrawn,
 };
 use crate::store::StateDir;
 use crate::sync::{OrderedMutex, rank};
@@ -258,15 +258,7 @@ impl Device {
         let (function, weight_bytes) = (call.function.id, taken_by(&call.function, traits.has_own_memory));
         let stack_bytes = call.function.stack_bytes(self.config.kind, &self.config.arch);
         let share = call.reply.account().share();
-        let sharing = match call.why_apart(&self.config, weight_bytes) {
-            Some(why) if call.must_share() => {
-                self.metrics.rejected.increment(1);
-                return Err(SubmitError::NotShared(why));
-            }
-            Some(_) => Sharing::Never,
-            None if call.must_share() => Sharing::Only,
-            None => Sharing::May,
-        };
+        let sharing = call.sharing(&self.config, weight_bytes).map_err(SubmitError::NotShared)?;
         let spec = CallSpec {
             domain,
             function,

@@ -8,7 +8,7 @@
 //!
 //! What calls hold stays.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -93,12 +93,16 @@ impl LoadedCache {
         self.slots.read().get(&owner)?.get(name).map(|slot| slot.function.clone())
     }
 
-    /// The owner and the name of the function that workers know by this id; none if it is not in memory.
-    pub fn owner_of(&self, id: FunctionId) -> Option<(TenantId, String)> {
+    /// Of the functions that workers know by these ids, those that are in memory.
+    pub fn by_id(&self, ids: impl Iterator<Item = FunctionId>) -> HashMap<FunctionId, Arc<Loaded>> {
+        let wanted: HashSet<FunctionId> = ids.collect();
+        if wanted.is_empty() {
+            return HashMap::new();
+        }
         let slots = self.slots.read();
-        let mut all = slots.values().flat_map(HashMap::values).map(|slot| &slot.function);
-        let is_it = |function: &&Arc<Loaded>| function.id == id || function.id.checked() == id;
-        all.find(is_it).map(|function| (function.owner, function.record.name.clone()))
+        let all = slots.values().flat_map(HashMap::values).map(|slot| &slot.function);
+        let known = all.flat_map(|function| [function.id, function.id.checked()].map(|id| (id, function)));
+        known.filter(|(id, _)| wanted.contains(id)).map(|(id, function)| (id, function.clone())).collect()
     }
 
     /// Puts a function into memory, unless it got there meanwhile. `current` says who may call the function besides its

@@ -12,7 +12,18 @@ pub(super) struct Apart(IdMap<Use, u64>);
 impl Apart {
     /// True if calls of this use run apart.
     pub(super) fn holds(&self, now_ns: u64, used: Use) -> bool {
-        !self.0.is_empty() && self.0.get(&used).is_some_and(|until_ns| *until_ns > now_ns)
+        self.left_ns(now_ns, used).is_some()
+    }
+
+    /// For how long calls of this use run apart, the largest number for good; none if they do not.
+    pub(super) fn left_ns(&self, now_ns: u64, used: Use) -> Option<u64> {
+        if self.0.is_empty() {
+            return None;
+        }
+        match *self.0.get(&used)? {
+            u64::MAX => Some(u64::MAX),
+            until_ns => until_ns.checked_sub(now_ns).filter(|ns| *ns > 0),
+        }
     }
 
     /// Calls of this use failed together.

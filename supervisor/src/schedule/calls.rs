@@ -4,8 +4,7 @@ use slab::Slab;
 
 use super::book::Need;
 use super::due_moments::DueMoments;
-use super::limits::INSTALLATION;
-use super::limits::{DEADLINE_GRACE_NS, MAX_CALLS};
+use super::limits::{DEADLINE_GRACE_NS, INSTALLATION, MAX_CALLS};
 use super::quarantine::Use;
 use super::retry::Attempts;
 use super::types::{Batch, CallId, CallSpec, Domain, QueueKey, ResidentPrice, Sharing};
@@ -21,10 +20,8 @@ pub(super) struct Entry<C> {
     pub(super) domain: Domain,
     /// Where it waits.
     pub(super) queue: QueueKey,
-    /// True if it may be in a worker beside strangers' calls, as far as it is short and no suspect.
-    pub(super) may_share: bool,
-    /// True if it is refused where it may not be there.
-    pub(super) only_shared: bool,
+    /// Whether the call is in a worker that strangers share; never again, once it took too long there.
+    pub(super) sharing: Sharing,
     pub(super) function: FunctionId,
     pub(super) bytes: u64,
     /// When the call has to be over; sooner once its client gave it up.
@@ -75,6 +72,16 @@ impl<C> Entry<C> {
             false => 0,
         };
         installed_ns.saturating_sub(now_ns).max(DEADLINE_GRACE_NS)
+    }
+
+    /// True if it may be in a worker beside strangers' calls, as far as it is no suspect.
+    pub(super) fn may_share(&self) -> bool {
+        self.sharing != Sharing::Never
+    }
+
+    /// True if the deadline of a call in a worker passed.
+    pub(super) fn is_late(&self, now_ns: u64) -> bool {
+        self.deadline_ns <= now_ns || matches!(self.state, CallState::Running { overdue: true, .. })
     }
 
     /// True if no other call may be on the device.
@@ -221,8 +228,7 @@ impl<C> Calls<C> {
             serial,
             domain,
             queue,
-            may_share: sharing != Sharing::Never,
-            only_shared: sharing == Sharing::Only,
+            sharing,
             function,
             bytes,
             deadline_ns,

@@ -88,8 +88,8 @@ impl<C: Call> Scheduler<C> {
     /// was on the device.
     pub(super) fn charge_failed(&mut self, worker: WorkerId, payer: TenantId, started_ns: u64) {
         let now_ns = self.now_ns;
-        self.ran_beside_others(worker, payer, now_ns.saturating_sub(started_ns));
         let had_ns = now_ns.saturating_sub(started_ns);
+        self.ran_beside_others(worker, payer, had_ns);
         let charge = self.turns.as_mut().and_then(|turns| turns.failed(now_ns, worker, had_ns));
         self.charge(charge);
     }

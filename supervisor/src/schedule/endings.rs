@@ -3,7 +3,7 @@
 use super::calls::CallState;
 use super::limits::CLEAR_NS;
 use super::scheduler::Scheduler;
-use super::types::{Call, CallId, Domain, Ended, Loss, Verdict};
+use super::types::{Call, CallId, Domain, Ended, Loss, Sharing, Verdict};
 use super::workers::State;
 use crate::ids::WorkerId;
 
@@ -80,23 +80,21 @@ impl<C: Call> Scheduler<C> {
     /// domain.
     pub(super) fn outlasted(&mut self, worker: WorkerId, id: CallId) -> Outlast {
         let (now_ns, limit_ns) = (self.now_ns, self.shape.shared_limit_ns);
-        let Some(entry) = self.calls.get_mut(id) else { return Outlast::Fails };
-        let is_late =
-            entry.deadline_ns <= now_ns || matches!(entry.state, CallState::Running { overdue: true, .. });
+        let Some(entry) = self.calls.get(id) else { return Outlast::Fails };
         let was_long = now_ns.saturating_sub(entry.started_ns) >= limit_ns;
-        if !self.workers[worker].is_shared() || !was_long || is_late || entry.detached {
+        if !self.workers[worker].is_shared() || !was_long || entry.is_late(now_ns) || entry.detached {
             return Outlast::Fails;
         }
-        let (used, only_shared) = (entry.used(), entry.only_shared);
+        let (used, sharing) = (entry.used(), entry.sharing);
         if self.running_call(worker, id).is_none() {
             return Outlast::Fails;
         }
         self.unshared.add(now_ns, used);
-        if only_shared {
+        if sharing == Sharing::Only {
             return Outlast::HadItsPart;
         }
         if let Some(entry) = self.calls.get_mut(id) {
-            entry.may_share = false;
+            entry.sharing = Sharing::Never;
         }
         match self.begin_again(worker, id) {
             true => Outlast::BeginsAgain,
@@ -123,8 +121,8 @@ impl<C: Call> Scheduler<C> {
     /// A call that was in a worker waits again.
     fn wait_again(&mut self, id: CallId, wants_device: bool) {
         let Some(entry) = self.calls.get(id) else { return };
-        let (domain, may_share) = (entry.domain, entry.may_share && !entry.wants_all_lanes());
-        let queue = self.queue_of(may_share, entry.used(), domain);
+        let (domain, alone) = (entry.domain, entry.wants_all_lanes());
+        let queue = self.queue_of(if alone { Sharing::Never } else { entry.sharing }, entry.used(), domain);
         self.calls.waits_again(id, queue);
         if wants_device {
             return self.line_up(domain.caller, id);
@@ -154,7 +152,7 @@ impl<C: Call> Scheduler<C> {
         if let Some(ended) = if overran { Some(Ended::Overran) } else { ended } {
             let entry = self.calls.remove(id)?;
             if ended == Ended::Guilty {
-                if entry.may_share {
+                if entry.may_share() {
                     self.unshared.add_for_good(now_ns, entry.used());
                 }
                 if self.shape.shared_faults {

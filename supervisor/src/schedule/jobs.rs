@@ -2,7 +2,7 @@
 //! the function says is its batch. Nothing waits for company: what waits in a queue when a lane is free for its first call goes
 //! together. Each call stays a call of its own, with its deadline and its one answer; a job that fails runs again call by call.
 
-use super::calls::{CallState, Entry};
+use super::calls::Entry;
 use super::limits::{MAX_JOB_CALLS, MAX_JOB_REGIONS};
 use super::scheduler::Scheduler;
 use super::starting::Group;
@@ -77,9 +77,8 @@ impl<C: Call> Scheduler<C> {
             return false;
         }
         let Some(entry) = self.calls.get_mut(id) else { return false };
-        let is_late =
-            entry.deadline_ns <= now_ns || matches!(entry.state, CallState::Running { overdue: true, .. });
-        if is_late || entry.detached || !may_have_company(entry) || entry.batch.take().is_none() {
+        let is_over = entry.is_late(now_ns) || entry.detached;
+        if is_over || !may_have_company(entry) || entry.batch.take().is_none() {
             return false;
         }
         let used = entry.used();

@@ -30,8 +30,8 @@ pub const SPARE_MOMENTS: usize = if cfg!(test) { 4 } else { 1024 };
 
 // Workers that all domains share.
 
-/// How long a call may run in a worker that all domains share, where the device does not say: short calls wait that long for a lane
-/// at most.
+/// How long a call may have the device in a worker that all domains share, where the device does not say: short calls wait for a lane
+/// that long at most, times the lanes that have the device together.
 pub const SHARED_LIMIT_NS: u64 = 10_000_000;
 /// So long after the end of a call's time there the process is ended, where kernels do not always end by themselves: their
 /// fuel ends them, and a process that everybody uses is not ended for a host that stalls.

@@ -115,9 +115,9 @@ impl<C: Call> Scheduler<C> {
         if self.book.weights.is_empty() || self.book.most_bytes(domain.owner).is_some() {
             return;
         }
-        let (slots, calls) = (&self.queues, &self.calls);
-        let next =
-            slots.next_few(QueueKey::Of(domain), LOADED_AHEAD).filter_map(|id| Some((id, calls.get(id)?)));
+        let calls = &self.calls;
+        let next = self.queues.next_few(QueueKey::Of(domain), LOADED_AHEAD);
+        let next = next.filter_map(|id| Some((id, calls.get(id)?)));
         let next = next.filter(|(_, entry)| entry.weight_bytes > 0);
         if next.clone().all(|(_, entry)| self.book.weights.has(entry.function, worker)) {
             return;
@@ -195,6 +195,7 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn function_gone(&mut self, function: FunctionId) {
         self.penalties.forget_function(function);
         self.run_times.forget(function);
+        self.apart.forget(function);
         self.unshared.forget(function);
         for worker in WorkerId::first(self.workers.len()) {
             if matches!(self.workers[worker].state, State::Free | State::Bound(_)) {

@@ -81,12 +81,16 @@ impl<C: Call> Scheduler<C> {
         entry.paid = true;
         let probe = blamed && std::mem::take(&mut entry.probe);
         let (used, domain, call) = (entry.used(), entry.domain, entry.call.clone());
-        let was_shared = entry.may_share && entry.attempts.is_suspect();
+        let was_shared = entry.may_share() && entry.attempts.is_suspect();
         let is_shared = self.workers[worker].is_shared();
         let why = if overran { KillReason::Overran(call) } else { KillReason::Overdue(call) };
         self.kill(worker, why);
         if is_alone && (is_shared || was_shared) {
             self.unshared.add_for_good(now_ns, used);
+        } else if is_shared {
+            // What it waited for may have been a neighbour: it is kept out for a while only, so that nobody's calls, with deadlines that
+            // pass before they are found out, end the process again and again.
+            self.unshared.add(now_ns, used);
         }
         if is_shared && is_alone {
             // The process was everybody's, and this call alone took it from them.

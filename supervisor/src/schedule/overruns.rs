@@ -12,8 +12,7 @@
 //! counts as a failure of its function. If it was not, any of the calls there may have been in the way: all of them run
 //! again, one by one.
 
-use super::limits::LONG_NS;
-use super::limits::OVERRUN_CHECK_NS;
+use super::limits::{LONG_NS, OVERRUN_CHECK_NS};
 use super::scheduler::Scheduler;
 use super::turns::Turns;
 use super::types::{Call, CallId};
@@ -25,9 +24,7 @@ impl<C: Call> Scheduler<C> {
         let contended = self.turns.as_ref().is_some_and(Turns::is_contended);
         contended.then_some(self.overrun_check_ns)
     }
-}
 
-impl<C: Call> Scheduler<C> {
     /// Ends what was in the way of others for too long.
     pub(super) fn check_overruns(&mut self) {
         let now_ns = self.now_ns;

@@ -340,10 +340,19 @@ impl Queues {
 
     /// The next call of a queue for shared workers, if a worker has room for it.
     pub(super) fn next_shared_of(&self, payer: TenantId, worker: &Worker, view: View<'_>) -> Option<CallId> {
-        let queue =
-            self.queues.get(&QueueKey::Shared(payer)).filter(|q| !q.held && worker.has_room(false))?;
-        let first = queue.calls.first();
-        first.filter(|_| self.goes_before(self.asks.device(), payer, first, view))
+        let device = worker.has_room(false).then(|| self.asks.device())?;
+        self.first_shared_of(payer, device, view)
+    }
+
+    /// The same where a worker has room for it, beside who is first in line for the whole `device`.
+    fn first_shared_of(
+        &self,
+        payer: TenantId,
+        device: Option<(TenantId, Front)>,
+        view: View<'_>,
+    ) -> Option<CallId> {
+        let first = self.queues.get(&QueueKey::Shared(payer)).filter(|q| !q.held)?.calls.first();
+        first.filter(|_| self.goes_before(device, payer, first, view))
     }
 
     /// The next call of all whom a worker serves, if the worker has room for it: `wants_all` says whether a call
@@ -360,7 +369,8 @@ impl Queues {
             return None;
         }
         if worker.is_shared() {
-            return self.asks.lanes().find_map(|payer| self.next_shared_of(payer, worker, view));
+            let device = self.asks.device();
+            return self.asks.lanes().find_map(|payer| self.first_shared_of(payer, device, view));
         }
         if self.must_leave(now_ns, worker, view, residency) {
             return None;

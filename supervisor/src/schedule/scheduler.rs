@@ -54,7 +54,8 @@ pub struct Scheduler<C: Call> {
     /// A list that is kept for its capacity, see [`Scheduler::weigh_everybody`].
     pub(super) payers: Vec<TenantId>,
     pub(super) apart: Apart,
-    /// Uses of functions that are not in shared workers any more: a process ended under a call of them while no other call was there.
+    /// Uses of functions that are not in shared workers: for a while where a call took too long there, or the process was killed for one
+    /// beside others; for good where a process ended under a call that was alone in it.
     pub(super) unshared: Apart,
     /// How long a call may be in the way of others, and when that is looked at next.
     pub(super) overrun_ns: u64,
@@ -134,12 +135,13 @@ impl<C: Call> Scheduler<C> {
         let alone = attempts.is_suspect();
         let is_whole = spec.memory_bytes > self.shape.memory_bytes / 2;
         let wants_device = is_whole || alone && self.shape.shared_faults;
-        let may_share = spec.sharing != Sharing::Never && !alone && !is_whole;
-        let queue = self.queue_of(may_share, used, domain);
+        let sharing = if alone || is_whole { Sharing::Never } else { spec.sharing };
         // A suspect proves in a process of its own that it ends none.
-        if spec.sharing == Sharing::Only && !alone && queue.compartment() != Compartment::Shared {
-            return Err(NotNow::NotShared);
+        if spec.sharing == Sharing::Only && !alone {
+            let left_ns = if is_whole { Some(u64::MAX) } else { self.unshared.left_ns(now_ns, used) };
+            left_ns.map_or(Ok(()), |left_ns| Err(NotNow::NotShared { left_ns }))?;
         }
+        let queue = self.queue_of(sharing, used, domain);
         let room = match wants_device {
             false => {
                 let held = self.holds(domain.caller);
@@ -188,11 +190,14 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// In which queue a call waits: whether it is in a worker beside strangers' calls, of those that may be.
-    pub(super) fn queue_of(&self, may_share: bool, used: Use, domain: Domain) -> QueueKey {
-        match self.shape.shared_workers > 0 && may_share && !self.unshared.holds(self.now_ns, used) {
-            true => QueueKey::Shared(domain.caller),
-            false => QueueKey::Of(domain),
-        }
+    pub(super) fn queue_of(&self, sharing: Sharing, used: Use, domain: Domain) -> QueueKey {
+        let is_shared = match sharing {
+            Sharing::Never => false,
+            Sharing::May => self.shape.shared_workers > 0 && !self.unshared.holds(self.now_ns, used),
+            // It was let in, and may be nowhere else.
+            Sharing::Only => self.shape.shared_workers > 0,
+        };
+        if is_shared { QueueKey::Shared(domain.caller) } else { QueueKey::Of(domain) }
     }
 
     /// Whether one more call may wait.

@@ -137,7 +137,7 @@ fn a_call_that_is_in_shared_workers_only_has_its_part_there_and_is_refused_elsew
     b.now = LIMIT;
     assert_eq!(b.outlast(W0, long), Outlast::HadItsPart);
     b.finish(W0, long);
-    assert_eq!(only(&mut b, 2), Err(NotNow::NotShared));
+    assert_eq!(only(&mut b, 2), Err(NotNow::NotShared { left_ns: APART_NS }));
     b.pass(APART_NS);
     assert!(only(&mut b, 3).is_ok());
     b.expect("3 on 0.0");
@@ -321,6 +321,23 @@ fn who_alone_has_a_shared_process_ended_pays_for_it() {
     b.expect("kill 0");
     let budgets = b.scheduler.penalties.budgets(b.now);
     assert_eq!(budgets.iter().map(|budget| budget.caller).collect::<Vec<_>>(), [ALICE.caller]);
+}
+
+#[test]
+fn who_has_a_shared_process_ended_beside_others_is_apart_for_a_while() {
+    let mut b = bench(2);
+    b.share(1, ALICE);
+    b.pass(500 * MS);
+    b.share(2, BOB);
+    b.pass(500 * MS);
+    b.actions.clear();
+    b.pass(SHARED_GRACE_NS - 1);
+    assert!(b.scheduler.kept_apart(b.now).is_empty());
+    b.pass(1);
+    b.expect("kill 0");
+    let kept = b.scheduler.kept_apart(b.now);
+    assert!(kept.len() == 1 && kept[0].0.caller == ALICE.caller, "{kept:?}");
+    assert_eq!(kept[0].1, Some(b.now + APART_NS));
 }
 
 #[test]

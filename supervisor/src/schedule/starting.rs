@@ -78,8 +78,10 @@ impl<C: Call> Scheduler<C> {
                     // The next call asks again, if it needs more.
                     self.memory_served(queue);
                 }
-                for entry in group.calls().filter_map(|id| Some((id, self.calls.get(id)?.deadline_ns))) {
-                    self.queues.started(queue, entry.0, entry.1);
+                for (id, deadline_ns) in
+                    group.calls().filter_map(|id| Some((id, self.calls.get(id)?.deadline_ns)))
+                {
+                    self.queues.started(queue, id, deadline_ns);
                 }
                 self.start(worker, fit, &group);
                 true
@@ -142,7 +144,7 @@ impl<C: Call> Scheduler<C> {
         };
         // A worker with several lanes counts by itself what part of the device each call had.
         let until_ns = if self.shape.lanes == 1 { over_ns } else { entry.deadline_ns };
-        // A worker whose kernels may not end by themselves is asked about before the deadline.
+        // Where kernels may not end by themselves, the call is looked for before its deadline.
         let stuck_ns = if is_shared { over_ns.saturating_add(self.shape.shared_stuck_ns) } else { u64::MAX };
         self.book.lend(worker, place, need, is_shared);
         if self.workers[worker].rebuild_cost.functions() == 0 && !is_shared {

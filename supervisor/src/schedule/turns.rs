@@ -19,8 +19,7 @@
 //! ([`Turns::in_the_way_ns`]).
 
 pub use self::charges::Charge;
-use super::limits::{CREDIT, SHORT_TURN_NS};
-use super::limits::{OVERRUN_QUANTA, YIELD_NS};
+use super::limits::{CREDIT, OVERRUN_QUANTA, SHORT_TURN_NS, YIELD_NS};
 use super::share_line::ShareLine;
 use super::slowed_clock::SlowedClock;
 use super::turn_cost::ChangeCost;

@@ -90,7 +90,7 @@ pub struct Shape {
     pub shared_workers: usize,
     /// The most device memory of one lane of these.
     pub shared_lane_bytes: u64,
-    /// How long a call may run in a shared worker. One that takes longer begins again in a worker of its domain.
+    /// How long a call may have the device in a shared worker. One that takes longer begins again in a worker of its domain.
     pub shared_limit_ns: u64,
     /// How long after the end of its time there a call may stay, before the process is ended.
     pub shared_stuck_ns: u64,
@@ -589,7 +589,12 @@ pub enum NotNow {
     /// Its function keeps failing.
     #[error("it failed {} times in a row", .0.failures)]
     Quarantined(Refusal),
-    /// It may be in workers only that strangers share, where calls of its caller and function may not be for now.
-    #[error("calls of this function took longer than shared-limit there, or ended their process")]
-    NotShared,
+    /// It may be in workers only that strangers share, and may not be there.
+    #[error(
+        "calls of this function took longer than shared-limit there, ended their process, or need the device for themselves"
+    )]
+    NotShared {
+        /// For how many nanoseconds; the largest number: until the function is replaced.
+        left_ns: u64,
+    },
 }

@@ -46,8 +46,8 @@ pub fn not_accepted(caller: &Account, function: &Loaded, device: &str, why: Subm
         SubmitError::Quota(error) => refusals::to_error(&error),
         SubmitError::TooLarge(error) => v1::Error::new(Code::OutOfMemory, error.to_string()),
         SubmitError::WeightsTooLarge(error) => v1::Error::new(Code::OutOfMemory, error.to_string()),
-        SubmitError::NotShared(why) => not_shared(device, &why, 0),
-        SubmitError::NotNow(long @ NotNow::NotShared) => not_shared(device, &long, 1000),
+        SubmitError::NotShared(why) => not_shared(device, &why, u64::MAX),
+        SubmitError::NotNow(why @ NotNow::NotShared { left_ns }) => not_shared(device, &why, left_ns),
         SubmitError::NotNow(NotNow::Quarantined(refusal)) => quarantined(caller, function, device, refusal),
         SubmitError::NotNow(late @ NotNow::TooLate { queue_ms, .. }) => {
             let message = format!(
@@ -63,15 +63,15 @@ pub fn not_accepted(caller: &Account, function: &Loaded, device: &str, why: Subm
     })
 }
 
-/// A call runs beside strangers only, and may not for this reason; another call may after so many milliseconds, if that is not 0.
-fn not_shared(device: &str, why: &dyn std::fmt::Display, retry_ms: u64) -> v1::Error {
+/// A call runs beside strangers only, and may not for this reason, for so many nanoseconds; the largest number: whenever it is made.
+fn not_shared(device: &str, why: &dyn std::fmt::Display, left_ns: u64) -> v1::Error {
     let message = format!(
         "device {device} runs no call of this function in a worker that tenants share: {why}; nor in another one, as isolation is \
          \"shared\" for the function, its owner or its caller"
     );
-    match retry_ms {
-        0 => v1::Error::new(Code::Unsupported, message),
-        ms => v1::Error::new(Code::ResourceExhausted, message).retry(ms),
+    match left_ns {
+        u64::MAX => v1::Error::new(Code::Unsupported, message),
+        ns => v1::Error::new(Code::ResourceExhausted, message).retry(ns.div_ceil(1_000_000)),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::device::status::{WorkerState, WorkerStatus};
 use crate::ids::TenantId;
 use crate::limits::MAX_USES_SHOWN;
 use crate::routing::Destination;
-use crate::schedule::quarantine::Quarantined;
+use crate::schedule::quarantine::{Quarantined, Use};
 use crate::schedule::{Compartment, WhyGone};
 
 /// How a worker without a process is shown.
@@ -65,9 +65,7 @@ fn uses(ctx: &RequestCtx) -> Vec<v1::FunctionUse> {
 
 /// What others do with a device.
 fn hide(device: &mut v1::DeviceStatus, tenant: &str) {
-    device.quarantined.retain(|one| one.owner == tenant || one.caller == tenant);
     device.budgets.retain(|budget| budget.caller == tenant);
-    device.kept_apart.retain(|one| one.owner == tenant || one.caller == tenant);
     device.workers.clear();
     device.memory = None;
     (device.queued, device.running, device.completed, device.failed) = (0, 0, 0, 0);
@@ -79,19 +77,28 @@ fn of_device(ctx: &RequestCtx, device: &Device) -> v1::DeviceStatus {
     let (config, settings) = (&device.config, device.settings());
     let queue = ctx.server.settings();
     let (quarantined, budgets) = device.refusals();
-    let loaded = &ctx.server.registry.loaded;
+    let kept_apart = device.kept_apart();
+    let uses = quarantined.iter().map(|one| one.used).chain(kept_apart.iter().map(|(used, _)| *used));
+    let functions = ctx.server.registry.loaded.by_id(uses.map(|used| used.function));
     let name_of = |tenant| ctx.server.registry.tenants.names().name(tenant).to_string();
+    // To the operator all, to others what they own or call.
+    let shown = |used: Use| {
+        let function = functions.get(&used.function)?;
+        let tenant = ctx.account.tenant;
+        let is_theirs = ctx.operator || function.owner == tenant || used.caller == tenant;
+        is_theirs.then(|| (function.record.name.clone(), name_of(function.owner)))
+    };
     let quarantined = quarantined.into_iter().filter_map(|one| {
-        let (owner, function) = loaded.owner_of(one.used.function)?;
-        Some(v1::Quarantine { function, owner: name_of(owner), ..quarantine(ctx, device, &one) })
+        let (function, owner) = shown(one.used)?;
+        Some(v1::Quarantine { function, owner, ..quarantine(ctx, device, &one) })
     });
-    let kept_apart = device.kept_apart().into_iter().filter_map(|(used, for_ns)| {
-        let (owner, function) = loaded.owner_of(used.function)?;
-        let (owner, caller) = (name_of(owner), name_of(used.caller));
+    let kept_apart = kept_apart.into_iter().filter_map(|(used, for_ns)| {
+        let (function, owner) = shown(used)?;
         let (why, for_ms) = match for_ns {
             Some(ns) => ("it took longer than shared-limit there", milliseconds(ns)),
             None => ("a process ended under it there", 0),
         };
+        let caller = name_of(used.caller);
         Some(v1::KeptApart { function, owner, caller, why: why.to_owned(), for_ms })
     });
     let budgets = budgets.into_iter().map(|budget| v1::FaultBudget {

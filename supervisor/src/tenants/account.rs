@@ -88,13 +88,18 @@ impl Account {
     pub fn share(&self) -> TenantShare {
         let class = self.class.load(Ordering::Relaxed) as usize;
         let overrun_ns = self.overrun_ns.load(Ordering::Relaxed);
-        let isolation = self.isolation.load(Ordering::Relaxed) as usize;
         TenantShare {
             weight: self.weight.load(Ordering::Relaxed),
             class: Class::ALL.get(class).copied().unwrap_or_default(),
             overrun_ns: (overrun_ns != u64::MAX).then_some(overrun_ns),
-            isolation: Isolation::ALL.get(isolation).copied().unwrap_or_default(),
+            isolation: self.isolation(),
         }
+    }
+
+    /// Whether its calls, and calls of its functions, are in workers beside those of others.
+    pub fn isolation(&self) -> Isolation {
+        let isolation = self.isolation.load(Ordering::Relaxed) as usize;
+        Isolation::ALL.get(isolation).copied().unwrap_or_default()
     }
 
     /// Other limits hold from now on; what is there already stays.

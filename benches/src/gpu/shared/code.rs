@@ -1,7 +1,5 @@
 //! What fenced code costs: execution in a shared worker beside execution in a worker of the tenant, one call at a time.
 
-use std::collections::HashMap;
-
 use hdrhistogram::Histogram;
 
 use super::super::bed::Bed;
@@ -21,17 +19,18 @@ const MEAN: f64 = 1.03;
 
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
     let works = [Work::Matmul, Work::Inference(10), bed.inference()];
-    let mut took = HashMap::<(usize, bool), Histogram<u64>>::new();
+    // Of each work, by plain and by fenced code.
+    let mut took = Vec::new();
+    for _ in works {
+        took.push([Histogram::<u64>::new(3)?, Histogram::new(3)?]);
+    }
     for fenced in [false, true].repeat(ROUNDS) {
         let running = bed.start(if fenced { SETTINGS } else { "isolation=process" })?;
         let mut client = load::connect(&running, 1)?;
         bed.register(&mut client, &["matmul", "inference"])?;
-        for (nth, work) in works.into_iter().enumerate() {
+        for (times, work) in took.iter_mut().zip(works) {
             let calls = Calls::new(&mut client, work.function(), work, 1)?;
-            let times = match took.entry((nth, fenced)) {
-                std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
-                std::collections::hash_map::Entry::Vacant(new) => new.insert(Histogram::new(3)?),
-            };
+            let times = &mut times[usize::from(fenced)];
             for call in 0..WARM + COUNTED {
                 let answer = client.invoke(&calls.calls[0])?;
                 if call >= WARM {
@@ -42,12 +41,12 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
         }
     }
     let mut product = 1.0;
-    for (nth, work) in works.into_iter().enumerate() {
-        let at = |fenced| took.get(&(nth, fenced)).map_or(0.0, |times| times.value_at_quantile(0.5) as f64);
-        let ratio = at(true) / at(false);
+    for (times, work) in took.iter().zip(works) {
+        let [plain, fenced] = times.each_ref().map(|times| times.value_at_quantile(0.5) as f64);
+        let ratio = fenced / plain;
         product *= ratio;
         let title = format!("{work:?}, one call at a time, execution");
-        report.info(format!("{title}, plain code, p50"), at(false), Unit::Nanoseconds);
+        report.info(format!("{title}, plain code, p50"), plain, Unit::Nanoseconds);
         report.at_most(EACH, format!("{title}, fenced / plain"), ratio, Unit::Ratio);
     }
     let mean = f64::powf(product, 1.0 / works.len() as f64);

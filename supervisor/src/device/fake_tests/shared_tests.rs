@@ -4,6 +4,7 @@
 use super::*;
 use crate::call::WhyApart;
 use crate::limits::{SHARED_POOL_BYTES, SHARED_WEIGHTS_BYTES};
+use crate::schedule::Sharing;
 
 /// A GPU whose first worker is shared.
 fn shared() -> DeviceConfig {
@@ -52,12 +53,21 @@ fn only_calls_that_cannot_leave_their_window_are_beside_those_of_strangers() {
     let apart = PLAIN.replacen('{', r#"{"isolation": "process", "#, 1);
     assert_eq!(runs_in(&of(&apart, "apart", true), 0), W1);
     let call = gpu.call(&fenced, CALLER, 0);
-    let why = |weight_bytes| call.why_apart(&gpu.device.config, weight_bytes);
-    assert_eq!((why(SHARED_WEIGHTS_BYTES), why(SHARED_WEIGHTS_BYTES + 1)), (None, Some(WhyApart::Large)));
-    assert_eq!(call.why_apart(&config(false), 0), Some(WhyApart::Device));
     let other = DeviceConfig { arch: "sm_80".into(), ..shared() };
-    let fenced_for_another = call.why_apart(&other, 0);
-    assert_eq!(fenced_for_another, Some(WhyApart::Unfenced));
+    let cases = [
+        (&*gpu.device.config, SHARED_WEIGHTS_BYTES, None),
+        (&*gpu.device.config, SHARED_WEIGHTS_BYTES + 1, Some(WhyApart::Large)),
+        (&config(false), 0, Some(WhyApart::Device)),
+        // What is fenced for one architecture may not be for another.
+        (&other, 0, Some(WhyApart::Unfenced)),
+    ];
+    let only = PLAIN.replacen('{', r#"{"isolation": "shared", "#, 1);
+    let only = gpu.call(&of(&only, "only", true), CALLER, 0);
+    for (device, weight_bytes, why) in cases {
+        let apart = if why.is_some() { Sharing::Never } else { Sharing::May };
+        assert_eq!(call.sharing(device, weight_bytes), Ok(apart));
+        assert_eq!(only.sharing(device, weight_bytes), why.map_or(Ok(Sharing::Only), Err));
+    }
 }
 
 #[test]
