@@ -1,7 +1,7 @@
 //! A folder for what other programs must find as files: only this user can look into it, and it is gone when the command ends,
 //! also where a signal ends the command.
 //!
-//! The one place that deals with signals. No handler runs: the signals are blocked and a thread takes them. It kills the
+//! The one place that deals with signals, but for `pappus top`, which has no such folder. No handler runs: the signals are blocked and a thread takes them. It kills the
 //! process that works in the folder, on which whoever waits for that one comes to the end; the last thing to end is the folder,
 //! and then the command ends by the signal, as it would have without all this.
 
@@ -16,7 +16,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tempfile::TempDir;
 
 /// Signals that ask a command to end.
-const ENDING: [Signal; 3] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM];
+pub(crate) const ENDING: [Signal; 3] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM];
 
 /// What the thread has to know.
 #[derive(Default)]

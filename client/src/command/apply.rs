@@ -11,12 +11,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use pappus_client::archive::{CONFIG, is_package};
-use pappus_client::compositions::Composition;
-use pappus_client::functions::Package;
 use pappus_client::{Client, Error, registered, v1};
 use pappus_proto::limits::is_valid_name;
 use serde_json::{Value, json};
 
+use super::registrable::Registrable;
 use crate::arguments::ApplyArguments;
 use crate::failure::{Failure, Result};
 use crate::json;
@@ -29,12 +28,7 @@ const REMOVED: &str = "removed";
 struct Wanted {
     name: String,
     path: PathBuf,
-    content: Content,
-}
-
-enum Content {
-    Function(Box<Package>),
-    Composition(Composition),
+    content: Registrable,
 }
 
 /// What is done about one function.
@@ -121,7 +115,7 @@ fn read(folder: &Path) -> Result<BTreeMap<String, Wanted>> {
                 let other = other.path.display();
                 Err(Failure::Refused(format!("{}: {other} is a function of this name, too", path.display())))
             }
-            None => content(&path),
+            None => Registrable::read(&path, &[]),
         };
         match found {
             Ok(content) => drop(wanted.insert(name.clone(), Wanted { name, path, content })),
@@ -149,13 +143,6 @@ fn name_of(path: &Path) -> Option<String> {
     name.filter(|_| is_function).map(|name| name.to_string_lossy().into_owned())
 }
 
-fn content(path: &Path) -> Result<Content> {
-    match Composition::read(path)? {
-        Some(composition) => Ok(Content::Composition(composition)),
-        None => Ok(Content::Function(Box::new(Package::read(path, &[])?))),
-    }
-}
-
 /// Functions first, then compositions, each behind those that it runs; by name otherwise.
 fn in_order(mut wanted: BTreeMap<String, Wanted>) -> Vec<Wanted> {
     let mut order = Vec::new();
@@ -163,8 +150,8 @@ fn in_order(mut wanted: BTreeMap<String, Wanted>) -> Vec<Wanted> {
     let runs: HashMap<String, Vec<String>> = wanted
         .values()
         .filter_map(|one| match &one.content {
-            Content::Function(_) => None,
-            Content::Composition(composition) => Some((one.name.clone(), composition.functions())),
+            Registrable::Function(_) => None,
+            Registrable::Composition(composition) => Some((one.name.clone(), composition.functions())),
         })
         .collect();
     let names: Vec<String> = wanted.keys().cloned().collect();
@@ -214,8 +201,8 @@ fn compare<'w>(client: &mut Client, wanted: &'w [Wanted], keep: bool) -> Result<
 fn is_there(client: &mut Client, wanted: &Wanted) -> Result<bool> {
     let shown = client.show_function(&wanted.name)?;
     match &wanted.content {
-        Content::Function(package) => Ok(registered::has_package(client, package, &shown)?),
-        Content::Composition(composition) => Ok(registered::has_composition(composition, &shown)?),
+        Registrable::Function(package) => Ok(registered::has_package(client, package, &shown)?),
+        Registrable::Composition(composition) => Ok(registered::has_composition(composition, &shown)?),
     }
 }
 
@@ -228,11 +215,7 @@ fn carry_out(client: &mut Client, change: &Change<'_>, progress: &mut Progress) 
     if change.done == UNCHANGED {
         return Ok(change.done);
     }
-    let step = &mut |step: pappus_client::functions::Step<'_>| progress.step(step);
-    let added = match &wanted.content {
-        Content::Function(package) => package.add(client, &wanted.name, true, step),
-        Content::Composition(composition) => composition.add(client, &wanted.name, true, step),
-    };
+    let added = wanted.content.add(client, &wanted.name, true, progress);
     let added = added.map_err(|why| placed(why.into(), wanted))?;
     Ok(json::registration(added.registration()).unwrap_or(change.done))
 }

@@ -3,14 +3,13 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use pappus_client::compositions::Composition;
-use pappus_client::functions::Package;
 use pappus_client::{Client, v1};
 use serde_json::{Value, json};
 
 use super::module::{layouts, variant};
+use super::registrable::Registrable;
 use crate::arguments::{Assignment, FunctionCommand};
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::json;
 use crate::progress::Progress;
 use crate::table::{Align, Table};
@@ -106,17 +105,9 @@ fn add(
     replace: bool,
 ) -> Result<v1::FunctionInfo> {
     let weights: Vec<_> = weights.into_iter().map(|weight| (weight.name, weight.value)).collect();
-    let composition = Composition::read(config)?;
     let mut progress = Progress::spinner("reading");
-    if let Some(composition) = composition {
-        if !weights.is_empty() {
-            let message = "--weight belongs to a function: a composition has those of its functions";
-            return Err(Failure::Usage(message.into()));
-        }
-        return Ok(composition.add(client, name, replace, &mut |step| progress.step(step))?);
-    }
-    let package = Package::read(config, &weights)?;
-    Ok(package.add(client, name, replace, &mut |step| progress.step(step))?)
+    let registrable = Registrable::read(config, &weights)?;
+    Ok(registrable.add(client, name, replace, &mut progress)?)
 }
 
 fn show(function: &v1::FunctionInfo, out: &mut dyn Write) -> Result<()> {

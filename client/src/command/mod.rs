@@ -17,6 +17,7 @@ mod own_supervisor;
 mod package;
 mod plan;
 mod quota;
+mod registrable;
 mod reload;
 mod run;
 mod settings;

@@ -1,27 +1,21 @@
-//! `pappus run`: calls a function without a supervisor that stays. Everything that can be read is read before one starts.
+//! `pappus run`: calls a function without a supervisor that stays. What is registered is read before the supervisor starts.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use pappus_client::Client;
-use pappus_client::compositions::Composition;
 use pappus_client::functions::Package;
 use pappus_proto::limits::is_valid_name;
 
 use super::invoke;
 use super::own_supervisor::Supervisor;
+use super::registrable::Registrable;
 use crate::arguments::{InvokeArguments, RunArguments};
 use crate::failure::{Failure, Result};
 use crate::progress::Progress;
 
 /// What a function is called whose file's name is no name of one.
 const UNNAMED: &str = "function";
-
-/// What is registered before the call.
-enum Registered {
-    Function(Box<Package>),
-    Composition(Composition),
-}
 
 /// Starts a supervisor, adds the function, calls it as `pappus invoke` does, and ends the supervisor.
 pub(crate) fn run(arguments: RunArguments, out: &mut dyn Write) -> Result<()> {
@@ -35,12 +29,8 @@ pub(crate) fn run(arguments: RunArguments, out: &mut dyn Write) -> Result<()> {
     let mut progress = Progress::spinner("starting a supervisor");
     let mut supervisor = Supervisor::start(&device, "pappus-run-")?;
     let mut client = supervisor.connect()?;
-    let added = all.iter().try_for_each(|(name, registered)| -> Result<()> {
-        let step = &mut |step: pappus_client::functions::Step<'_>| progress.step(step);
-        match registered {
-            Registered::Function(package) => package.add(&mut client, name, false, step)?,
-            Registered::Composition(composition) => composition.add(&mut client, name, false, step)?,
-        };
+    let added = all.iter().try_for_each(|(name, registrable)| -> Result<()> {
+        registrable.add(&mut client, name, false, &mut progress)?;
         Ok(())
     });
     drop(progress);
@@ -51,30 +41,26 @@ pub(crate) fn run(arguments: RunArguments, out: &mut dyn Write) -> Result<()> {
 }
 
 /// The configuration, behind the functions that it runs if it is a composition.
-fn read(config: &Path, name: &str, weights: &[(String, PathBuf)]) -> Result<Vec<(String, Registered)>> {
-    let Some(composition) = Composition::read(config)? else {
-        return Ok(vec![(name.to_owned(), Registered::Function(Box::new(Package::read(config, weights)?)))]);
-    };
-    if !weights.is_empty() {
-        let message = "--weight belongs to a function: a composition has those of its functions";
-        return Err(Failure::Usage(message.into()));
-    }
+fn read(config: &Path, name: &str, weights: &[(String, PathBuf)]) -> Result<Vec<(String, Registrable)>> {
+    let registrable = Registrable::read(config, weights)?;
     let mut all = Vec::new();
-    // What is wrong with the composition is told with its place.
-    composition.link(None)?;
-    for function in composition.functions() {
-        let path = composition.beside(&function);
-        let path = path.ok_or_else(|| {
-            Failure::Refused(format!("{}: no function {function:?} is beside it", config.display()))
-        })?;
-        all.push((function, Registered::Function(Box::new(Package::read(&path, &[])?))));
+    if let Registrable::Composition(composition) = &registrable {
+        // What is wrong with the composition is told with its place.
+        composition.link(None)?;
+        for function in composition.functions() {
+            let path = composition.beside(&function);
+            let path = path.ok_or_else(|| {
+                Failure::Refused(format!("{}: no function {function:?} is beside it", config.display()))
+            })?;
+            all.push((function, Registrable::Function(Box::new(Package::read(&path, &[])?))));
+        }
     }
-    all.push((name.to_owned(), Registered::Composition(composition)));
+    all.push((name.to_owned(), registrable));
     Ok(all)
 }
 
 /// What the function of a file is called: the file without its extension.
-pub(super) fn name_of(config: &Path) -> String {
+fn name_of(config: &Path) -> String {
     let stem = config.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     if is_valid_name(stem) { stem.to_owned() } else { UNNAMED.to_owned() }
 }

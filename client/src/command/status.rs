@@ -144,6 +144,15 @@ fn settings(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     Ok(table.print_within(WIDTH, out)?)
 }
 
+/// A table below the one before; nothing where it has no rows.
+fn print_if_any(table: &Table, out: &mut dyn Write) -> Result<()> {
+    if !table.is_empty() {
+        writeln!(out)?;
+        table.print_within(WIDTH, out)?;
+    }
+    Ok(())
+}
+
 /// Only the operator is told.
 fn memory(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     let mut table = Table::new(&[
@@ -165,11 +174,7 @@ fn memory(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             rough_bytes(memory.free_bytes),
         ]);
     }
-    if !table.is_empty() {
-        writeln!(out)?;
-        table.print_within(WIDTH, out)?;
-    }
-    Ok(())
+    print_if_any(&table, out)
 }
 
 /// What happened to weights, where there were calls of functions that have some.
@@ -201,11 +206,7 @@ fn weights(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             weights.evictions.to_string(),
         ]);
     }
-    if !table.is_empty() {
-        writeln!(out)?;
-        table.print_within(WIDTH, out)?;
-    }
-    Ok(())
+    print_if_any(&table, out)
 }
 
 /// Functions that are refused for a while; nothing where there are none.
@@ -229,11 +230,7 @@ fn quarantined(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             nanoseconds(one.retry_after_ms * 1_000_000),
         ]);
     }
-    if !table.is_empty() {
-        writeln!(out)?;
-        table.print_within(WIDTH, out)?;
-    }
-    Ok(())
+    print_if_any(&table, out)
 }
 
 /// What keeps out of workers that tenants share; nothing where nothing does.
@@ -262,11 +259,7 @@ fn kept_apart(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             ]);
         }
     }
-    if !table.is_empty() {
-        writeln!(out)?;
-        table.print_within(WIDTH, out)?;
-    }
-    Ok(())
+    print_if_any(&table, out)
 }
 
 /// Device time by tenant; nothing where none used any.
@@ -289,11 +282,7 @@ fn tenants(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             ]);
         }
     }
-    if !table.is_empty() {
-        writeln!(out)?;
-        table.print_within(WIDTH, out)?;
-    }
-    Ok(())
+    print_if_any(&table, out)
 }
 
 /// Fault budgets that are not whole; nothing where all are.
@@ -317,11 +306,7 @@ fn budgets(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
             ]);
         }
     }
-    if !table.is_empty() {
-        writeln!(out)?;
-        table.print_within(WIDTH, out)?;
-    }
-    Ok(())
+    print_if_any(&table, out)
 }
 
 /// Only the operator is told.
@@ -389,11 +374,7 @@ fn sandboxes<'a>(workers: impl Iterator<Item = &'a v1::WorkerStatus>, out: &mut 
     for (layers, workers) in counts {
         table.row([workers.to_string(), if layers.is_empty() { "not told yet".to_owned() } else { layers }]);
     }
-    if !table.is_empty() {
-        writeln!(out)?;
-        table.print_within(WIDTH, out)?;
-    }
-    Ok(())
+    print_if_any(&table, out)
 }
 
 /// Whose functions a worker runs, and for whom if that is another tenant.
@@ -482,6 +463,13 @@ mod tests {
             failures: 3,
             retry_after_ms: 300_000,
         };
+        let kept_apart = v1::KeptApart {
+            function: name.clone(),
+            owner: name.clone(),
+            caller: name.clone(),
+            why: "it took longer than shared-limit there".into(),
+            ..Default::default()
+        };
         let device = v1::DeviceStatus {
             name: quarantine.device.clone(),
             kind: "cuda".into(),
@@ -502,6 +490,7 @@ mod tests {
             budgets: vec![v1::FaultBudget { caller: name.clone(), waits_ms: 1000, ..Default::default() }],
             tenants: vec![v1::TenantDeviceTime { tenant: name, device_ns: 1, ..Default::default() }],
             quarantined: vec![quarantine],
+            kept_apart: vec![kept_apart],
             ..Default::default()
         };
         v1::Status { connections: 1, devices: vec![device; 3], ..Default::default() }

@@ -28,8 +28,14 @@ pub(super) struct Trouble {
     pub(super) cure: String,
 }
 
-/// Everything that is not well, the worst first.
+/// Everything that is not well, the worst first, as lines show it.
 pub(super) fn troubles(status: &v1::Status) -> Vec<Trouble> {
+    troubles_with(status, NAME)
+}
+
+/// The same, with at most so many characters of each name. What others chose is without what a terminal obeys.
+fn troubles_with(status: &v1::Status, most: usize) -> Vec<Trouble> {
+    let name = |name: &str| shortened(&plain(name), most);
     let mut found = Vec::new();
     let mut add = |what: String, cure: &str| found.push(Trouble { what, cure: cure.to_owned() });
     if status.draining {
@@ -83,11 +89,6 @@ pub(super) fn troubles(status: &v1::Status) -> Vec<Trouble> {
     found
 }
 
-/// A name that others chose, short and without what a terminal obeys.
-fn name(name: &str) -> String {
-    shortened(&plain(name), NAME)
-}
-
 /// What is well, where all is.
 pub(super) fn praise(status: &v1::Status) -> String {
     let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
@@ -121,9 +122,9 @@ pub(super) fn print(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-/// Adds the same to an object.
+/// Adds the same to an object, with whole names.
 pub(super) fn add_to(value: &mut Value, status: &v1::Status) {
-    let troubles = troubles(status);
+    let troubles = troubles_with(status, usize::MAX);
     value["well"] = troubles.is_empty().into();
     value["troubles"] = troubles.iter().map(|one| json!({"what": one.what, "cure": one.cure})).collect();
 }
@@ -179,7 +180,8 @@ mod tests {
 
     #[test]
     fn many_troubles_are_counted() {
-        let device = v1::DeviceStatus { lost: true, ..Default::default() };
+        let name = "cuda:MIG-01234567-89ab-cdef-0123-456789abcdef";
+        let device = v1::DeviceStatus { name: name.into(), lost: true, ..Default::default() };
         let status = v1::Status { devices: vec![device; TOLD + 3], ..Default::default() };
         let mut out = anstream::StripStream::new(Vec::new());
         print(&status, &mut out).unwrap();
@@ -188,5 +190,10 @@ mod tests {
         let mut value = json!({});
         add_to(&mut value, &status);
         assert_eq!((&value["well"], value["troubles"].as_array().unwrap().len()), (&json!(false), TOLD + 3));
+        // Lines have no room for the whole name.
+        assert!(
+            !text.contains(name) && value["troubles"][0]["what"] == format!("device {name} is lost"),
+            "{value}"
+        );
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::SigSet;
 use pappus_client::{Client, Code, Error, v1};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
@@ -26,6 +26,7 @@ use super::verdict;
 use crate::arguments::TopArguments;
 use crate::failure::{Failure, Result};
 use crate::json;
+use crate::scratch::ENDING;
 
 /// How often it is looked whether a signal came.
 const LOOK_AT_SIGNALS: Duration = Duration::from_millis(100);
@@ -105,7 +106,7 @@ impl Restored {
     /// From now on, a signal that asks the program to end is told by `ended`: the terminal must not be left without lines and echo.
     fn begin(ended: &Arc<AtomicI32>) -> Result<Self> {
         let mut signals = SigSet::empty();
-        [Signal::SIGHUP, Signal::SIGTERM].into_iter().for_each(|signal| signals.add(signal));
+        ENDING.into_iter().for_each(|signal| signals.add(signal));
         signals.thread_block().map_err(std::io::Error::from)?;
         let ended = ended.clone();
         let watching = move || {

@@ -182,11 +182,10 @@ fn devices(status: &v1::Status, then: Option<&v1::Status>, pace: Pace) -> Pane {
 
 fn workers(status: &v1::Status, then: Option<&v1::Status>, pace: Pace) -> Pane {
     use Align::{Left, Right};
-    let all = |status: &v1::Status| -> Vec<v1::WorkerStatus> {
-        status.devices.iter().flat_map(|device| device.workers.clone()).collect()
-    };
+    // Places without a process have no number that tells them apart.
+    let there = then.into_iter().flat_map(|then| &then.devices).flat_map(|device| &device.workers);
     let before: HashMap<u32, u64> =
-        then.map(all).unwrap_or_default().iter().map(|worker| (worker.pid, worker.completed)).collect();
+        there.filter(|worker| worker.pid != 0).map(|worker| (worker.pid, worker.completed)).collect();
     let mut rows = Vec::new();
     for device in &status.devices {
         for worker in &device.workers {
