@@ -69,30 +69,38 @@ class Running:
 
     def __call__(self) -> torch.Tensor:
         """Input to the GPU, model, output back; complete when it returns."""
-        self.output.copy_(self._compute(), non_blocking=True)
+        self.launch()
         torch.cuda.synchronize()
         return self.output
+
+    def launch(self) -> None:
+        """As a call, but nothing is waited for."""
+        self.output.copy_(self._compute(), non_blocking=True)
 
     def _compute(self) -> torch.Tensor:
         self.input.copy_(self.host_input, non_blocking=True)
         return self.model(self.input)
 
 
+def graph(call: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+    """What a call launches, recorded once it has run."""
+    beside = torch.cuda.Stream()
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        for _ in range(3):
+            call()
+    torch.cuda.synchronize()
+    recorded = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(recorded):
+        call()
+    return recorded
+
+
 class Recorded:
     """A model that is running, its kernels replayed as a CUDA graph."""
 
     def __init__(self, running: Running) -> None:
-        beside = torch.cuda.Stream()
-        beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(beside):
-            for _ in range(3):
-                running()
-        torch.cuda.current_stream().wait_stream(beside)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            running.input.copy_(running.host_input, non_blocking=True)
-            self.output = running.model(running.input)
-            running.output.copy_(self.output, non_blocking=True)
+        self.graph = graph(running.launch)
 
     def __call__(self) -> None:
         """As the model is called, complete when it returns."""

@@ -18,7 +18,9 @@ import numpy as np
 import torch
 
 from pappus.package import sizes
+from pappus.package.points import REPEAT
 
+from .beside import graph
 from .cases import CASES, Case
 from .operations import OPERATIONS
 from .prepare import INPUT, prepare
@@ -138,20 +140,6 @@ class Loaded:
         return ctypes.c_uint64(self.buffers[name].data_ptr() + offset)
 
 
-def graph(call: Callable[[], Any]) -> torch.cuda.CUDAGraph:
-    """What a call launches, recorded once it has run."""
-    beside = torch.cuda.Stream()
-    beside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(beside):
-        for _ in range(2):
-            call()
-    torch.cuda.synchronize()
-    recorded = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(recorded):
-        call()
-    return recorded
-
-
 def microseconds(call: Callable[[], Any], times: int = 30) -> float:
     """The median time between two events around a call."""
     found = []
@@ -165,11 +153,11 @@ def microseconds(call: Callable[[], Any], times: int = 30) -> float:
     return sorted(found)[times // 2]
 
 
-def repeated(call: Callable[[], Any], count: int = 20) -> Callable[[], Any]:
-    """A call several times, as one graph."""
+def repeated(call: Callable[[], Any]) -> Callable[[], Any]:
+    """A call :data:`REPEAT` times, as one graph."""
 
     def all_of_them() -> None:
-        for _ in range(count):
+        for _ in range(REPEAT):
             call()
 
     return graph(all_of_them).replay
@@ -200,7 +188,7 @@ def compare(driver: Driver, case: Case, package: Path, top: int) -> None:
     shown = ", ".join(f"PyTorch's {way} {time:.0f} us ({ours / time:.2f})" for way, time in theirs.items())
     print(f"{case.name}: {ours:.0f} us, {len(loaded.steps)} steps; {shown}; error {errors[0]:.1e}, PyTorch's {errors[1]:.1e}")
     # Each launch alone, as often as it takes to see it.
-    times = [(microseconds(repeated(step), 5) / 20, at, name) for at, (name, step) in enumerate(loaded.steps)]
+    times = [(microseconds(repeated(step), 5) / REPEAT, at, name) for at, (name, step) in enumerate(loaded.steps)]
     print(f"  alone, all together: {sum(time for time, _, _ in times):.0f} us")
     for time, at, name in sorted(times, reverse=True)[:top]:
         print(f"  {time:8.1f} us  step {at:3} {name}")
@@ -216,7 +204,7 @@ def candidates(driver: Driver, package: Path) -> None:
             folder = package / "tuning" / str(at) / str(number)
             if (folder / "function.json").is_file():
                 try:
-                    times.append((microseconds(graph(Loaded(driver, folder)).replay, 5) / 20, number, choice))
+                    times.append((microseconds(graph(Loaded(driver, folder)).replay, 5) / REPEAT, number, choice))
                 except RuntimeError as error:
                     print(f"  left out: {choice}: {error}")
         if times:

@@ -1,7 +1,7 @@
 """Networks of depthwise convolutions, layer by layer as published, written for any release of PyTorch.
 
 MobileNet-v3 small (Howard et al. 2019), EfficientNet-B0 (Tan and Le 2019), ConvNeXt tiny (Liu et al. 2022), and ResNeXt-50
-(Xie et al. 2016), whose groups are a few channels wide. ``width`` divides their channels: the tests take them narrow.
+(Xie et al. 2016), whose groups are a few channels wide. ``width`` divides their channels.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from pappus import package
-from pappus.package import decompositions
+from pappus.package import Unsupported, decompositions
 from test_models import same
 
 Function = Callable[..., torch.Tensor]
@@ -86,6 +86,21 @@ def test_sorting_merges_runs_and_keeps_the_order_of_equals(descending: bool) -> 
         assert torch.equal(values.nan_to_num(99), wanted.values.nan_to_num(99))
 
 
+def test_whole_numbers_without_sign_have_keys_in_their_order() -> None:
+    for dtype, signed in ((torch.uint8, torch.int8), (torch.uint32, torch.int32), (torch.uint64, torch.int64)):
+        # The least, another, and the two largest ones.
+        keys = decompositions._keys(torch.tensor([0, 5, -2, -1], dtype=signed).view(dtype), False).tolist()
+        assert keys == sorted(set(keys))
+
+
+@pytest.mark.usefixtures("short")
+def test_nothing_is_sorted_and_nothing_taken() -> None:
+    for shape in ((0, 9), (2, 0), (0, 0)):
+        assert decompositions._ordered(torch.zeros(shape), 1, None, False)[1].shape == shape
+    assert decompositions._topk(torch.zeros(2, 9), 0)[0].shape == (2, 0)
+    assert decompositions._topk(torch.zeros(0, 9), 1)[0].shape == (0, 1)
+
+
 @pytest.mark.usefixtures("short")
 def test_a_long_sort_is_kernels() -> None:
     check(lambda x: torch.sort(x, dim=0)[0], torch.randn(7, 2))
@@ -111,6 +126,32 @@ def test_scattering_that_reduces(reduce: str, include_self: bool) -> None:
     start, source = torch.rand(4, 6), torch.randn(4, 3)
     found = decompositions._scatter_reduce(start, 1, LINES, source, reduce, include_self=include_self)
     torch.testing.assert_close(found, start.scatter_reduce(1, LINES, source, reduce, include_self=include_self))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "amax"])
+def test_places_that_no_index_reaches_stay(reduce: str) -> None:
+    start, source = torch.rand(4, 6), torch.randn(3, 2)
+    found = decompositions._scatter_reduce(start, 1, LINES[:3, :2], source, reduce, include_self=False)
+    torch.testing.assert_close(found, start.scatter_reduce(1, LINES[:3, :2], source, reduce, include_self=False))
+
+
+def test_many_in_one_place_are_counted_and_summed() -> None:
+    # 2049 is no number of float16, and 256 none of uint8.
+    for count, dtype, reduce in ((4096, torch.float16, "mean"), (256, torch.uint8, "amax")):
+        source, places = torch.ones(count, dtype=dtype), torch.zeros(count, dtype=torch.int64)
+        found = decompositions._scatter_reduce(torch.zeros(2, dtype=dtype), 0, places, source, reduce, include_self=False)
+        assert found.dtype == dtype
+        assert found.tolist() == [1, 0]
+    assert decompositions._histc(torch.zeros(4096, dtype=torch.float16), 1, -1, 1).tolist() == [4096]
+
+
+def test_too_many_questions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decompositions, "_MOST_ASKED", 3 * 4 * 6 - 1)
+    with pytest.raises(Unsupported, match="it would ask 72 times"):
+        decompositions._scatter_reduce(torch.rand(4, 6), 1, LINES, torch.randn(4, 3), "amax")
+    words, bags = torch.tensor([1, 2, 3, 4]), torch.tensor([0, 2])
+    with pytest.raises(Unsupported, match="it would ask 80 times"):
+        decompositions._embedding_bag(torch.rand(9, 10), words, bags, mode=2)
 
 
 def test_scattering_is_kernels() -> None:
@@ -150,11 +191,12 @@ def test_recurrent_cells(module: nn.Module, shape: tuple[int, ...]) -> None:
     "function",
     [
         lambda x: torch.histc(x, 5, -1.0, 1.0),
+        lambda x: torch.histc(x, 5, 0.25, 0.25),
         lambda x: torch.cdist(x, x[:2]),
         lambda x: F.interpolate(x[None, None], size=(3, 2), mode="bilinear", antialias=True),
         lambda x: F.interpolate(x[None, None], size=(3, 9), mode="bicubic", antialias=True),
     ],
-    ids=["histc", "cdist", "bilinear", "bicubic"],
+    ids=["histc", "histc of all", "cdist", "bilinear", "bicubic"],
 )
 def test_others(function: Function) -> None:
     check(function, torch.rand(6, 5) * 2 - 1)
@@ -169,6 +211,21 @@ def test_random_numbers_come_from_an_input() -> None:
     assert not np.array_equal(drawn[0], drawn[2])
     assert 0 <= drawn[0].min() < 0.2
     assert 0.8 < drawn[0].max() < 1
+
+
+@pytest.mark.parametrize("draw", [torch.rand_like, lambda x: F.dropout(x, 0.5, training=True)], ids=["rand", "dropout"])
+def test_each_operator_that_draws_has_a_seed_of_its_own(draw: Function) -> None:
+    class DrawsTwice(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return draw(x), draw(x)
+
+    built = package.torch(DrawsTwice().eval(), (torch.ones(64),))
+    assert built.blueprint["types"]["seed"]["shape"] == [{"Absolute": 2}]
+    first = built.interpret(x=np.ones(64, np.float32), seed=np.array([5, 6]))
+    other = built.interpret(x=np.ones(64, np.float32), seed=np.array([5, 7]))
+    assert not np.array_equal(first["output0"], first["output1"])
+    assert np.array_equal(first["output0"], other["output0"])
+    assert not np.array_equal(first["output1"], other["output1"])
 
 
 def test_an_exported_program_and_words_about_how_far_it_is() -> None:

@@ -58,7 +58,7 @@ def connect(
                 raise
         return connection
 
-    return Client(begin(), (begin, patience) if patience else None)
+    return Client(begin(), _Reopening(begin, patience) if patience else None)
 
 
 def _run(operation: Operation[T], connection: Connection) -> T:
@@ -78,6 +78,13 @@ def _run(operation: Operation[T], connection: Connection) -> T:
         return result
     finally:
         operation.close()
+
+
+class _Reopening(NamedTuple):
+    """How a client connects again, and for how many seconds that is worth trying."""
+
+    begin: Callable[[], Connection]
+    patience: float
 
 
 class _Link(NamedTuple):
@@ -161,14 +168,23 @@ class Function(Handle[R]):
     def __call__(self, /, *arrays: object, **named: object) -> R:
         """Calls it and waits for its end."""
         try:
-            return self._call(arrays, named)
+            return self._renewing(self._call, arrays, named)
+        except Unavailable as why:
+            return self._client._again(why, lambda: self._renewing(self._call, arrays, named))
+
+    def _renewing(
+        self,
+        work: Callable[[Sequence[object], Mapping[str, object]], T],
+        arrays: Sequence[object],
+        named: Mapping[str, object],
+    ) -> T:
+        """Does something with inputs. Of a function that was replaced meanwhile, what it takes now decides."""
+        try:
+            return work(arrays, named)
         except InvalidArgument:
-            # Of a function that was replaced meanwhile, what it takes now decides.
             if not self._renew():
                 raise
-        except Unavailable as why:
-            return self._client._again(why, lambda: self._call(arrays, named))
-        return self._call(arrays, named)
+        return work(arrays, named)
 
     def _call(self, arrays: Sequence[object], named: Mapping[str, object]) -> R:
         sent, prepared, connection = self._send(arrays, named)
@@ -199,14 +215,10 @@ class Function(Handle[R]):
         [1.0, 2.0, 3.0]
         """
         try:
-            sent, prepared, connection = self._send(arrays, named)
-        except InvalidArgument:
-            if not self._renew():
-                raise
-            sent, prepared, connection = self._send(arrays, named)
+            sent, prepared, connection = self._renewing(self._send, arrays, named)
         except Unavailable as why:
             # It broke before the call was sent.
-            sent, prepared, connection = self._client._again(why, lambda: self._send(arrays, named))
+            sent, prepared, connection = self._client._again(why, lambda: self._renewing(self._send, arrays, named))
         return Call(self, prepared, sent, connection)
 
 
@@ -219,10 +231,9 @@ class Client(OfThisProcess):
     has the meaning of every field.
     """
 
-    def __init__(self, connection: Connection, opens: tuple[Callable[[], Connection], float] | None = None) -> None:
+    def __init__(self, connection: Connection, reopening: _Reopening | None = None) -> None:
         self._link = _Link(connection, Pool())
-        # Connects again, and for how many seconds it is worth trying.
-        self._opens = opens
+        self._reopening = reopening
         self._closed = False
         self._linking = threading.Lock()
         self._growing = threading.Lock()
@@ -388,16 +399,16 @@ class Client(OfThisProcess):
     def _linked(self) -> _Link:
         """The connection; another one where it broke and this client outlives that."""
         link = self._link
-        if self._opens is None or self._closed or not link.connection.is_lost():
+        if self._reopening is None or self._closed or not link.connection.is_lost():
             return link
         return self._relink(link)
 
     def _relink(self, old: _Link) -> _Link:
         """Connects again, unless another thread has. Calls in flight on the old connection end there."""
-        assert self._opens is not None
+        assert self._reopening is not None
         with self._linking:
             if self._link is old:
-                self._link = _Link(self._opens[0](), Pool())
+                self._link = _Link(self._reopening.begin(), Pool())
                 if old.connection.is_lost():
                     old.connection.close()
             link = self._link
@@ -408,9 +419,9 @@ class Client(OfThisProcess):
 
     def _again(self, why: Unavailable, work: Callable[[], T]) -> T:
         """Does again what failed like this, as long as this client outlives it and has patience."""
-        if self._opens is None:
+        if self._reopening is None:
             raise why
-        end = time.monotonic() + self._opens[1]
+        end = time.monotonic() + self._reopening.patience
         while True:
             # A supervisor that drains says when to come back. Who is silent, or nobody, has had all the time that there is.
             passes = isinstance(why, ConnectionLost) or why.retry_after is not None

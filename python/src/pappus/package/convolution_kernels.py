@@ -14,6 +14,16 @@ from typing import Any
 
 from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate
 
+# How both begin.
+_SIZES = r"""
+{{def_kernel("X", "W")}}
+    IN_H = {{size("X", 2)}}
+    IN_W = {{size("X", 3)}}
+    BATCH = {{size(None, 0)}}
+    OUT_C = {{size(None, 1)}}
+    OUT_H = {{size(None, 2)}}
+    OUT_W = {{size(None, 3)}}"""
+
 
 def _depthwise_grid(n: Any, c: Any, h: Any, w: Any, meta: Any, *, cdiv: Any) -> Any:
     runs = n * h * cdiv(w, meta["COLUMNS"])
@@ -22,13 +32,6 @@ def _depthwise_grid(n: Any, c: Any, h: Any, w: Any, meta: Any, *, cdiv: Any) -> 
 
 # A run is COLUMNS neighbours in a row. The channel is the innermost dimension of a tile where it is that of the arrays.
 _DEPTHWISE = r"""
-{{def_kernel("X", "W")}}
-    IN_H = {{size("X", 2)}}
-    IN_W = {{size("X", 3)}}
-    BATCH = {{size(None, 0)}}
-    OUT_C = {{size(None, 1)}}
-    OUT_H = {{size(None, 2)}}
-    OUT_W = {{size(None, 3)}}
     RUNS_W = (OUT_W + COLUMNS - 1) // COLUMNS
 
     first = tl.program_id(0).to(INDEX_DTYPE) * BLOCK_R
@@ -134,7 +137,9 @@ _DEPTHWISE = r"""
 {% endif %}
 """
 
-depthwise = TritonTemplate(name="pappus_depthwise_convolution", grid=SymbolicGridFn(_depthwise_grid), source=_DEPTHWISE)
+depthwise = TritonTemplate(
+    name="pappus_depthwise_convolution", grid=SymbolicGridFn(_depthwise_grid), source=_SIZES + _DEPTHWISE
+)
 
 
 def _grouped_grid(n: Any, c: Any, h: Any, w: Any, meta: Any, *, cdiv: Any) -> Any:
@@ -150,13 +155,6 @@ def _grouped_grid(n: Any, c: Any, h: Any, w: Any, meta: Any, *, cdiv: Any) -> An
 # Each phase has blocks of its own, which go over those taps alone. With a dilation there is one phase, and taps that do
 # not reach a place count as zeros.
 _GROUPED = r"""
-{{def_kernel("X", "W")}}
-    IN_H = {{size("X", 2)}}
-    IN_W = {{size("X", 3)}}
-    BATCH = {{size(None, 0)}}
-    OUT_C = {{size(None, 1)}}
-    OUT_H = {{size(None, 2)}}
-    OUT_W = {{size(None, 3)}}
     GRID_H = (OUT_H + PHASES_H - 1) // PHASES_H
     GRID_W = (OUT_W + PHASES_W - 1) // PHASES_W
     TAPS_H: tl.constexpr = (KERNEL_H + PHASES_H - 1) // PHASES_H
@@ -252,4 +250,4 @@ _GROUPED = r"""
     {{store_output(("idx_n", "idx_c", "idx_h", "idx_w"), "total", "mask", val_shape=("BLOCK_M", "BLOCK_N"))}}
 """
 
-grouped = TritonTemplate(name="pappus_grouped_convolution", grid=SymbolicGridFn(_grouped_grid), source=_GROUPED)
+grouped = TritonTemplate(name="pappus_grouped_convolution", grid=SymbolicGridFn(_grouped_grid), source=_SIZES + _GROUPED)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import sympy
@@ -27,6 +27,17 @@ _MOST_COLUMNS = 31
 _FEW_CHANNELS = 8
 # Values that a warp multiplies at once at least, along each side.
 _LEAST_TILE = 16
+
+
+class _Numbers(NamedTuple):
+    """What a convolution is told beside its arrays, in the order of ``aten.convolution``; sequences have one per dimension."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
 
 
 @contextlib.contextmanager
@@ -66,11 +77,12 @@ def convolution(
         s, p, d, more = (_with_one(number, at, neutral) for number, neutral in zip(numbers, (1, 0, 1, 0), strict=True))
         x, weight = call[_aten.unsqueeze](x, at), call[_aten.unsqueeze](weight, at)
         return call[_aten.squeeze](convolution(x, weight, bias, s, p, d, transposed, more, groups), at)
-    stride, padding, dilation, output_padding = numbers
+    s, p, d, more = numbers
+    told = _Numbers(s, p, d, transposed, more, groups)
     dense = groups == 1 and per_group > 1
-    if len(kernel) != 2 or (dense and not transposed and set(dilation) == {1}):
-        return inductors.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-    result = _ours(x, weight, stride, padding, dilation, transposed, output_padding, groups, depthwise)
+    if len(kernel) != 2 or (dense and not transposed and set(told.dilation) == {1}):
+        return inductors.convolution(x, weight, bias, *told)
+    result = _ours(x, weight, told, depthwise)
     if bias is None:
         return result
     return call[_aten.add.Tensor](result, call[_aten.view.default](bias, [bias.get_size()[0], 1, 1]))
@@ -105,19 +117,10 @@ def _with_one(numbers: tuple[int, ...], at: int, neutral: int) -> tuple[int, ...
     return (neutral, *numbers) if at == 2 else (*numbers, neutral)
 
 
-def _ours(
-    x: Any,
-    weight: Any,
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    transposed: bool,
-    output_padding: tuple[int, ...],
-    groups: int,
-    depthwise: bool,
-) -> Any:
+def _ours(x: Any, weight: Any, told: _Numbers, depthwise: bool) -> Any:
     x.realize()
     weight.realize()
+    stride, padding, dilation, transposed, _, groups = told
     first, per_group, *kernel = V.graph.sizevars.guard_int_seq(weight.get_size())
     channels = per_group * groups if transposed else first
     innermost = channels >= _FEW_CHANNELS
@@ -126,7 +129,7 @@ def _ours(
     # In whatever order the weight lies: its strides are numbers in the kernel.
     weight = ir.ExternKernel.realize_input(weight)
     weight.freeze_layout()
-    size = _result_size(x, weight, stride, padding, dilation, transposed, output_padding, groups)
+    size = _result_size(x, weight, told)
     order = [0, 2, 3, 1] if innermost else [0, 1, 2, 3]
     strides: list[Any] = [sympy.Integer(1)] * 4
     for at in reversed(range(3)):
@@ -164,16 +167,8 @@ def _ours(
     return found[0] if isinstance(found, tuple) else found
 
 
-def _result_size(
-    x: Any,
-    weight: Any,
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    transposed: bool,
-    output_padding: tuple[int, ...],
-    groups: int,
-) -> list[Any]:
+def _result_size(x: Any, weight: Any, told: _Numbers) -> list[Any]:
+    stride, padding, dilation, transposed, output_padding, groups = told
     first, per_group, *kernel = V.graph.sizevars.guard_int_seq(weight.get_size())
     batch, _, *extents = x.get_size()
     found: list[Any] = [batch, per_group * groups if transposed else first]

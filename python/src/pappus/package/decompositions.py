@@ -65,8 +65,10 @@ def _keys(x: torch.Tensor, descending: bool) -> torch.Tensor:
         seen = torch.where(wide == 0, torch.zeros_like(wide), wide).view(whole)
         keys = torch.where(seen < 0, seen ^ most, seen)
         keys = torch.where(torch.isnan(wide), torch.full_like(keys, most), keys)
+    elif x.dtype == torch.uint64:
+        keys = x.view(torch.int64) ^ torch.iinfo(torch.int64).min
     else:
-        keys = x.to(torch.int64) if x.dtype == torch.int64 else x.to(torch.int32)
+        keys = x.to(torch.int64 if x.dtype in (torch.int64, torch.uint32) else torch.int32)
     return ~keys if descending else keys
 
 
@@ -97,7 +99,7 @@ def _sorted(keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         own = torch.arange(2 * length_now, dtype=torch.int32, device=keys.device).expand(places.shape)
         comes = torch.zeros_like(own).scatter(-1, places, own).to(torch.int64)
         runs, at = (each.reshape(places.shape).gather(-1, comes) for each in (pairs, at))
-    return runs.reshape(*keys.shape[:-1], -1)[..., :extent], at.reshape(*keys.shape[:-1], -1)[..., :extent]
+    return runs.flatten(-2)[..., :extent], at.flatten(-2)[..., :extent]
 
 
 def _largest(keys: torch.Tensor, count: int) -> torch.Tensor:
@@ -108,8 +110,8 @@ def _largest(keys: torch.Tensor, count: int) -> torch.Tensor:
         return _sorted(keys)[1][..., :count]
     some = _padded(keys, parts * RUN).reshape(*keys.shape[:-1], parts, RUN)
     best, at = _aten.sort.stable(some, stable=True, dim=-1, descending=False)
-    at = (at + RUN * torch.arange(parts, device=keys.device)[:, None])[..., :count].reshape(*keys.shape[:-1], -1)
-    again = _largest(best[..., :count].reshape(*keys.shape[:-1], -1), count)
+    at = (at + RUN * torch.arange(parts, device=keys.device)[:, None])[..., :count].flatten(-2)
+    again = _largest(best[..., :count].flatten(-2), count)
     return at.gather(-1, again)
 
 
@@ -171,12 +173,13 @@ def _histc(x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> 
     low: Any = torch.full((), min, dtype=x.dtype, device=x.device)
     high: Any = torch.full((), max, dtype=x.dtype, device=x.device)
     if min == max:
-        if min == 0:
+        if x.numel() > 0:
             low, high = x.amin(), x.amax()
         low, high = torch.where(low == high, low - 1, low), torch.where(low == high, high + 1, high)
     inside = (x >= low) & (x <= high)
     at = ((x - low) * bins / (high - low)).to(torch.int64).clamp(0, bins - 1)
-    return torch.zeros(bins, dtype=x.dtype, device=x.device).index_add(0, at, inside.to(x.dtype))
+    # Floats stop counting where 1 is below their precision.
+    return torch.zeros(bins, dtype=torch.int32, device=x.device).index_add(0, at, inside.to(torch.int32)).to(x.dtype)
 
 
 _NEUTRAL = {"prod": 1.0, "amax": -math.inf, "amin": math.inf}
@@ -194,6 +197,16 @@ def _neutral(kind: str, dtype: torch.dtype) -> Any:
     return torch.iinfo(dtype).min if kind == "amax" else torch.iinfo(dtype).max
 
 
+def _summed_in(dtype: torch.dtype) -> torch.dtype:
+    """The type in which sums of many are kept: half-precision ones would be rounded at each addition."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def _check_asked(what: str, asked: Any) -> None:
+    if isinstance(asked, int) and asked > _MOST_ASKED:
+        raise Unsupported(what, f"it would ask {asked} times whether an element belongs")
+
+
 @_of(_aten.scatter_reduce.two)
 def _scatter_reduce(
     x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, reduce: str, *, include_self: bool = True
@@ -204,19 +217,19 @@ def _scatter_reduce(
         x, index, src = x[None], index.reshape(1), src.reshape(1)
         return _scatter_reduce(x, 0, index, src, reduce, include_self=include_self)[0]
     src = src[tuple(slice(0, extent) for extent in index.shape)]
-    ones = torch.ones_like(src)
-    count = torch.zeros_like(x).scatter_add(dim, index, ones)
+    # Counted in 32 bits whatever is scattered: shorter types would run out of numbers.
+    ones = torch.ones_like(src, dtype=torch.int32)
+    count = torch.zeros_like(x, dtype=torch.int32).scatter_add(dim, index, ones)
     touched = count > 0
     if reduce in ("sum", "mean"):
         begin = x if include_self else torch.where(touched, torch.zeros_like(x), x)
-        total = begin.scatter_add(dim, index, src)
-        if reduce == "sum":
-            return total
-        count = torch.where(touched, count + 1 if include_self else count, torch.ones_like(count))
-        return total / count if x.dtype.is_floating_point else torch.div(total, count, rounding_mode="floor")
-    asked = index.numel() * x.shape[dim]
-    if isinstance(asked, int) and asked > _MOST_ASKED:
-        raise Unsupported(f"aten.scatter_reduce.two, {reduce}", f"it would ask {asked} times whether an element belongs")
+        wide = _summed_in(x.dtype)
+        total = begin.to(wide).scatter_add(dim, index, src.to(wide))
+        if reduce == "mean":
+            count = (count + 1 if include_self else count).clamp(min=1)
+            total = total / count if x.dtype.is_floating_point else torch.div(total, count, rounding_mode="floor")
+        return total.to(x.dtype)
+    _check_asked(f"aten.scatter_reduce.two, {reduce}", index.numel() * x.shape[dim])
     # Every place asks every element of its line whether it belongs there: nothing of that is kept in memory.
     moved, lines, given = x.movedim(dim, -1), index.movedim(dim, -1), src.movedim(dim, -1)
     places = torch.arange(moved.shape[-1], device=x.device)
@@ -231,14 +244,12 @@ def _scatter_reduce(
         with_own = found
     result = torch.where(reached, with_own, own)
     if found.shape != moved.shape:
-        result = moved.slice_scatter(result) if moved.dim() == 1 else _into_corner(moved, result)
+        result = _into_corner(moved, result)
     return result.movedim(-1, dim)
 
 
 def _into_corner(whole: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
     """A tensor whose first elements along each dimension are others."""
-    if whole.dim() == 0:
-        return part
     padding = [n for w, p in zip(reversed(whole.shape), reversed(part.shape), strict=True) for n in (0, w - p)]
     inside = torch.nn.functional.pad(torch.ones_like(part, dtype=torch.bool), padding)
     return torch.where(inside, torch.nn.functional.pad(part, padding), whole)
@@ -278,14 +289,15 @@ def _embedding_bag(
     )
     rows = weight[indices]
     if mode == 2:
+        _check_asked("aten._embedding_bag.default, max", rows.numel() * bags)
         belongs = (of[:, None] == torch.arange(bags, device=of.device)) & counted[:, None]
         lowest = torch.full((), _neutral("amax", rows.dtype), dtype=rows.dtype, device=rows.device)
         found = torch.where(belongs[:, :, None], rows[:, None, :], lowest).amax(0)
         found = torch.where(counts[:, None] > 0, found, torch.zeros_like(found))
     else:
         rows = rows if per_sample_weights is None else rows * per_sample_weights[:, None]
-        rows = torch.where(counted[:, None], rows, torch.zeros_like(rows)).to(torch.float32)
-        found = torch.zeros(bags, weight.shape[1], dtype=torch.float32, device=weight.device).index_add(0, of, rows)
+        rows = torch.where(counted[:, None], rows, torch.zeros_like(rows)).to(_summed_in(weight.dtype))
+        found = torch.zeros(bags, weight.shape[1], dtype=rows.dtype, device=weight.device).index_add(0, of, rows)
         if mode == 1:
             found = found / counts.clamp(min=1)[:, None]
         found = found.to(weight.dtype)
@@ -351,6 +363,9 @@ def _resampling(extent: int, wanted: int, scale: float | None, align: bool, cubi
 
 
 def _antialiased(x: torch.Tensor, size: Any, align: bool, cubic: bool, scale_h: Any, scale_w: Any) -> Any:
+    if not x.dtype.is_floating_point:
+        # What a pixel counts is a fraction, which these types do not have.
+        return NotImplemented
     down = _resampling(x.shape[-2], size[0], scale_h, align, cubic, x)
     across = _resampling(x.shape[-1], size[1], scale_w, align, cubic, x)
     return down @ (x @ across.t())
