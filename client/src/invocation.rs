@@ -138,6 +138,12 @@ impl Invocation {
         self
     }
 
+    /// Names the request in the supervisor's log: at most 128 bytes of visible ASCII.
+    pub fn request_id(mut self, id: &str) -> Self {
+        self.message.request_id = id.into();
+        self
+    }
+
     /// The message, and the memfds that its descriptors stand for.
     pub(crate) fn into_parts(self) -> (v1::Invoke, Vec<Arc<ValidatedMemfd>>) {
         (self.message, self.memfds)

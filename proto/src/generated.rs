@@ -211,6 +211,10 @@ pub struct Invoke {
     /// buffers are outputs then, and so is "pappus.printed": text that ends at the first zero byte.
     #[prost(bool, tag = "6")]
     pub checked: bool,
+    /// Names the request in the supervisor's log, for whoever follows it through several programs: at most 128 bytes of visible
+    /// ASCII; it means nothing else, and two calls may have the same.
+    #[prost(string, tag = "7")]
+    pub request_id: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Input {

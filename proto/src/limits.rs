@@ -8,6 +8,8 @@ pub const MAX_MESSAGE_FDS: usize = 8;
 pub const MAX_INLINE_BYTES: u64 = 1 << 20;
 /// Items of all inputs of one invocation.
 pub const MAX_ITEMS: usize = 1024;
+/// Bytes of the name that a request has in the log.
+pub const MAX_REQUEST_ID_BYTES: usize = 128;
 /// Messages inside one request, of every depth: inputs, items and their places, types, outputs; modules, variants,
 /// weights. Eight dimensions of an array count as one.
 pub const MAX_REQUEST_PARTS: usize = 8192;

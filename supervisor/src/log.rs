@@ -16,7 +16,7 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::FmtContext;
-use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Json, JsonFields, Writer};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::reload;
@@ -29,14 +29,30 @@ use crate::sync::{OrderedMutex, rank};
 /// Changes which lines are written.
 static SET_LEVEL: OnceLock<Box<dyn Fn(Level) + Send + Sync>> = OnceLock::new();
 
+/// How lines are written: the variable `PAPPUS_LOG_FORMAT`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// Each line a JSON object, for programs.
+    Json,
+}
+
 /// Writes the log to stderr from now on, once in a process: lines of this level and above.
-pub fn begin(level: Level) {
+pub fn begin(level: Level, format: Format) {
     let (filter, handle) = reload::Layer::new(LevelFilter::from(level));
-    let lines = tracing_subscriber::fmt::layer()
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .event_format(Limited::new(tracing_subscriber::fmt::format()));
-    tracing_subscriber::registry().with(filter).with(lines).init();
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let registry = tracing_subscriber::registry().with(filter);
+    match format {
+        Format::Text => {
+            let text = Limited::new(tracing_subscriber::fmt::format(), false);
+            registry.with(lines.with_ansi(std::io::stderr().is_terminal()).event_format(text)).init();
+        }
+        Format::Json => {
+            let json = Limited::new(json_lines(), true);
+            registry.with(lines.with_ansi(false).fmt_fields(JsonFields::new()).event_format(json)).init();
+        }
+    }
     let _ = SET_LEVEL.set(Box::new(move |level| {
         // It lives as long as the process.
         let _ = handle.modify(|filter| *filter = LevelFilter::from(level));
@@ -46,6 +62,15 @@ pub fn begin(level: Level) {
 /// Lines of this level and above are written from now on.
 pub fn set_level(level: Level) {
     SET_LEVEL.get().iter().for_each(|set| set(level));
+}
+
+/// Lines as flat JSON objects: `timestamp`, `level`, `target`, `message`, and the fields of the line.
+fn json_lines() -> tracing_subscriber::fmt::format::Format<Json> {
+    tracing_subscriber::fmt::format()
+        .json()
+        .flatten_event(true)
+        .with_current_span(false)
+        .with_span_list(false)
 }
 
 /// The target of lines about what tenants change.
@@ -94,13 +119,15 @@ impl Budget {
 #[derive(Debug)]
 pub struct Limited<F> {
     format: F,
+    /// True if the format writes each line as a JSON object.
+    is_json: bool,
     budgets: OrderedMutex<HashMap<Key, Budget>, { rank::LOG }>,
 }
 
 impl<F> Limited<F> {
-    /// Limits what `format` writes.
-    pub fn new(format: F) -> Self {
-        Self { format, budgets: OrderedMutex::default() }
+    /// Limits what `format` writes: JSON objects, or text.
+    pub fn new(format: F, is_json: bool) -> Self {
+        Self { format, is_json, budgets: OrderedMutex::default() }
     }
 
     fn allow(&self, event: &Event<'_>) -> Option<u64> {
@@ -148,6 +175,9 @@ where
         let mut cut = Cut::default();
         self.format.format_event(context, Writer::new(&mut cut), event)?;
         let Cut { line, over_bytes } = cut;
+        if self.is_json {
+            return write_json(&mut writer, &line, over_bytes, left_out);
+        }
         writer.write_str(line.trim_end())?;
         if over_bytes > 0 {
             write!(writer, "… cut_bytes={over_bytes}")?;
@@ -156,6 +186,19 @@ where
             write!(writer, " left_out={left_out}")?;
         }
         writeln!(writer)
+    }
+}
+
+/// A line that is a JSON object, still one where something of it or of others before is left out.
+fn write_json(writer: &mut Writer<'_>, line: &str, over_bytes: usize, left_out: u64) -> fmt::Result {
+    match (line.trim_end().strip_suffix('}'), over_bytes, left_out) {
+        (Some(open), 0, 1..) => writeln!(writer, "{open},\"left_out\":{left_out}}}"),
+        (_, 0, _) => writer.write_str(line),
+        // What is left of it is no JSON any more: it becomes a text in another object.
+        _ => {
+            let cut = serde_json::Value::from(line);
+            writeln!(writer, "{{\"cut\":{cut},\"cut_bytes\":{over_bytes},\"left_out\":{left_out}}}")
+        }
     }
 }
 
@@ -216,6 +259,8 @@ mod tests {
     use std::io::Write;
     use std::sync::Arc;
 
+    use tracing::Dispatch;
+
     use super::*;
 
     #[derive(Clone, Default)]
@@ -234,14 +279,28 @@ mod tests {
 
     /// What is written of lines in which each of these tenants floods the log.
     fn written(tenants: &[&str], lines: usize) -> String {
+        let text = |writer: Lines| {
+            let lines = Limited::new(tracing_subscriber::fmt::format(), false);
+            let text = tracing_subscriber::fmt().with_ansi(false).event_format(lines);
+            text.with_writer(move || writer.clone()).finish().into()
+        };
+        written_as(text, tenants, lines)
+    }
+
+    /// The same, as JSON.
+    fn written_as_json(tenants: &[&str], lines: usize) -> Vec<serde_json::Value> {
+        let json = |writer: Lines| {
+            let json = tracing_subscriber::fmt().with_ansi(false).fmt_fields(JsonFields::new());
+            let json = json.event_format(Limited::new(json_lines(), true));
+            json.with_writer(move || writer.clone()).finish().into()
+        };
+        let log = written_as(json, tenants, lines);
+        log.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn written_as(how: impl FnOnce(Lines) -> Dispatch, tenants: &[&str], lines: usize) -> String {
         let out = Lines::default();
-        let writer = out.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_ansi(false)
-            .event_format(Limited::new(tracing_subscriber::fmt::format()))
-            .with_writer(move || writer.clone())
-            .finish();
-        tracing::subscriber::with_default(subscriber, || {
+        tracing::dispatcher::with_default(&how(out.clone()), || {
             for nth in 0..lines {
                 for tenant in tenants {
                     tracing::warn!(tenant, nth, "it failed");
@@ -275,6 +334,20 @@ mod tests {
         assert_eq!(log.lines().count(), 2, "the next one is whole");
         // The control: one of a usual length is.
         assert!(!written(&["a"], 1).contains("cut_bytes"));
+    }
+
+    #[test]
+    fn every_line_of_json_is_an_object_also_one_that_is_cut() {
+        let lines = written_as_json(&["a\"\n{", &"\u{1b}\"".repeat(100_000)], 1);
+        let of = |at: usize, field: &str| lines[at][field].clone();
+        assert_eq!((of(0, "tenant"), of(0, "nth")), ("a\"\n{".into(), 0.into()));
+        assert_eq!((of(0, "message"), of(0, "level")), ("it failed".into(), "WARN".into()));
+        assert!(of(1, "cut_bytes").as_u64() > Some(100_000));
+        assert!(of(1, "cut").as_str().is_some_and(|cut| cut.starts_with("{\"timestamp\"")));
+        assert_eq!(of(2, "tenant"), "quiet");
+        let mut text = String::new();
+        write_json(&mut Writer::new(&mut text), "{\"a\":1}\n", 0, 7).unwrap();
+        assert_eq!(text, "{\"a\":1,\"left_out\":7}\n");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use clap_mangen::Man;
 use nix::sys::signal::SigSet;
 use pappus_supervisor::config::{Config, ConfigError, Flags};
 use pappus_supervisor::limits::{MAX_BLOCKING_THREADS, socket_threads};
+use pappus_supervisor::log::Format;
 use pappus_supervisor::run::run;
 use pappus_supervisor::service_manager::ServiceManager;
 use pappus_supervisor::{list_devices, log};
@@ -34,7 +35,15 @@ fn main() -> ExitCode {
         eprintln!("error: PAPPUS_LOG = {wanted:?}: expected error, warn, info, debug or trace");
         return ExitCode::from(2);
     };
-    log::begin(level);
+    let format = match std::env::var("PAPPUS_LOG_FORMAT").as_deref() {
+        Ok("json") => Format::Json,
+        Ok("text") | Err(_) => Format::Text,
+        Ok(other) => {
+            eprintln!("error: PAPPUS_LOG_FORMAT = {other:?}: expected text or json");
+            return ExitCode::from(2);
+        }
+    };
+    log::begin(level, format);
     if flags.list_devices {
         return list_devices(flags.json);
     }

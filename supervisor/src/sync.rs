@@ -112,6 +112,8 @@ pub mod rank {
     pub const BOUND: u8 = 99;
     /// Work on clients' descriptors: a thread that drops one may hold any other lock.
     pub const CLIENT_IO: u8 = 100;
+    /// Whose calls are counted by name.
+    pub const CALL_METRICS: u8 = 101;
     /// What one client has not read yet.
     pub const UNREAD: u8 = 102;
     /// Metrics as they were written last.

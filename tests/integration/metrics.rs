@@ -99,14 +99,54 @@ fn every_metric_is_described_and_starts_at_zero() {
     let documented = page.split('`').filter(|word| word.starts_with("pappus_"));
     let names: BTreeSet<_> = documented.map(|word| word.split('{').next().unwrap()).collect();
     assert!(names.len() >= 12, "{names:?}");
-    // It names tenants, and no tenant used a device.
-    let unused = "pappus_tenant_device_seconds";
-    assert!(names.contains(unused) && !text.contains("tenant="), "{text}");
-    for name in names.into_iter().filter(|name| *name != unused) {
+    // They name tenants and functions, and no tenant called one.
+    let unused = ["pappus_tenant_device_seconds", "pappus_tenant_call", "pappus_function_call"];
+    let is_unused = |name: &str| unused.iter().any(|unused| name.starts_with(unused));
+    assert_eq!(names.iter().filter(|name| is_unused(name)).count(), 5, "{names:?}");
+    assert!(!text.contains("tenant=") && !text.contains("function="), "{text}");
+    for name in names.into_iter().filter(|name| !is_unused(name)) {
         assert!(text.contains(&format!("# HELP {name} ")), "{name} has no description: {text}");
         let has_value = |line: &str| line.starts_with(name) && !line.starts_with('#');
         assert!(text.lines().any(has_value), "{name} has no value: {text}");
     }
+}
+
+#[test]
+fn calls_of_each_tenant_and_each_function_are_counted_as_far_as_the_setting_says() {
+    let address = address(9468);
+    let supervisor = Supervisor::with(&["--metrics", &address, "--metrics-of", "functions"]);
+    let mut client = supervisor.client();
+    kit::add_copy(&mut client);
+    kit::works(&mut client);
+    kit::works(&mut client);
+    refused(client.invoke(&Invocation::new("copy")), Code::InvalidArgument, "");
+    refused(client.invoke(&Invocation::new("none")), Code::NotFound, "");
+    let tenant = format!("tenant=\"{}\"", nix::unistd::Uid::current());
+    let function = format!("owner=\"{}\",function=\"copy\"", nix::unistd::Uid::current());
+    let mut text = String::new();
+    until("all answers are counted", || {
+        text = scrape(&address);
+        let tenants = |code: &str| value(&text, &format!("pappus_tenant_calls_total{{{tenant},code=\"{code}\"}}"));
+        ["OK", "INVALID_ARGUMENT", "NOT_FOUND"].map(tenants) == [2.0, 1.0, 1.0]
+    });
+    let functions = |code: &str| value(&text, &format!("pappus_function_calls_total{{{function},code=\"{code}\"}}"));
+    // What was refused before it became a call is its tenant's alone.
+    assert_eq!(["OK", "NOT_FOUND"].map(functions), [2.0, 0.0], "{text}");
+    for (prefix, labels) in [("tenant", &tenant), ("function", &function)] {
+        for stage in ["queued", "copy_in", "execute", "copy_out", "clear", "total"] {
+            let count = format!("pappus_{prefix}_call_seconds_count{{{labels},stage=\"{stage}\"}}");
+            assert_eq!(value(&text, &count), 2.0, "{count}: {text}");
+        }
+    }
+    let mut admin = supervisor.admin();
+    let mut of = |whose: &str| {
+        admin.settings([("metrics-of".to_owned(), whose.to_owned())].into()).unwrap();
+    };
+    of("tenants");
+    text = scrape(&address);
+    assert!(text.contains("tenant=") && !text.contains("function="), "{text}");
+    of("devices");
+    assert!(!scrape(&address).contains("pappus_tenant_call"));
 }
 
 #[test]

@@ -354,6 +354,9 @@ pub(crate) struct InvokeArguments {
     /// End each call after this time, such as 500ms; a supervisor that has not answered 2s later counts as silent
     #[arg(long, value_parser = values::some_time)]
     pub(crate) deadline: Option<Duration>,
+    /// Name the request in the supervisor's log: at most 128 bytes of visible ASCII
+    #[arg(long, value_name = "ID")]
+    pub(crate) request_id: Option<String>,
     /// Call it that many times and show how the latencies are distributed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) repeat: u64,

@@ -74,6 +74,7 @@ class Options:
     deadline: float | str | None = None
     copy: bool = True
     out: Mapping[str, Array] | None = None
+    request_id: str = ""
 
     def deadline_ns(self) -> int:
         """As in a request, where 0 means the supervisor's default."""
@@ -308,7 +309,12 @@ class Bound:
     ) -> bytes:
         """The request, but for its number. What has no bytes has no place: it travels in the messages."""
         version = self.signature.version
-        call = v1.Invoke(function=self.name, deadline_ns=self._deadline_ns, function_version=version)
+        call = v1.Invoke(
+            function=self.name,
+            deadline_ns=self._deadline_ns,
+            function_version=version,
+            request_id=self.options.request_id,
+        )
         given = zip(self.signature.inputs, inputs, layout.inputs, layout.types, strict=True)
         for port, place, (_, size), type in given:
             item = v1.Item(region=_region(place, size)) if place and size else v1.Item(inline=b"")
@@ -359,6 +365,7 @@ class Handle(OfThisProcess, Generic[R]):
         deadline: float | str | None = _KEEP,
         copy: bool = _KEEP,
         out: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]] | None = _KEEP,
+        request_id: str = _KEEP,
         dtypes: Mapping[str, npt.DTypeLike | str] | None = None,
     ) -> Self:
         """The same function, called otherwise; what is not given stays as it is.
@@ -368,9 +375,10 @@ class Handle(OfThisProcess, Generic[R]):
         ``copy``: with ``False``, results are views of shared memory, which they keep from being used again.
         ``out``: where outputs go, by name (or one array, where there is one output). Arrays of an arena are written to
         directly.
+        ``request_id``: what the supervisor's log calls the request: at most 128 bytes of visible ASCII.
         ``dtypes``: element types of inputs and outputs for which the function declares none, as ``"f32"`` or NumPy's.
         """
-        given = {"deadline": deadline, "copy": copy, "out": out}
+        given = {"deadline": deadline, "copy": copy, "out": out, "request_id": request_id}
         given = {name: value for name, value in given.items() if value is not _KEEP}
         return type(self)(self._client, self._bound.but_with(dtypes, given))
 

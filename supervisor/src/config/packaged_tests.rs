@@ -7,6 +7,7 @@ use clap::CommandFactory;
 use super::file::File;
 use super::flags::Flags;
 use super::{SandboxSettings, Settings, TenantRules};
+use crate::metrics::calls::MetricsOf;
 use crate::quota::Limit;
 
 const PACKAGED: &str = include_str!("../../../deploy/pappus.toml");
@@ -54,6 +55,7 @@ fn what_is_commented_out_is_the_default() {
         overrun_limit: std::time::Duration::MAX,
         quarantine_after: 1,
         fault_budget: 1,
+        metrics_of: MetricsOf::Devices,
         ..Settings::default()
     };
     let given = [
@@ -66,6 +68,7 @@ fn what_is_commented_out_is_the_default() {
         ("overrun-limit", file.overrun_limit.clone()),
         ("quarantine-after", file.quarantine_after.map(|n| n.to_string())),
         ("fault-budget", file.fault_budget.map(|n| n.to_string())),
+        ("metrics-of", file.metrics_of.clone()),
     ];
     let given = given.map(|(name, value)| (name, value.unwrap()));
     settings.give(&given).unwrap();

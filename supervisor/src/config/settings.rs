@@ -8,6 +8,7 @@ use tracing::Level;
 use super::words::did_you_mean;
 use super::{ConfigError, bad, duration, size};
 use crate::limits;
+use crate::metrics::calls::MetricsOf;
 use crate::schedule::Policy;
 
 /// Settings that the admin socket can change while running.
@@ -33,6 +34,8 @@ pub struct Settings {
     pub fault_budget: u32,
     /// Lines of the log of this level and above are written; at a start as the environment says.
     pub log: Level,
+    /// Whose calls the metrics count one by one.
+    pub metrics_of: MetricsOf,
 }
 
 impl Default for Settings {
@@ -48,6 +51,7 @@ impl Default for Settings {
             quarantine_after: 3,
             fault_budget: 5,
             log: Level::INFO,
+            metrics_of: MetricsOf::Tenants,
         }
     }
 }
@@ -74,6 +78,11 @@ impl Settings {
                 let level = value.parse();
                 self.log =
                     level.map_err(|_| bad(name, value, "expected error, warn, info, debug or trace"))?;
+            }
+            "metrics-of" => {
+                let of = MetricsOf::ALL.iter().find(|(_, named)| *named == value);
+                self.metrics_of =
+                    of.ok_or_else(|| bad(name, value, "expected devices, tenants or functions"))?.0;
             }
             _ => {
                 let values = self.values();
@@ -119,6 +128,7 @@ impl Settings {
             ("quarantine-after", self.quarantine_after.to_string()),
             ("fault-budget", self.fault_budget.to_string()),
             ("log", self.log.to_string().to_lowercase()),
+            ("metrics-of", self.metrics_of.name().to_owned()),
         ]
     }
 

@@ -208,7 +208,7 @@ impl Gpu {
             arrived_ns: now_ns(),
             started_ns: AtomicU64::new(0),
             sent_at: AtomicU64::new(0),
-            reply: Arc::new(ReplyHandle::new(self.invocations.clone(), request, accepted)),
+            reply: Arc::new(ReplyHandle::new(self.invocations.clone(), request, accepted, String::new())),
         })
     }
 

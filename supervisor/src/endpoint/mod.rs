@@ -211,7 +211,11 @@ impl Endpoint {
         let holds = |name: &'static str| (name, reasons.iter().any(|reason| reason.name() == name));
         metrics::ready(NotReady::NAMES.into_iter().map(holds));
         process::export();
-        self.recorder.render()
+        let mut text = self.recorder.render();
+        if let Some(server) = self.server.get() {
+            metrics::calls::write(server.settings().metrics_of, &mut text);
+        }
+        text
     }
 
     async fn why_not_ready(&self) -> Vec<NotReady> {

@@ -16,6 +16,7 @@ use super::uses::Uses;
 use super::variants::choose;
 use super::version::Versions;
 use crate::ids::{FunctionId, TenantId};
+use crate::metrics::calls::{self, CallCounts};
 use crate::refusal::{Reason, Refusable, Refusal, failed, internal};
 use crate::store::StateDir;
 use crate::store::records::FunctionRecord;
@@ -44,6 +45,8 @@ pub struct Loaded {
     pub account: Arc<Account>,
     /// How it was used since it came into memory.
     pub uses: Uses,
+    /// Counts its calls, where that is exported.
+    pub calls: Option<Arc<CallCounts>>,
     /// Names of tenants that may call it besides its owner, sorted.
     callers: OrderedRwLock<Callers, { rank::CALLERS }>,
     config: Vec<u8>,
@@ -118,6 +121,7 @@ impl Loaded {
             weight_bytes: record.weights.iter().map(|w| w.bytes).collect(),
             special,
             blueprint: parsed.blueprint,
+            calls: calls::of_function(&account.name, &record.name),
             account,
             uses: Uses::default(),
             callers: OrderedRwLock::new(callers),

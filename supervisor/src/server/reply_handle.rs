@@ -7,6 +7,7 @@ use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
 use pappus_proto::Code;
+use pappus_proto::limits::MAX_REQUEST_ID_BYTES;
 use pappus_proto::v1::response::Body;
 use pappus_protocol::now_ns;
 
@@ -46,8 +47,14 @@ impl Invocations {
         self: &Arc<Self>,
         request: u64,
         accepted: Accepted,
+        request_id: String,
     ) -> Result<Arc<ReplyHandle>, RequestError> {
-        let opened = self.open.open(request, || Arc::new(ReplyHandle::new(self.clone(), request, accepted)));
+        if request_id.len() > MAX_REQUEST_ID_BYTES || !request_id.bytes().all(|byte| byte.is_ascii_graphic())
+        {
+            return Err(RequestError::RequestId);
+        }
+        let handle = || Arc::new(ReplyHandle::new(self.clone(), request, accepted, request_id));
+        let opened = self.open.open(request, handle);
         opened.map_err(|error| match error {
             OpenError::TooMany => RequestError::TooManyCalls,
             OpenError::IdInUse => RequestError::IdInUse,
@@ -82,6 +89,8 @@ impl Invocations {
 pub struct ReplyHandle {
     of: Arc<Invocations>,
     request: u64,
+    /// What the client calls the request, for the log; empty if it has no name.
+    request_id: String,
     /// When the invocation arrived, in `CLOCK_MONOTONIC` nanoseconds.
     arrived_ns: u64,
     /// Where the time to the answer is recorded, once a device is chosen.
@@ -93,11 +102,12 @@ pub struct ReplyHandle {
 
 impl ReplyHandle {
     /// Not answered yet.
-    pub fn new(of: Arc<Invocations>, request: u64, accepted: Accepted) -> Self {
+    pub fn new(of: Arc<Invocations>, request: u64, accepted: Accepted, request_id: String) -> Self {
         of.replies.owe();
         Self {
             of,
             request,
+            request_id,
             arrived_ns: now_ns(),
             latencies: OnceLock::new(),
             one_answer: OneAnswer::new(),
@@ -113,8 +123,13 @@ impl ReplyHandle {
 
     /// Gives the answer, unless one was given. What was begun for the call may go on for a while.
     pub fn answer(&self, body: Body) {
+        self.answer_for(None, body);
+    }
+
+    /// The same, for a call that was made of the invocation.
+    fn answer_for(&self, call: Option<&Call>, body: Body) {
         if self.give_up() {
-            self.record(&body);
+            self.record(call, &body);
             self.forget();
             self.of.replies.send(self.request, body);
         }
@@ -124,16 +139,17 @@ impl ReplyHandle {
     pub fn refuse(&self, body: Body) {
         if self.give_up() {
             self.accepted.end();
+            self.count(None, &body);
             self.forget();
             self.of.replies.send(self.request, body);
         }
     }
 
     /// Appends the answer's frame to `frames`, which are sent next; unless one was given. The call is over.
-    fn append(&self, body: Body, frames: &mut Vec<u8>) {
+    fn append(&self, call: &Call, body: Body, frames: &mut Vec<u8>) {
         if self.give_up() {
             self.accepted.end();
-            self.record(&body);
+            self.record(Some(call), &body);
             self.forget();
             replies::append(frames, self.request, body);
         }
@@ -144,7 +160,26 @@ impl ReplyHandle {
         self.of.open.close(self.request, self);
     }
 
-    fn record(&self, body: &Body) {
+    /// Counts the answer with its tenant, and with its function if that was in memory; and logs an error under the name that the
+    /// client gave the request.
+    fn count(&self, call: Option<&Call>, body: &Body) {
+        if let Body::Error(error) = body {
+            let (caller, request) = (&*self.account().name, &*self.request_id);
+            let function = call.map(|call| &*call.function.record.name);
+            tracing::debug!(
+                request,
+                caller,
+                function,
+                code = error.code().as_str_name(),
+                "a call got an error"
+            );
+        }
+        let whose = [Some(&self.account().calls), call.map(|call| &call.function.calls)];
+        whose.into_iter().flatten().flatten().for_each(|calls| calls.answered(body));
+    }
+
+    fn record(&self, call: Option<&Call>, body: &Body) {
+        self.count(call, body);
         // Where nothing is exported, the clock need not be read.
         let Some(unplaced) = metrics::unplaced() else { return };
         let latencies = self.latencies.get().map_or(unplaced, |latencies| latencies);
@@ -180,7 +215,7 @@ impl Completion for ReplyHandle {
     fn complete(&self, call: &Call, device: &str, outcome: Outcome) {
         self.accepted.end();
         count(call, &outcome);
-        self.answer(responses::to_body(call, device, outcome, now_ns()));
+        self.answer_for(Some(call), responses::to_body(call, device, outcome, now_ns()));
     }
 
     fn is_over(&self) -> bool {
@@ -291,7 +326,7 @@ fn answer(group: &mut [EndedCall], device: &str, now_ns: u64, frames: &mut Vec<u
             None => refusals::to_body(&internal("cannot make the answer", "a panic")),
         };
         to_client.replies = Some(&handle.of.replies);
-        handle.append(body, to_client.frames);
+        handle.append(call, body, to_client.frames);
         if to_client.frames.len() >= FULL_BYTES {
             to_client.send();
         }

@@ -1,5 +1,6 @@
 //! Refusals by the server itself, before any other module sees the request.
 
+use pappus_proto::limits::MAX_REQUEST_ID_BYTES;
 use pappus_shmem::MemfdError;
 
 use crate::config::ConfigError;
@@ -37,6 +38,9 @@ pub enum RequestError {
     /// Two invocations of one name.
     #[error("an invocation with this request id is not answered yet: use another id")]
     IdInUse,
+    /// A name of a request that is none.
+    #[error("request_id: at most {MAX_REQUEST_ID_BYTES} bytes of visible ASCII, without spaces")]
+    RequestId,
     /// No invocation is accepted any more.
     #[error("the supervisor is draining: call another one")]
     Draining,
@@ -106,6 +110,7 @@ impl Refusable for RequestError {
             | Self::Memfd(_)
             | Self::TwoContents
             | Self::IdInUse
+            | Self::RequestId
             | Self::Settings(_)
             | Self::NoConfigFile
             | Self::Reload(_)

@@ -201,7 +201,7 @@ impl Seat {
     fn invoke(
         self: &Arc<Self>,
         id: u64,
-        message: v1::Invoke,
+        mut message: v1::Invoke,
         passed: Vec<ClientFd>,
         memory: Option<Taken>,
         burst: &mut Burst,
@@ -216,7 +216,7 @@ impl Seat {
             Ok(accepted) => accepted,
             Err(error) => return refuse(&error),
         };
-        let handle = match self.invocations.open(id, accepted) {
+        let handle = match self.invocations.open(id, accepted, std::mem::take(&mut message.request_id)) {
             Ok(handle) => handle,
             Err(error) => return refuse(&error),
         };

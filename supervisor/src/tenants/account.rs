@@ -12,6 +12,7 @@ use super::ledger::{self, Ledger};
 use super::plans::Plans;
 use crate::defences;
 use crate::ids::TenantId;
+use crate::metrics::calls::{self, CallCounts};
 use crate::quota::{Limit, Quota, QuotaError, Scope};
 use crate::schedule::{Class, TenantShare};
 
@@ -26,6 +27,8 @@ pub struct Account {
     pub plans: Plans,
     /// How its calls failed last.
     pub last_failures: LastFailures,
+    /// Counts its calls, where that is exported.
+    pub calls: Option<Arc<CallCounts>>,
     most: [AtomicU64; Limit::ALL.len()],
     used: [AtomicU64; Limit::ALL.len()],
     /// What it is given of devices: weight, class, and its own limit of overruns; the largest number is none.
@@ -46,9 +49,10 @@ impl Account {
     pub fn new(tenant: TenantId, name: Arc<str>, quota: Quota, ledger: Arc<Ledger>) -> Arc<Self> {
         Arc::new(Self {
             tenant,
-            name,
             plans: Plans::default(),
             last_failures: LastFailures::default(),
+            calls: calls::of_tenant(&name),
+            name,
             most: Limit::ALL.map(|limit| quota.get(limit).into()),
             used: Limit::ALL.map(|_| AtomicU64::new(0)),
             weight: AtomicU32::new(1),

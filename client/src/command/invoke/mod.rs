@@ -33,6 +33,9 @@ pub(crate) fn run(
     if let Some(deadline) = arguments.deadline {
         call = call.deadline(deadline);
     }
+    if let Some(id) = &arguments.request_id {
+        call = call.request_id(id);
+    }
     if arguments.is_checked() {
         call = call.checked();
     }

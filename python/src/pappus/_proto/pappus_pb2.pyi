@@ -601,6 +601,7 @@ class Invoke(_message.Message):
     DEADLINE_NS_FIELD_NUMBER: _builtins.int
     FUNCTION_VERSION_FIELD_NUMBER: _builtins.int
     CHECKED_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     function: _builtins.str
     """NAME, or OWNER/NAME for one that another tenant granted."""
     deadline_ns: _builtins.int
@@ -613,6 +614,10 @@ class Invoke(_message.Message):
     checked: _builtins.bool
     """Runs it on a cpu device with checks of every access to memory, for the function's owner only. All inputs and
     buffers are outputs then, and so is "pappus.printed": text that ends at the first zero byte.
+    """
+    request_id: _builtins.str
+    """Names the request in the supervisor's log, for whoever follows it through several programs: at most 128 bytes of visible
+    ASCII; it means nothing else, and two calls may have the same.
     """
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Input]: ...
@@ -627,10 +632,11 @@ class Invoke(_message.Message):
         deadline_ns: _builtins.int = ...,
         function_version: _builtins.int = ...,
         checked: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked", "deadline_ns", b"deadline_ns", "function", b"function", "function_version", b"function_version", "inputs", b"inputs", "outputs", b"outputs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked", "deadline_ns", b"deadline_ns", "function", b"function", "function_version", b"function_version", "inputs", b"inputs", "outputs", b"outputs", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

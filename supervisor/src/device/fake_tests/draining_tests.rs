@@ -26,7 +26,7 @@ impl Pair {
         let mut call = self.lost.call(function, CALLER, 0);
         let (_, routed) = self.router.route(call.domain, function, 0).unwrap();
         let accepted = self.lost.tenants.account(CALLER).accept().unwrap();
-        let handle = self.lost.invocations.open(request, accepted).unwrap();
+        let handle = self.lost.invocations.open(request, accepted, String::new()).unwrap();
         let changed = Arc::get_mut(&mut call).unwrap();
         (changed.routed, changed.reply, changed.deadline_ns) = (routed, handle.clone(), deadline_ns);
         let id = self.lost.device.submit(call, 0, None).unwrap();
