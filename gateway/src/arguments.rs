@@ -29,7 +29,9 @@ use crate::jwt::JwtRules;
         A function of your own is the model NAME, one that another tenant granted OWNER.NAME.\n\n\
         Signals: SIGTERM and SIGINT let accepted requests finish, for 30 s at most; a second one exits at once.\n\
         SIGHUP reads certificates, keys and tokens again.\n\
-        Environment: PAPPUS_SOCKET; PAPPUS_LOG=error|warn|info|debug|trace [default: info].\n\
+        Environment: PAPPUS_SOCKET; PAPPUS_LOG=error|warn|info|debug|trace [default: info], which\n\
+        `curl -d debug ADDRESS/log` changes at the address of --metrics; PAPPUS_LOG_FORMAT=text|json [default: text];\n\
+        OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER, OTEL_BSP_*.\n\
         Exit codes: 0 ended by a signal, 1 failed, 2 usage.\n\
         docs/gateway.md has the routes, the errors and the limits."
 )]
@@ -80,6 +82,12 @@ pub struct Arguments {
     /// Folder with each such tenant's own token, in NAME.token.
     #[arg(long, value_name = "DIR", requires = "jwt_keys")]
     pub jwt_tokens: Option<PathBuf>,
+    /// Address for Prometheus metrics and the log's level, e.g. 127.0.0.1:8002 (off unless given).
+    #[arg(long, value_name = "IP:PORT")]
+    pub metrics: Option<SocketAddr>,
+    /// Send traces to this OpenTelemetry collector (OTLP over gRPC), e.g. http://localhost:4317 (off unless given).
+    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    pub otlp: Option<String>,
     /// Connections to the supervisor, shared by all tenants.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub connections: u16,

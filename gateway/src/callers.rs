@@ -24,9 +24,11 @@ use crate::limits::{
     LOOK_AGAIN, MAX_CALLS_OF_STRANGERS, MAX_CALLS_PER_TOKEN, MAX_JWT_BYTES, MAX_MODELS_PER_TOKEN,
     MAX_TOKEN_BYTES, MAX_TOKENS,
 };
+use crate::metrics::{Metrics, Pending};
 use crate::model::Model;
 use crate::shared_memory::Regions;
 use crate::statistics::Statistics;
+use crate::traces::{Origin, Traced, Traces};
 use crate::upstream::Upstream;
 
 /// Whoever may send requests.
@@ -40,6 +42,10 @@ pub struct Callers {
     /// What signed tokens are judged by, where they are taken.
     jwt: RwLock<Option<Arc<Jwt>>>,
     known: Mutex<HashMap<Key, Arc<Known>>>,
+    /// What is counted for whoever watches.
+    pub metrics: Arc<Metrics>,
+    /// Where traces go.
+    pub traces: Traces,
     strangers: Arc<Semaphore>,
 }
 
@@ -86,10 +92,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Callers {
     /// Nobody is known yet.
-    pub fn new(upstream: Upstream, own_tenant: bool, shared_memory: bool, jwt: Option<Jwt>) -> Arc<Self> {
+    pub fn new(
+        upstream: Upstream,
+        own_tenant: bool,
+        shared_memory: bool,
+        jwt: Option<Jwt>,
+        traces: Traces,
+    ) -> Arc<Self> {
         let strangers = Arc::new(Semaphore::new(MAX_CALLS_OF_STRANGERS));
         let jwt = RwLock::new(jwt.map(Arc::new));
-        Arc::new(Self { upstream, own_tenant, shared_memory, jwt, known: Mutex::default(), strangers })
+        let (known, metrics) = (Mutex::default(), Arc::default());
+        Arc::new(Self { upstream, own_tenant, shared_memory, jwt, known, metrics, traces, strangers })
     }
 
     /// Whoever sent a request with this header `Authorization`.
@@ -233,6 +246,11 @@ impl Caller {
         lock(&self.known.models).remove(name);
     }
 
+    /// Counts an inference that begins, for whoever watches, and traces it.
+    pub fn begins(&self, origin: &Origin, model: &Model) -> (Pending, Traced) {
+        (self.callers.metrics.begins(model), self.callers.traces.begins(origin, &model.name))
+    }
+
     /// The caller's regions of shared memory.
     pub fn regions(&self) -> Result<&Regions> {
         match self.callers.shared_memory {
@@ -275,7 +293,8 @@ mod tests {
     fn strangers_take_no_places_of_those_who_are_known() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
-            let callers = Callers::new(Upstream::new("/nowhere".into(), 1), false, false, None);
+            let callers =
+                Callers::new(Upstream::new("/nowhere".into(), 1), false, false, None, Traces::default());
             let known = callers.remember(Sha256::digest(b"known").into());
             // Of two requests that come at once, the second one finds what the first one left.
             assert!(Arc::ptr_eq(&known, &callers.remember(Sha256::digest(b"known").into())));

@@ -160,6 +160,54 @@ impl From<Error> for Failure {
     }
 }
 
+/// Why an inference failed, as Triton names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// It was not taken: a limit, a quarantine, or a supervisor that drains.
+    Rejected,
+    /// Its client gave it up.
+    Cancelled,
+    /// It was taken, and failed where it ran.
+    Backend,
+    /// The request was wrong.
+    Other,
+}
+
+impl Reason {
+    /// All, at the places of their numbers.
+    pub const ALL: [Self; 4] = [Self::Rejected, Self::Cancelled, Self::Backend, Self::Other];
+
+    /// Triton's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rejected => "REJECTED",
+            Self::Cancelled => "CANCELED",
+            Self::Backend => "BACKEND",
+            Self::Other => "OTHER",
+        }
+    }
+
+    /// The reason of a failure.
+    pub fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::Supervisor(Code::Cancelled) => Self::Cancelled,
+            Kind::Busy
+            | Kind::Supervisor(Code::ResourceExhausted | Code::Quarantined | Code::Unavailable) => {
+                Self::Rejected
+            }
+            Kind::Supervisor(
+                Code::OutOfMemory
+                | Code::DeadlineExceeded
+                | Code::KernelFault
+                | Code::WorkerLost
+                | Code::Overrun
+                | Code::Internal,
+            ) => Self::Backend,
+            _ => Self::Other,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

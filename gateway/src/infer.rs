@@ -19,12 +19,14 @@ use pappus_client::arena::aligned;
 use pappus_client::{Arena, Error, Invocation, v1};
 
 use crate::callers::Caller;
+use crate::failure::Reason;
 use crate::failure::{Failure, Result};
 use crate::limits::{MAX_INLINE_BYTES, MAX_RANK, MAX_TENSORS};
 use crate::memory::Share;
 use crate::model::Model;
 use crate::models;
 use crate::shared_memory::Place;
+use crate::traces::Origin;
 
 /// An input of a request.
 #[derive(Debug, Clone)]
@@ -61,6 +63,8 @@ pub struct Asked {
     pub outputs: Vec<Wanted>,
     /// How long the call may take; none for the supervisor's default.
     pub deadline: Option<Duration>,
+    /// Where the request comes from.
+    pub origin: Origin,
 }
 
 /// An output.
@@ -92,6 +96,7 @@ pub async fn infer(caller: &Caller, asked: &Asked, share: &Share) -> Result<Infe
     let began = Instant::now();
     check(asked)?;
     let mut model = models::find(caller, &asked.model, &asked.version).await?;
+    let (pending, traced) = caller.begins(&asked.origin, &model);
     let mut answer = call(&caller.client, &model, asked, share).await;
     if answer.as_ref().is_err_and(Failure::is_replaced) {
         model = models::look(caller, &asked.model, &asked.version).await?;
@@ -100,6 +105,7 @@ pub async fn infer(caller: &Caller, asked: &Asked, share: &Share) -> Result<Infe
     let statistics = caller.statistics(&model.function);
     match answer {
         Ok((mut outputs, timings)) => {
+            traced.succeeded(&timings);
             // Once as received, once in the answer; what came through an arena has its memory already, and little is left beside it.
             let inline: usize = outputs
                 .iter()
@@ -115,11 +121,18 @@ pub async fn infer(caller: &Caller, asked: &Asked, share: &Share) -> Result<Infe
                     (output.bytes, output.placed) = (Bytes::new(), true);
                 }
             }
-            statistics.succeeded(began.elapsed(), &timings);
+            let took = began.elapsed();
+            [&*statistics, pending.statistics()]
+                .into_iter()
+                .for_each(|counts| counts.succeeded(took, &timings));
             Ok(Inferred { model, outputs })
         }
         Err(failure) => {
-            statistics.failed(began.elapsed());
+            let (took, reason) = (began.elapsed(), Reason::of(failure.kind));
+            [&*statistics, pending.statistics()].into_iter().for_each(|counts| counts.failed(took, reason));
+            traced.failed(&failure);
+            let (request, code) = (&*asked.origin.request_id, failure.row().name);
+            tracing::debug!(request, model = model.name, code, "an inference failed");
             Err(failure)
         }
     }
@@ -202,6 +215,9 @@ async fn call(
     }
     if let Some(deadline) = asked.deadline {
         invocation = invocation.deadline(deadline);
+    }
+    if !asked.origin.request_id.is_empty() {
+        invocation = invocation.request_id(&asked.origin.request_id);
     }
     let names: Vec<&str> = match asked.outputs.is_empty() {
         true => model.outputs.iter().map(|port| &*port.name).collect(),

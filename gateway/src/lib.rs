@@ -13,7 +13,8 @@
 //! - [`arguments`]: the command line.
 //! - [`data_type`]: element types, by the names of both protocols.
 //! - [`upstream`]: connections to the supervisor, shared by all tenants.
-//! - [`statistics`]: what was inferred, by function.
+//! - [`statistics`]: what was inferred, by function; [`metrics`]: the same for whoever watches; [`traces`]: where a request comes from, and
+//!   its trace.
 //! - [`model`]: a function as a model: names, version, tensors.
 //! - [`jwt`]: signed tokens of an identity provider, for tenants' own.
 //! - [`shared_memory`]: regions that clients on this machine registered.
@@ -25,6 +26,7 @@
 //! - [`tls`]: TLS, with certificates of clients where that is asked for.
 //! - [`http`]: HTTP: routes, JSON and binary tensors.
 //! - [`grpc`]: gRPC: the service; [`generated`]: its messages, from `proto/inference.proto` (a test keeps them fresh).
+//! - [`log`]: the log; [`endpoint`]: metrics and the log's level over HTTP.
 //! - [`run`]: all of it put together.
 
 #![forbid(unsafe_code)]
@@ -32,6 +34,7 @@
 pub mod arguments;
 pub mod callers;
 pub mod data_type;
+pub mod endpoint;
 pub mod failure;
 #[allow(missing_docs, clippy::all, unreachable_pub)]
 #[rustfmt::skip]
@@ -41,7 +44,9 @@ pub mod http;
 pub mod infer;
 pub mod jwt;
 pub mod limits;
+pub mod log;
 pub mod memory;
+pub mod metrics;
 pub mod model;
 pub mod models;
 pub mod patient_io;
@@ -49,4 +54,5 @@ pub mod run;
 pub mod shared_memory;
 pub mod statistics;
 pub mod tls;
+pub mod traces;
 pub mod upstream;

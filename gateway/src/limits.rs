@@ -82,3 +82,11 @@ pub const MAX_MESSAGE_PARTS: usize = 65_536;
 pub const MAX_CONTENTS_BYTES: usize = 1 << 20;
 /// Memory for each byte of such numbers: one of one byte takes eight.
 pub const CONTENTS_FACTOR: usize = 8;
+/// Models that are counted by name for whoever watches.
+pub const MAX_COUNTED_MODELS: usize = 1000;
+/// Bytes of the name of a request that the supervisor takes.
+pub const MAX_REQUEST_ID_BYTES: usize = 128;
+/// Bytes of a header of a trace's context; longer ones are not read.
+pub const MAX_TRACE_BYTES: usize = 512;
+/// Connections of those who watch.
+pub const MAX_WATCHERS: usize = 16;

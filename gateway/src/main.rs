@@ -12,8 +12,10 @@ use clap_mangen::Man;
 use pappus_gateway::arguments::Arguments;
 use pappus_gateway::callers::Callers;
 use pappus_gateway::jwt::{Jwt, JwtError};
+use pappus_gateway::log;
 use pappus_gateway::run::{Listeners, Setup, listen, run};
 use pappus_gateway::tls::{Tls, TlsError, TlsFiles};
+use pappus_gateway::traces::Traces;
 use pappus_gateway::upstream::Upstream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -28,7 +30,15 @@ fn main() -> ExitCode {
         eprintln!("error: PAPPUS_LOG = {wanted:?}: expected error, warn, info, debug or trace");
         return ExitCode::from(2);
     };
-    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_target(false).init();
+    let is_json = match std::env::var("PAPPUS_LOG_FORMAT").as_deref() {
+        Ok("json") => true,
+        Ok("text") | Err(_) => false,
+        Ok(other) => {
+            eprintln!("error: PAPPUS_LOG_FORMAT = {other:?}: expected text or json");
+            return ExitCode::from(2);
+        }
+    };
+    log::begin(level, is_json);
     match start(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -68,6 +78,10 @@ enum StartError {
     Tls(#[from] TlsError),
     #[error(transparent)]
     Jwt(#[from] JwtError),
+    #[error(
+        "cannot send traces to {0}: {1}; --otlp takes the URL of a collector, such as http://localhost:4317"
+    )]
+    Traces(String, opentelemetry_otlp::ExporterBuildError),
     #[error("cannot listen on {0}: {1}; another address goes with {2}")]
     Listen(std::net::SocketAddr, std::io::Error, &'static str),
 }
@@ -83,6 +97,14 @@ fn start(arguments: &Arguments) -> Result<(), StartError> {
             listen(arguments.http).map_err(|error| StartError::Listen(arguments.http, error, "--http"))?;
         let grpc =
             listen(arguments.grpc).map_err(|error| StartError::Listen(arguments.grpc, error, "--grpc"))?;
+        let metrics = arguments
+            .metrics
+            .map(|address| listen(address).map_err(|error| StartError::Listen(address, error, "--metrics")));
+        let metrics = metrics.transpose()?;
+        let traces = match &arguments.otlp {
+            Some(url) => Traces::to(url).map_err(|why| StartError::Traces(url.clone(), why))?,
+            None => Traces::default(),
+        };
         let tls = tls(arguments)?;
         let jwt = arguments.jwt().map(Jwt::load).transpose()?;
         let mut ends = Ends::new().map_err(StartError::Signals)?;
@@ -93,7 +115,7 @@ fn start(arguments: &Arguments) -> Result<(), StartError> {
         }
         let upstream =
             Upstream::new(arguments.socket.clone().unwrap_or_default(), arguments.connections.into());
-        let callers = Callers::new(upstream, arguments.own_tenant, arguments.shared_memory, jwt);
+        let callers = Callers::new(upstream, arguments.own_tenant, arguments.shared_memory, jwt, traces);
         let bytes = |size: bytesize::ByteSize| usize::try_from(size.as_u64()).unwrap_or(usize::MAX);
         let setup = Setup {
             callers: callers.clone(),
@@ -122,10 +144,12 @@ fn start(arguments: &Arguments) -> Result<(), StartError> {
             ends.next().await;
         };
         tokio::select! {
-            () = run(Listeners { http, grpc }, setup, async { drop(told.await) }) => {}
+            () = run(Listeners { http, grpc, metrics }, setup, async { drop(told.await) }) => {}
             () = signals => {}
             () = reloads => {}
         }
+        // It waits for the collector, on a thread that may wait.
+        let _ = tokio::task::spawn_blocking(move || callers.traces.end()).await;
         Ok(())
     })
 }

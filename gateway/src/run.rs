@@ -10,7 +10,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
 use hyper::service::service_fn;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -18,13 +22,15 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::server::TlsStream;
 
 use crate::callers::Callers;
+use crate::endpoint;
 use crate::grpc::{Answers, Grpc};
 use crate::http::Http;
 use crate::limits::{
     ANSWER_TIME, DRAIN_TIME, HEAD_TIME, MAX_CONNECTIONS, MAX_HEAD_BYTES, MAX_HEADERS, MAX_RESETS,
-    MAX_STREAMS, STALL_TIME, WINDOW_BYTES,
+    MAX_STREAMS, MAX_WATCHERS, STALL_TIME, WINDOW_BYTES,
 };
 use crate::memory::Memory;
+use crate::metrics::Metrics;
 use crate::patient_io::PatientIo;
 use crate::tls::Tls;
 
@@ -44,6 +50,8 @@ pub struct Listeners {
     pub http: TcpListener,
     /// For gRPC.
     pub grpc: TcpListener,
+    /// For those who watch, where that is asked for.
+    pub metrics: Option<TcpListener>,
 }
 
 /// What the gateway is set up with.
@@ -74,6 +82,7 @@ pub async fn run(listeners: Listeners, setup: Setup, end: impl Future<Output = (
     let http = Arc::new(Http { callers: callers.clone(), memory: memory.clone(), max_body: setup.max_body });
     let grpc = Grpc::new(callers, memory, setup.max_body);
     let (ending, ends) = watch::channel(false);
+    let watched = watched(listeners.metrics, http.callers.metrics.clone(), ends.clone());
     let places = [(); 2].map(|()| Arc::new(Semaphore::new(MAX_CONNECTIONS)));
     let [tls_http, tls_grpc] = match setup.tls {
         None => [None, None],
@@ -84,9 +93,10 @@ pub async fn run(listeners: Listeners, setup: Setup, end: impl Future<Output = (
         accept(listeners.http, places[0].clone(), move |stream| {
             let (http, tls, ends) = (http.clone(), tls_http.clone(), ends.clone());
             async move {
+                let answer = move |request| http.clone().serve(request);
                 match encrypted(tls, stream).await {
-                    Some(Stream::Plain(stream)) => serve_http(http, stream, ends).await,
-                    Some(Stream::Tls(stream)) => serve_http(http, *stream, ends).await,
+                    Some(Stream::Plain(stream)) => serve_http(stream, ends, answer).await,
+                    Some(Stream::Tls(stream)) => serve_http(*stream, ends, answer).await,
                     None => {}
                 }
             }
@@ -105,6 +115,7 @@ pub async fn run(listeners: Listeners, setup: Setup, end: impl Future<Output = (
     tokio::select! {
         () = serves_http => {}
         () = serves_grpc => {}
+        () = watched => {}
         () = end => {}
     }
     // The listeners are closed. Connections finish what they began.
@@ -120,6 +131,17 @@ pub async fn run(listeners: Listeners, setup: Setup, end: impl Future<Output = (
     }
 }
 
+/// Answers those who watch, for ever.
+async fn watched(listener: Option<TcpListener>, metrics: Arc<Metrics>, ends: watch::Receiver<bool>) {
+    let Some(listener) = listener else { return std::future::pending().await };
+    let places = Arc::new(Semaphore::new(MAX_WATCHERS));
+    accept(listener, places, move |stream| {
+        let (metrics, ends) = (metrics.clone(), ends.clone());
+        serve_http(stream, ends, move |request| endpoint::answer(metrics.clone(), request))
+    })
+    .await;
+}
+
 /// Accepts connections for ever, each with a task and a place.
 async fn accept<F>(listener: TcpListener, places: Arc<Semaphore>, serve: impl Fn(TcpStream) -> F)
 where
@@ -129,7 +151,7 @@ where
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let Ok(place) = places.clone().try_acquire_owned() else {
-                    tracing::warn!(%peer, "there are {MAX_CONNECTIONS} connections already: closing one more");
+                    tracing::warn!(%peer, "there are as many connections as there may be: closing one more");
                     continue;
                 };
                 // Answers are whole: waiting for more to send only delays them.
@@ -174,14 +196,18 @@ async fn ended(ends: &mut watch::Receiver<bool>) {
     let _ = ends.wait_for(|ends| *ends).await.map(drop);
 }
 
-async fn serve_http<S>(http: Arc<Http>, stream: S, mut ends: watch::Receiver<bool>)
-where
+async fn serve_http<S, F>(
+    stream: S,
+    mut ends: watch::Receiver<bool>,
+    answer: impl Fn(Request<Incoming>) -> F + Send,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    F: Future<Output = Response<Full<Bytes>>> + Send,
 {
     let io = TokioIo::new(PatientIo::new(stream, STALL_TIME));
     let service = service_fn(move |request| {
-        let http = http.clone();
-        async move { Ok::<_, Infallible>(http.serve(request).await) }
+        let answer = answer(request);
+        async move { Ok::<_, Infallible>(answer.await) }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())

@@ -5,6 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pappus_client::v1;
 
+use crate::failure::Reason;
+
 /// How often something happened, and how long it took in all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -38,6 +40,8 @@ pub struct Counts {
     pub compute_infer: Tally,
     /// Copying outputs.
     pub compute_output: Tally,
+    /// Those that failed, by reason.
+    pub reasons: [u64; Reason::ALL.len()],
 }
 
 /// Counts that go on.
@@ -58,8 +62,10 @@ impl Statistics {
     }
 
     /// An inference failed after `took`.
-    pub fn failed(&self, took: Duration) {
-        self.lock().fail.add(took.as_nanos() as u64);
+    pub fn failed(&self, took: Duration, reason: Reason) {
+        let mut counts = self.lock();
+        counts.fail.add(took.as_nanos() as u64);
+        counts.reasons[reason as usize] += 1;
     }
 
     /// What was counted so far.

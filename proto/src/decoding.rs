@@ -240,6 +240,7 @@ mod tests {
             deadline_ns: 5,
             function_version: 6,
             checked: true,
+            request_id: "r".into(),
         }))
     }
 

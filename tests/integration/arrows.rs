@@ -58,13 +58,13 @@ const ORDER: [(&str, &[Level]); 5] = [
     (
         "gateway",
         &[
-            &["data_type", "limits", "patient_io", "statistics"],
+            &["data_type", "limits", "log", "patient_io"],
             &["failure", "tls"],
-            &["jwt"],
+            &["jwt", "statistics"],
             &["arguments"],
-            &["memory", "model", "upstream"],
-            &["shared_memory"],
-            &["callers"],
+            &["memory", "model", "traces", "upstream"],
+            &["metrics", "shared_memory"],
+            &["callers", "endpoint"],
             &["models"],
             &["infer"],
             &["http"],

@@ -23,6 +23,7 @@ use crate::memory::Share;
 use crate::model::{Model, Port};
 use crate::shared_memory::Place;
 use crate::statistics::{Counts, Tally};
+use crate::traces::Origin;
 
 /// A request as an inference, and its id.
 pub(super) fn asked(
@@ -73,8 +74,8 @@ pub(super) fn asked(
             _ => None,
         };
     let deadline = timeout.or(by_parameter.filter(|us| *us > 0).map(Duration::from_micros));
-    let asked =
-        Asked { model: request.model_name, version: request.model_version, inputs, outputs, deadline };
+    let (model, version) = (request.model_name, request.model_version);
+    let asked = Asked { model, version, inputs, outputs, deadline, origin: Origin::default() };
     Ok((asked, request.id))
 }
 

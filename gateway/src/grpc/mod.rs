@@ -33,7 +33,10 @@ use crate::callers::Callers;
 use crate::failure::Failure;
 use crate::generated::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::memory::Memory;
+use crate::metrics::Protocol;
 
+/// The metadata that names a failure as the table of failures does.
+const CODE: &str = "pappus-code";
 /// The method whose requests come one after the other for as long as the client likes.
 const STREAM: &str = "ModelStreamInfer";
 /// Methods beside it that are for tenants alone.
@@ -70,11 +73,17 @@ impl Grpc {
     }
 
     /// Answers one request. It never fails: a failure is an answer, too.
-    pub async fn serve(
-        mut self,
-        request: Request<Incoming>,
-        answers: Answers,
-    ) -> Response<tonic::body::Body> {
+    pub async fn serve(self, request: Request<Incoming>, answers: Answers) -> Response<tonic::body::Body> {
+        let callers = self.callers.clone();
+        let response = self.answer(request, answers).await;
+        // A failure is in the headers: nothing of a body was sent yet.
+        let code = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+        let failure = code(CODE).or(code("grpc-status").filter(|status| *status != "0"));
+        callers.metrics.answered(Protocol::Grpc, failure);
+        response
+    }
+
+    async fn answer(mut self, request: Request<Incoming>, answers: Answers) -> Response<tonic::body::Body> {
         let meter = Meter::new(self.memory.clone(), answers.way());
         let method = request.uri().path().rsplit('/').next().unwrap_or_default();
         let streams = method == STREAM;
@@ -121,7 +130,7 @@ fn status(failure: &Failure) -> Status {
     let row = failure.row();
     let mut status = Status::new(tonic::Code::from_i32(row.grpc), failure.text());
     if let Ok(name) = row.name.parse() {
-        status.metadata_mut().insert("pappus-code", name);
+        status.metadata_mut().insert(CODE, name);
     }
     if let Some(Ok(after)) = failure.retry_after_ms.map(|after_ms| after_ms.to_string().parse()) {
         status.metadata_mut().insert("grpc-retry-pushback-ms", after);

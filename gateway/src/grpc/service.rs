@@ -31,6 +31,8 @@ use crate::infer::infer;
 use crate::memory::Share;
 use crate::model::Model;
 use crate::models;
+use crate::traces::Origin;
+use tonic::metadata::MetadataMap;
 
 /// The service.
 #[derive(Debug)]
@@ -65,13 +67,21 @@ fn meter(extensions: &Extensions) -> Answer<Meter> {
     extensions.get::<Meter>().cloned().ok_or_else(|| Failure::busy("the gateway lost count of this request"))
 }
 
+/// Where a request comes from, by its metadata.
+fn origin(metadata: &MetadataMap) -> Origin {
+    Origin::of(|name| metadata.get(name)?.to_str().ok())
+}
+
 async fn one(
     caller: &Caller,
     request: ModelInferRequest,
     limit: Option<std::time::Duration>,
+    mut origin: Origin,
     share: &Share,
 ) -> Answer<ModelInferResponse> {
-    let (asked, id) = messages::asked(caller, request, limit, share)?;
+    let (mut asked, id) = messages::asked(caller, request, limit, share)?;
+    origin.named(&id);
+    asked.origin = origin;
     let inferred = infer(caller, &asked, share).await?;
     Ok(messages::answer(inferred, id))
 }
@@ -183,7 +193,8 @@ impl GrpcInferenceService for Service {
             let limit =
                 timeout(request.metadata().get("grpc-timeout").map(|value| value.as_encoded_bytes()))?;
             let share = meter(request.extensions())?.share();
-            one(&caller, request.into_inner(), limit, &share).await
+            let origin = origin(request.metadata());
+            one(&caller, request.into_inner(), limit, origin, &share).await
         };
         told(inferred.await)
     }
@@ -196,6 +207,7 @@ impl GrpcInferenceService for Service {
         let callers = self.callers.clone();
         let authorization =
             request.metadata().get(AUTHORIZATION).map(|value| value.as_encoded_bytes().to_vec());
+        let of_stream = origin(request.metadata());
         let mut requests = request.into_inner();
         let sending = meter.clone();
         // One answer waits at most: whoever does not read them is not read from.
@@ -214,7 +226,7 @@ impl GrpcInferenceService for Service {
                     let id = request.id.clone();
                     // Whose message it is is judged anew: a stream may last for longer than its token is good.
                     let answer = match callers.enter(authorization.as_deref()).await {
-                        Ok(caller) => one(&caller, request, None, &meter.share()).await,
+                        Ok(caller) => one(&caller, request, None, of_stream.clone(), &meter.share()).await,
                         Err(failure) => Err(failure),
                     };
                     let answer = match answer {

@@ -19,6 +19,7 @@ use crate::limits::{JSON_FACTOR, JSON_OUTPUT_FACTOR, MAX_ID_BYTES, MAX_JSON_BYTE
 use crate::memory::Share;
 use crate::model::Model;
 use crate::models;
+use crate::traces::Origin;
 
 /// What a request asks for.
 #[derive(Debug)]
@@ -30,6 +31,13 @@ pub struct Parsed {
     binary: Vec<bool>,
     /// True if outputs come as bytes that the request does not name.
     all_binary: bool,
+}
+
+impl Parsed {
+    /// What the request calls itself.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
 }
 
 /// An answer: the bytes, and how many of them are JSON where others follow.
@@ -102,7 +110,7 @@ pub async fn parse(
     let deadline = request.parameters.timeout.filter(|us| *us > 0).map(Duration::from_micros);
     let (model, version) = (route.name.clone(), route.version.clone());
     Ok(Parsed {
-        asked: Asked { model, version, inputs, outputs, deadline },
+        asked: Asked { model, version, inputs, outputs, deadline, origin: Origin::default() },
         id: request.id,
         binary,
         all_binary,

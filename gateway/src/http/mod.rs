@@ -37,7 +37,9 @@ use crate::callers::{Caller, Callers};
 use crate::failure::{Failure, Kind, Result};
 use crate::limits::{COMPRESS_FROM_BYTES, MAX_HEAD_BYTES};
 use crate::memory;
+use crate::metrics::Protocol;
 use crate::models;
+use crate::traces::Origin;
 
 /// Says how many bytes of a body are JSON.
 const JSON_BYTES: &str = "inference-header-content-length";
@@ -120,7 +122,11 @@ impl Http {
     /// Answers one request. It never fails: a failure is an answer, too.
     pub async fn serve(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let coding = accepted_coding(request.headers());
-        let told = self.answer(request).await.unwrap_or_else(|failure| Told::failure(&failure));
+        let answer = self.answer(request).await;
+        self.callers
+            .metrics
+            .answered(Protocol::Http, answer.as_ref().err().map(|failure| failure.row().name));
+        let told = answer.unwrap_or_else(|failure| Told::failure(&failure));
         let Told { status, mut headers, mut bytes, share } = told;
         if let Some(coding) = coding.filter(|_| bytes.len() >= COMPRESS_FROM_BYTES)
             && let Ok(smaller) = body::shrink(coding, &bytes)
@@ -227,6 +233,9 @@ impl Http {
         let mut parsed = infer::parse(caller, model, &body, json_bytes, &share).await?;
         drop(body);
         parsed.asked.deadline = by_header.or(parsed.asked.deadline);
+        let mut origin = Origin::of(|name| headers.get(name)?.to_str().ok());
+        origin.named(parsed.id());
+        parsed.asked.origin = origin;
         let inferred = crate::infer::infer(caller, &parsed.asked, &share).await?;
         let answer = infer::answer(&parsed, &inferred, &share)?;
         let mut told = match answer.json_bytes {

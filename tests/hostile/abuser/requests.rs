@@ -143,6 +143,7 @@ fn invoke(call: &Call, last: Last) -> v1::Invoke {
         deadline_ns: nanoseconds(call.deadline),
         function_version: 0,
         checked: false,
+        request_id: String::new(),
     }
 }
 

@@ -167,6 +167,7 @@ impl<'r> Caller<'r> {
             deadline_ns: wish.deadline.as_nanos() as u64,
             function_version: 0,
             checked: false,
+            request_id: String::new(),
         };
         self.run.history.note(What::Sent { conn: self.conn, id, ask });
         self.open.insert(id, (sent, target));

@@ -2,12 +2,14 @@
 //!
 //! - `http`: requests by hand, as bytes. `grpc`: by tonic.
 //! - `tls`: certificates.
+//! - `watching`: metrics, the log, traces.
 //! - `hostile`: requests that break rules, and clients that stall or flood.
 
 mod grpc;
 mod hostile;
 mod http;
 mod tls;
+mod watching;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -1,0 +1,247 @@
+//! What is counted for whoever watches the gateway: inferences by model, under the names that Triton's dashboards know, and answers by
+//! protocol and code. Written in Prometheus' text format.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::failure::{Reason, Row, TABLE};
+use crate::limits::MAX_COUNTED_MODELS;
+use crate::model::Model;
+use crate::statistics::{Counts, Statistics, Tally};
+
+/// A protocol that requests come by.
+#[derive(Debug, Clone, Copy)]
+pub enum Protocol {
+    /// HTTP.
+    Http,
+    /// gRPC.
+    Grpc,
+}
+
+/// Names of the protocols, at the places of their numbers.
+const PROTOCOLS: [&str; 2] = ["http", "grpc"];
+
+/// All counts.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    /// By the number of what is registered: no two functions have the same.
+    models: Mutex<BTreeMap<u64, Arc<OfModel>>>,
+    /// By protocol: answers that are no failure, then failures at their places in [`TABLE`].
+    answers: [Answers; PROTOCOLS.len()],
+}
+
+#[derive(Debug)]
+struct Answers([AtomicU64; TABLE.len() + 1]);
+
+impl Default for Answers {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+/// Counts of one model.
+#[derive(Debug)]
+pub struct OfModel {
+    name: String,
+    version: String,
+    /// Inferences that ended.
+    pub statistics: Statistics,
+    pending: AtomicU64,
+}
+
+/// An inference that is under way.
+#[derive(Debug)]
+pub struct Pending(Arc<OfModel>);
+
+impl Pending {
+    /// The counts of its model.
+    pub fn statistics(&self) -> &Statistics {
+        &self.0.statistics
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.pending.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Metrics {
+    /// An inference with a model begins. Models beyond the bound are counted together, as `_others`.
+    pub fn begins(&self, model: &Model) -> Pending {
+        let of = self.of(model);
+        of.pending.fetch_add(1, Ordering::Relaxed);
+        Pending(of)
+    }
+
+    fn of(&self, model: &Model) -> Arc<OfModel> {
+        let mut models = self.lock();
+        let is_room = models.len() < MAX_COUNTED_MODELS || models.contains_key(&model.number);
+        // Nothing that is registered has the number 0.
+        let (number, name, version) = match is_room {
+            true => (model.number, model.name.clone(), model.version()),
+            false => (0, "_others".to_owned(), String::new()),
+        };
+        let new = || {
+            Arc::new(OfModel { name, version, statistics: Statistics::default(), pending: AtomicU64::new(0) })
+        };
+        models.entry(number).or_insert_with(new).clone()
+    }
+
+    /// A request was answered, with the failure of this name or with none.
+    pub fn answered(&self, protocol: Protocol, failure: Option<&str>) {
+        let of = |name: &str| TABLE.iter().position(|row| row.name == name).map(|at| at + 1);
+        let at = failure.map_or(0, |name| of(name).unwrap_or_default());
+        self.answers[protocol as usize].0[at].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// All of it, as Prometheus reads it.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        self.write(&mut text);
+        text
+    }
+
+    fn write(&self, text: &mut String) {
+        head(text, "pappus_build_info", "gauge", "Always 1; which build this is");
+        line(text, "pappus_build_info", &[("version", pappus_version::VERSION)], 1);
+        head(text, "pappus_gateway_requests_total", "counter", "Answers to requests, by protocol and code");
+        for (protocol, answers) in PROTOCOLS.iter().zip(&self.answers) {
+            let codes = ["OK"].into_iter().chain(TABLE.iter().map(|row: &Row| row.name));
+            for (code, n) in codes.zip(&answers.0) {
+                let n = n.load(Ordering::Relaxed);
+                // Successes from the start; a failure once there was one.
+                if n > 0 || code == "OK" {
+                    line(text, "pappus_gateway_requests_total", &[("protocol", protocol), ("code", code)], n);
+                }
+            }
+        }
+        let models: Vec<_> = self.lock().values().cloned().collect();
+        let counted: Vec<_> = models.iter().map(|of| (of, of.statistics.counts())).collect();
+        let each = |text: &mut String, name: &str, kind: &str, help: &str, value: &dyn Fn(&Counts) -> u64| {
+            head(text, name, kind, help);
+            for (of, counts) in &counted {
+                line(text, name, &[("model", &of.name), ("version", &of.version)], value(counts));
+            }
+        };
+        each(text, "nv_inference_request_success", "counter", "Inferences that succeeded", &|c| {
+            c.success.count
+        });
+        head(text, "nv_inference_request_failure", "counter", "Inferences that failed, by reason");
+        for (of, counts) in &counted {
+            for (reason, n) in Reason::ALL.iter().zip(counts.reasons).filter(|(_, n)| *n > 0) {
+                let labels = [("model", &*of.name), ("version", &of.version), ("reason", reason.name())];
+                line(text, "nv_inference_request_failure", &labels, n);
+            }
+        }
+        each(text, "nv_inference_count", "counter", "Inferences that succeeded; a request is one", &|c| {
+            c.success.count
+        });
+        each(text, "nv_inference_exec_count", "counter", "Executions of models; an inference is one", &|c| {
+            c.success.count
+        });
+        let took = "Microseconds of inferences that succeeded,";
+        let mut time = |name: &str, what: &str, tally: &dyn Fn(&Counts) -> Tally| {
+            let name = format!("nv_inference_{name}_duration_us");
+            each(text, &name, "counter", &format!("{took} {what}"), &|counts| tally(counts).ns / 1000);
+        };
+        time("request", "from their arrival to their answer", &|c| c.success);
+        time("queue", "waiting for a worker", &|c| c.queue);
+        time("compute_input", "copying inputs", &|c| c.compute_input);
+        time("compute_infer", "running kernels", &|c| c.compute_infer);
+        time("compute_output", "copying outputs", &|c| c.compute_output);
+        head(text, "nv_inference_pending_request_count", "gauge", "Inferences that are under way");
+        for of in &models {
+            let labels = [("model", &*of.name), ("version", &of.version)];
+            line(text, "nv_inference_pending_request_count", &labels, of.pending.load(Ordering::Relaxed));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<OfModel>>> {
+        // The map is whole after every step.
+        self.models.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn head(text: &mut String, name: &str, kind: &str, help: &str) {
+    // A text takes everything.
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+fn line(text: &mut String, name: &str, labels: &[(&str, &str)], value: u64) {
+    let labels: Vec<_> =
+        labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+    let _ = writeln!(text, "{name}{{{}}} {value}", labels.join(","));
+}
+
+/// A value of a label: quotes, backslashes and ends of lines escaped.
+fn escaped(value: &str) -> String {
+    value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use pappus_client::v1;
+
+    use super::*;
+    use crate::failure::Kind;
+
+    fn model(number: u64) -> Model {
+        Model::of(&v1::FunctionInfo { name: format!("f\"{number}"), version: number, ..Default::default() })
+    }
+
+    #[test]
+    fn inferences_are_counted_by_model_under_tritons_names() {
+        let metrics = Metrics::default();
+        let timings = v1::Timings { queued_ns: 5000, execute_ns: 7000, ..Default::default() };
+        let pending = metrics.begins(&model(7));
+        pending.statistics().succeeded(Duration::from_micros(20), &timings);
+        pending
+            .statistics()
+            .failed(Duration::ZERO, Reason::of(Kind::Supervisor(pappus_client::Code::KernelFault)));
+        let text = metrics.text();
+        let labels = format!("model=\"f\\\"7\",version=\"{}\"", model(7).version());
+        for (series, value) in [
+            ("nv_inference_request_success", 1),
+            ("nv_inference_request_duration_us", 20),
+            ("nv_inference_queue_duration_us", 5),
+            ("nv_inference_compute_infer_duration_us", 7),
+            ("nv_inference_pending_request_count", 1),
+        ] {
+            assert!(text.contains(&format!("{series}{{{labels}}} {value}\n")), "{series}: {text}");
+        }
+        assert!(text.contains(&format!("nv_inference_request_failure{{{labels},reason=\"BACKEND\"}} 1\n")));
+        assert!(!text.contains("REJECTED"), "no series of what never was: {text}");
+        drop(pending);
+        assert!(metrics.text().contains(&format!("nv_inference_pending_request_count{{{labels}}} 0\n")));
+    }
+
+    #[test]
+    fn models_beyond_the_bound_are_counted_together() {
+        let metrics = Metrics::default();
+        for number in 1..=MAX_COUNTED_MODELS as u64 + 2 {
+            metrics.begins(&model(number)).statistics().succeeded(Duration::ZERO, &v1::Timings::default());
+        }
+        let text = metrics.text();
+        assert!(text.contains("nv_inference_count{model=\"_others\",version=\"\"} 2\n"), "{text}");
+        assert_eq!(text.matches("nv_inference_count{").count(), MAX_COUNTED_MODELS + 1);
+    }
+
+    #[test]
+    fn answers_are_counted_by_protocol_and_code() {
+        let metrics = Metrics::default();
+        metrics.answered(Protocol::Http, None);
+        metrics.answered(Protocol::Grpc, Some("NOT_FOUND"));
+        let text = metrics.text();
+        for line in ["http\",code=\"OK\"} 1", "grpc\",code=\"OK\"} 0", "grpc\",code=\"NOT_FOUND\"} 1"] {
+            assert!(
+                text.contains(&format!("pappus_gateway_requests_total{{protocol=\"{line}\n")),
+                "{line}: {text}"
+            );
+        }
+    }
+}
