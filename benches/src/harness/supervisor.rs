@@ -160,6 +160,11 @@ impl Supervisor {
         Ok(joined.unwrap_or_else(|_| Err("the thread that connects panicked".into()))?)
     }
 
+    /// Its socket for clients.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     /// A fresh connection to the admin socket.
     pub fn admin(&self) -> Result<Client> {
         let mut admin = self.socket.clone().into_os_string();

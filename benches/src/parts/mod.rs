@@ -3,6 +3,7 @@
 mod cold;
 mod decisions;
 mod fault;
+mod gateway;
 mod interruption;
 mod latency;
 mod matmul;
@@ -44,12 +45,14 @@ pub enum Part {
     Modules,
     /// How long a turn takes from one worker to the next.
     Turns,
+    /// What the gateway adds to a call, and how many it takes.
+    Gateway,
     /// From a fault, a worker's exit or an endless kernel to the next good answer.
     Fault,
 }
 
 impl Part {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Latency,
         Self::Matmul,
         Self::Wasm,
@@ -61,6 +64,7 @@ impl Part {
         Self::Decisions,
         Self::Modules,
         Self::Turns,
+        Self::Gateway,
         Self::Fault,
     ];
 
@@ -85,6 +89,7 @@ impl Part {
             Self::Decisions => "decisions",
             Self::Modules => "modules",
             Self::Turns => "turns",
+            Self::Gateway => "gateway",
             Self::Fault => "fault",
         }
     }
@@ -105,6 +110,7 @@ pub fn measure(part: Part, rounds: u32, report: &mut Report) -> Result<()> {
         Part::Decisions => decisions::measure(rounds, report),
         Part::Modules => modules::measure(rounds, report),
         Part::Turns => turns::measure(rounds, report),
+        Part::Gateway => gateway::measure(rounds, report),
         Part::Fault => fault::measure(report),
     }
     .map_err(|error| format!("{}: {error}", part.name()).into())
