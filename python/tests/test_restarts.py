@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import pappus
+import pappus.aio
 from fixture import PATIENCE, VEC_ADD, Supervisor
 
 ONE = np.float32([1, 2])
@@ -111,3 +113,33 @@ def test_a_call_is_submitted_to_the_next_supervisor(supervisor: Supervisor) -> N
         supervisor.start()
         again = vec_add.submit(ONE, ONE)
         assert again.result().tolist() == [2, 4]
+
+
+def test_clients_of_asyncio_outlive_a_crash_and_a_restart(supervisor: Supervisor) -> None:
+    async def calls() -> None:
+        async with await pappus.aio.connect(supervisor.path, patience=PATIENCE) as client:
+            vec_add = await client.function("vec_add")
+            for end in (supervisor.kill, supervisor.end):
+                assert (await vec_add(ONE, ONE)).tolist() == [2, 4]
+                await asyncio.to_thread(end)
+                # They find nobody yet, and have patience.
+                waiting = [asyncio.create_task(vec_add(ONE, ONE)) for _ in range(3)]
+                await asyncio.to_thread(supervisor.start)
+                assert [sum.tolist() for sum in await asyncio.gather(*waiting)] == [[2, 4]] * 3
+                assert (await client.status()).devices
+        with pytest.raises(pappus.ConnectionLost):
+            await vec_add(ONE, ONE)
+
+    asyncio.run(calls())
+
+
+def test_without_patience_a_client_of_asyncio_ends_with_its_supervisor(supervisor: Supervisor) -> None:
+    async def calls() -> None:
+        async with await pappus.aio.connect(supervisor.path) as client:
+            vec_add = await client.function("vec_add")
+            await asyncio.to_thread(supervisor.kill)
+            await asyncio.to_thread(supervisor.start)
+            with pytest.raises(pappus.ConnectionLost):
+                await vec_add(ONE, ONE)
+
+    asyncio.run(calls())

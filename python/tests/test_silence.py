@@ -148,7 +148,7 @@ def test_a_call_ends_with_its_deadline() -> None:
         async with await pappus.aio.connect(path) as client:
             function = (await client.function("f")).options(deadline=SOON)
             # The arena is still opened with patience: this is about the call.
-            prepared = await client._prepare(function._bound, [x], {})
+            prepared = await client._prepare(client._link, function._bound, [x], {})
             client._connection._answer_seconds = SOON
             with pytest.raises(pappus.Unavailable, match=SILENT):
                 await client._connection.call(prepared.request, prepared, int(SOON * 1e9))

@@ -43,9 +43,9 @@ pub(super) fn measure(rounds: u32, report: &mut Report) -> Result<()> {
     let mut over_http = Http::connect(&gateway, ELEMENTS)?;
     let (mut socket, mut grpc, mut http) = (Samples::new()?, Samples::new()?, Samples::new()?);
     for _ in 0..rounds {
-        socket.round(CALLS, || Ok(drop(client.invoke(&add)?)))?;
-        grpc.round(CALLS, || Ok(drop(runtime.block_on(over_grpc.add(ELEMENTS, None))?)))?;
-        http.round(CALLS, || Ok(drop(over_http.add()?)))?;
+        socket.round(CALLS, || Ok(client.invoke(&add).map(drop)?))?;
+        grpc.round(CALLS, || runtime.block_on(over_grpc.add(ELEMENTS, None)).map(drop))?;
+        http.round(CALLS, || over_http.add().map(|_| ()))?;
     }
     report.info("vec_add of 4 KiB over the socket, p50", socket.p50(), Unit::Nanoseconds);
     for (protocol, samples, target) in [("gRPC", grpc, GRPC_NS), ("HTTP", http, HTTP_NS)] {

@@ -142,6 +142,12 @@ class AsyncConnection(Owned):
             raise _pending.silent(limit)
         return waiting.outcome()
 
+    def is_lost(self) -> bool:
+        """Whether the supervisor has ended it, as far as the socket tells without waiting."""
+        if self._owner.is_this() and self._broken is None:
+            self._readable()
+        return isinstance(self.broken, ConnectionLost)
+
     def close(self) -> None:
         """Ends the connection; who waits is told. In a child of ``fork``, it ends for that child only."""
         if self._owner.is_this():

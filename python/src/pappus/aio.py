@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pappus import _aio_connection, _opening, _requests
 from pappus._aio_connection import AsyncConnection
@@ -29,8 +29,8 @@ from pappus._proto import pappus_pb2 as v1
 from pappus._requests import Operation
 from pappus._signature import Signature
 from pappus.arena import Arena
-from pappus.client import default_path
-from pappus.errors import Error, InvalidArgument
+from pappus.client import ASK_AGAIN, default_path
+from pappus.errors import ConnectionLost, Error, InvalidArgument, Unavailable
 
 T = TypeVar("T")
 
@@ -44,15 +44,52 @@ async def connect(
     """As :func:`pappus.connect`; the client belongs to the event loop that runs now."""
     loop = asyncio.get_running_loop()
     name = default_path() if path is None else os.fspath(path)
-    peer = await _aio_connection.run(_opening.opening(name, patience), loop)
-    client = AsyncClient(AsyncConnection(peer, loop, seconds_of(patience)))
-    if token is not None:
-        try:
-            await client._run(_requests.act_for(token))
-        except BaseException:
-            await client.close()
-            raise
-    return client
+
+    async def begin() -> AsyncConnection:
+        peer = await _aio_connection.run(_opening.opening(name, patience), loop)
+        connection = AsyncConnection(peer, loop, seconds_of(patience))
+        if token is not None:
+            try:
+                await _run(_requests.act_for(token), connection)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    return AsyncClient(await begin(), _Reopening(begin, patience) if patience else None)
+
+
+async def _run(operation: Operation[T], connection: AsyncConnection) -> T:
+    """Runs an operation on a connection: sends what it yields, and gives it the answers."""
+    connection.check()
+    try:
+        outgoing = next(operation)
+        while True:
+            try:
+                answer = await connection.ask(*outgoing, slow=outgoing.is_slow())
+            except Error as why:
+                outgoing = operation.throw(why)
+            else:
+                outgoing = operation.send(answer)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        operation.close()
+
+
+class _Reopening(NamedTuple):
+    """How a client connects again, and for how many seconds that is worth trying."""
+
+    begin: Callable[[], Awaitable[AsyncConnection]]
+    patience: float
+
+
+class _Link(NamedTuple):
+    """A connection, and the arenas that the supervisor knows by it."""
+
+    connection: AsyncConnection
+    pool: Pool
 
 
 class AsyncFunction(Handle[R]):
@@ -64,17 +101,24 @@ class AsyncFunction(Handle[R]):
     async def __call__(self, /, *arrays: object, **named: object) -> R:
         """Calls it and waits for its end."""
         try:
+            return await self._renewing(arrays, named)
+        except Unavailable as why:
+            return await self._client._again(why, lambda: self._renewing(arrays, named))
+
+    async def _renewing(self, arrays: Sequence[object], named: Mapping[str, object]) -> R:
+        """Calls it. Of a function that was replaced meanwhile, what it takes now decides."""
+        try:
             return await self._call(arrays, named)
         except InvalidArgument:
-            # Of a function that was replaced meanwhile, what it takes now decides.
             if not await self._renew():
                 raise
         return await self._call(arrays, named)
 
     async def _call(self, arrays: Sequence[object], named: Mapping[str, object]) -> R:
-        client = self._client
-        prepared = await client._prepare(self._bound, arrays, named)
-        answered = await client._connection.call(prepared.request, prepared, self._bound.options.deadline_ns())
+        link = await self._client._linked()
+        bound = self._bound = self._bound.within(link.pool)
+        prepared = await self._client._prepare(link, bound, arrays, named)
+        answered = await link.connection.call(prepared.request, prepared, bound.options.deadline_ns())
         result: R = prepared.finish(answered)
         return result
 
@@ -92,10 +136,20 @@ class AsyncFunction(Handle[R]):
 class AsyncClient(OfThisProcess):
     """A connection to a supervisor, for one event loop. Its methods are those of :class:`pappus.Client`."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
-        self._pool = Pool()
+    def __init__(self, connection: AsyncConnection, reopening: _Reopening | None = None) -> None:
+        self._link = _Link(connection, Pool())
+        self._reopening = reopening
+        self._closed = False
+        self._linking = asyncio.Lock()
         self._growing = asyncio.Lock()
+
+    @property
+    def _connection(self) -> AsyncConnection:
+        return self._link.connection
+
+    @property
+    def _pool(self) -> Pool:
+        return self._link.pool
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -107,6 +161,7 @@ class AsyncClient(OfThisProcess):
 
     async def close(self) -> None:
         """Ends the connection. Arenas end with it, and calls in flight are cancelled."""
+        self._closed = True
         self._connection.close()
 
     @property
@@ -205,28 +260,61 @@ class AsyncClient(OfThisProcess):
         """Lets running work finish, accepts no more, and ends the supervisor. Admin socket only."""
         await self._run(_requests.drain())
 
-    async def _prepare(self, bound: Bound, arrays: Sequence[object], named: Mapping[str, object]) -> Prepared:
+    async def _prepare(self, link: _Link, bound: Bound, arrays: Sequence[object], named: Mapping[str, object]) -> Prepared:
         # Before anything is written into shared memory, which another process may be using.
-        self._connection.check()
+        link.connection.check()
         while isinstance(prepared := bound.prepare(arrays, named), int):
             async with self._growing:
-                await self._run(_requests.grow(self._pool, prepared))
+                await _run(_requests.grow(link.pool, prepared), link.connection)
         return prepared
 
     async def _run(self, operation: Operation[T]) -> T:
-        """Runs an operation: sends what it yields, and gives it the answers."""
-        self._connection.check()
+        """Runs an operation."""
         try:
-            outgoing = next(operation)
-            while True:
-                try:
-                    answer = await self._connection.ask(*outgoing, slow=outgoing.is_slow())
-                except Error as why:
-                    outgoing = operation.throw(why)
-                else:
-                    outgoing = operation.send(answer)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        finally:
+            connection = (await self._linked()).connection
+        except BaseException:
             operation.close()
+            raise
+        return await _run(operation, connection)
+
+    async def _linked(self) -> _Link:
+        """The connection; another one where it broke and this client outlives that."""
+        link = self._link
+        if self._reopening is None or self._closed or not link.connection.is_lost():
+            return link
+        return await self._relink(link)
+
+    async def _relink(self, old: _Link) -> _Link:
+        """Connects again, unless another task has. Calls in flight on the old connection end there."""
+        assert self._reopening is not None
+        async with self._linking:
+            if self._link is old:
+                self._link = _Link(await self._reopening.begin(), Pool())
+                if old.connection.is_lost():
+                    old.connection.close()
+            link = self._link
+        if self._closed:
+            # By another task meanwhile.
+            link.connection.close()
+        return link
+
+    async def _again(self, why: Unavailable, work: Callable[[], Awaitable[T]]) -> T:
+        """Does again what failed like this, as long as this client outlives it and has patience."""
+        if self._reopening is None:
+            raise why
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._reopening.patience
+        while True:
+            # A supervisor that drains says when to come back. Who is silent, or nobody, has had all the time that there is.
+            passes = isinstance(why, ConnectionLost) or why.retry_after is not None
+            if self._closed or not passes or loop.time() >= end:
+                raise why
+            link = self._link
+            if link.connection.broken is None:
+                # It drains: its connections end with it.
+                await asyncio.sleep(min(ASK_AGAIN, max(0.0, end - loop.time())))
+                await self._relink(link)
+            try:
+                return await work()
+            except Unavailable as again:
+                why = again

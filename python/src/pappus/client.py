@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 DEFAULT_SOCKET = "/run/pappus/pappus.sock"
 # Seconds before a supervisor that takes no calls is asked again.
-_ASK_AGAIN = 0.05
+ASK_AGAIN = 0.05
 
 
 def default_path() -> str:
@@ -430,7 +430,7 @@ class Client(OfThisProcess):
             link = self._link
             if link.connection.broken is None:
                 # It drains: its connections end with it.
-                time.sleep(min(_ASK_AGAIN, max(0.0, end - time.monotonic())))
+                time.sleep(min(ASK_AGAIN, max(0.0, end - time.monotonic())))
                 self._relink(link)
             try:
                 return work()
