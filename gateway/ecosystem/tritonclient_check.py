@@ -1,20 +1,12 @@
-"""Calls functions through a gateway with the unmodified tritonclient, and compares what comes back with NumPy.
-
-Starts a supervisor on the CPU device with two tenants, and a gateway in front of it; PAPPUS_BIN_DIR says where the programs are.
-"""
+"""Calls functions through a gateway with the unmodified tritonclient, and compares what comes back with NumPy."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import queue
-import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import tritonclient.grpc as grpc
@@ -22,11 +14,9 @@ import tritonclient.grpc.aio as grpc_aio
 import tritonclient.http as http
 import tritonclient.http.aio as http_aio
 from tritonclient.utils import InferenceServerException
+from served import TOKEN, served
 from tritonclient.utils import shared_memory as shm
 
-BIN = Path(os.environ["PAPPUS_BIN_DIR"])
-REPOSITORY = Path(__file__).resolve().parents[2]
-TOKEN = "the token of acme"
 # Handed on as a copy: the client changes what it is given.
 HEADERS = {"authorization": f"Bearer {TOKEN}"}
 
@@ -167,42 +157,12 @@ def in_shared_memory(module, address: str) -> None:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        hashed = hashlib.sha256(TOKEN.encode()).hexdigest()
-        config = Path(folder, "pappus.toml")
-        config.write_text(f'gateways = [{os.getuid()}]\n[tenants.acme]\ntoken-sha256 = "{hashed}"\n')
-        Path(folder, "token").write_text(TOKEN)
-        socket = Path(folder, "socket")
-        running = []
-        try:
-            running.append(subprocess.Popen([
-                BIN / "pappus-supervisor", "--socket", socket, "--state-dir", Path(folder, "state"), "--config", config,
-                "--device", "cpu:workers=1,memory=256MiB",
-            ]))
-            pappus = [BIN / "pappus", "--socket", socket, "--patience", "60s", "--token-file", Path(folder, "token")]
-            config = REPOSITORY / "kernels/configs/vec_add.json"
-            subprocess.run([*pappus, "function", "add", "vec_add", config], check=True)
-            gateway = subprocess.Popen(
-                [BIN / "pappus-gateway", "--socket", socket, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
-                 "--shared-memory"],
-                stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1"},
-            )
-            running.append(gateway)
-            addresses = {}
-            while len(addresses) < 2:
-                line = gateway.stderr.readline()
-                assert line, "the gateway ended"
-                if found := re.search(r"serving (\w+) on (\S+)", line):
-                    addresses[found[1]] = found[2]
-            over_http(addresses["HTTP"])
-            over_grpc(addresses["gRPC"])
-            in_shared_memory(http, addresses["HTTP"])
-            in_shared_memory(grpc, addresses["gRPC"])
-            asyncio.run(with_asyncio(addresses["HTTP"], addresses["gRPC"]))
-        finally:
-            for process in reversed(running):
-                process.terminate()
-                process.wait()
+    with served() as addresses:
+        over_http(addresses["HTTP"])
+        over_grpc(addresses["gRPC"])
+        in_shared_memory(http, addresses["HTTP"])
+        in_shared_memory(grpc, addresses["gRPC"])
+        asyncio.run(with_asyncio(addresses["HTTP"], addresses["gRPC"]))
     print("tritonclient over HTTP, gRPC, with asyncio and shared memory: as it should be")
 
 
