@@ -142,6 +142,10 @@ pub struct DeviceMetrics {
     pub workers: Gauge,
     /// Of these, those that serve a domain.
     pub residents: Gauge,
+    /// Of these, those that tenants share.
+    pub shared: Gauge,
+    /// Uses of functions that are kept out of workers that tenants share.
+    pub kept_apart: Gauge,
     /// The most worker processes that there may be.
     pub workers_at_most: Gauge,
     /// Standbys that are ready.
@@ -187,6 +191,8 @@ impl DeviceMetrics {
             running: gauge!("pappus_running", "device" => device.to_owned()),
             workers: gauge!("pappus_workers", "device" => device.to_owned()),
             residents: gauge!("pappus_residents", "device" => device.to_owned()),
+            shared: gauge!("pappus_shared_workers", "device" => device.to_owned()),
+            kept_apart: gauge!("pappus_kept_apart", "device" => device.to_owned()),
             workers_at_most: gauge!("pappus_workers_at_most", "device" => device.to_owned()),
             standbys_ready: gauge!("pappus_standbys_ready", "device" => device.to_owned()),
             standbys_wanted: gauge!("pappus_standbys_wanted", "device" => device.to_owned()),
@@ -386,6 +392,8 @@ pub(crate) fn describe() {
     describe_gauge!("pappus_running", "Invocations in workers");
     describe_gauge!("pappus_workers", "Worker processes that are there or coming");
     describe_gauge!("pappus_residents", "Workers that serve a domain");
+    describe_gauge!("pappus_shared_workers", "Workers that tenants share");
+    describe_gauge!("pappus_kept_apart", "Uses of functions that are kept out of workers that tenants share");
     describe_gauge!("pappus_lent_bytes", Unit::Bytes, "Device memory that lanes of workers have for calls");
     describe_gauge!("pappus_weights_bytes", Unit::Bytes, "Weights that are on the device");
     describe_counter!(

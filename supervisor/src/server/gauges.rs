@@ -6,6 +6,7 @@ use super::state::Server;
 use crate::device::Device;
 use crate::metrics;
 use crate::routing::Destination;
+use crate::schedule::Compartment;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -28,9 +29,11 @@ impl Server {
         gauges.queued.set(status.queued as f64);
         gauges.running.set(status.running as f64);
         let used = status.workers.iter().filter(|worker| worker.resident.is_used);
-        let residents = used.clone().filter(|worker| worker.resident.serves.is_some()).count();
+        let serving = || used.clone().filter_map(|worker| worker.resident.serves);
+        gauges.residents.set(serving().count() as f64);
+        gauges.shared.set(serving().filter(|whom| *whom == Compartment::Shared).count() as f64);
+        gauges.kept_apart.set(device.kept_apart().len() as f64);
         gauges.workers.set(used.count() as f64);
-        gauges.residents.set(residents as f64);
         gauges.workers_at_most.set(settings.workers as f64);
         gauges.standbys_ready.set(device.standbys_ready() as f64);
         gauges.standbys_wanted.set(settings.standbys as f64);

@@ -18,6 +18,19 @@ app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* Of the gateway's pods: none of the supervisor's, whose selector names another program. */}}
+{{- define "pappus.gatewaySelector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}-gateway
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "pappus.gatewayLabels" -}}
+{{ include "pappus.gatewaySelector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
 {{- define "pappus.labels" -}}
 {{ include "pappus.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -79,6 +92,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- if and (eq .Values.gpu.mode "resource") (gt $gpus (int .Values.gpu.count)) -}}
 {{- fail (printf "devices name %d GPUs, and gpu.count is %d" $gpus (int .Values.gpu.count)) -}}
+{{- end -}}
+{{- if and .Values.gateway.enabled (eq .Values.security.profile "userns") -}}
+{{- fail "gateway.enabled with security.profile=userns: users outside of the supervisor's pod have no uid there, so no gateway can be named; choose plain or hardened" -}}
+{{- end -}}
+{{- if and .Values.gateway.enabled .Values.existingConfigSecret -}}
+{{- fail "gateway.enabled with existingConfigSecret: the chart cannot add the gateway's uid to a configuration that is not its own; run the gateway by a manifest of your own" -}}
+{{- end -}}
+{{- if and .Values.gateway.ingress.enabled (not (and .Values.gateway.enabled .Values.gateway.ingress.host)) -}}
+{{- fail "gateway.ingress needs gateway.enabled and gateway.ingress.host" -}}
 {{- end -}}
 {{- if and (not .Values.metrics.enabled) (or .Values.metrics.serviceMonitor.enabled .Values.metrics.prometheusRule.enabled) -}}
 {{- fail "metrics.serviceMonitor and metrics.prometheusRule need metrics.enabled" -}}
