@@ -101,7 +101,7 @@ fn tenants(runtime: &Runtime, report: &mut Report) -> Result<()> {
         .map(|nth| format!("[tenants.t{nth}]\ntoken-sha256 = \"{}\"\n", hash(token(nth))))
         .collect();
     home.configure(&format!("gateways = [{own}]\n{sections}"))?;
-    let supervisor = home.start("cpu:workers=1,memory=64MiB,isolation=auto")?;
+    let supervisor = home.start("cpu:workers=2,memory=64MiB,isolation=auto")?;
     for nth in 0..TENANTS {
         let mut tenant = supervisor.connect()?;
         tenant.act_for(token(nth).as_bytes())?;
