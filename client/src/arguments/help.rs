@@ -87,6 +87,7 @@ Settings:
   cancel-grace=TIME          how long a cancelled call may run on before its worker is replaced, such as 500ms
   quarantine-after=N         failures in a row after which a function is refused to its caller for a while; 0: never
   fault-budget=N             worker processes a minute that may end under one caller; 0: any number
+  kept-versions=N            older versions of a function that are kept when it is replaced; 0: none
 
 They last until the supervisor ends; its flags and configuration file set them for every start.
 

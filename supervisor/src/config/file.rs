@@ -38,6 +38,7 @@ pub(super) struct File {
     pub(super) overrun_limit: Option<String>,
     pub(super) quarantine_after: Option<u32>,
     pub(super) fault_budget: Option<u32>,
+    pub(super) kept_versions: Option<u32>,
     pub(super) unknown_tenants: Option<String>,
     #[serde(default)]
     pub(super) gateways: Vec<u32>,
@@ -70,7 +71,7 @@ enum Kind {
 }
 
 /// Every key of the file.
-const KEYS: [(&str, Kind); 21] = [
+const KEYS: [(&str, Kind); 22] = [
     ("socket", Kind::Text("/run/pappus/pappus.sock")),
     ("admin-socket", Kind::Text("/run/pappus/pappus.sock.admin")),
     ("state-dir", Kind::Text("/var/lib/pappus")),
@@ -88,6 +89,7 @@ const KEYS: [(&str, Kind); 21] = [
     ("overrun-limit", Kind::Duration),
     ("quarantine-after", Kind::Number(u32::MAX as u64)),
     ("fault-budget", Kind::Number(u32::MAX as u64)),
+    ("kept-versions", Kind::Number(u32::MAX as u64)),
     ("unknown-tenants", Kind::Text("refuse")),
     ("gateways", Kind::Uids),
     ("tenant-defaults", Kind::Table),

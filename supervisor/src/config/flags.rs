@@ -103,4 +103,7 @@ pub struct Flags {
     /// Worker processes a minute that may end under one caller before its calls wait; 0: any number.
     #[arg(long, value_name = "N")]
     pub fault_budget: Option<u32>,
+    /// Older versions of a function that are kept when it is replaced, so that one can be used again.
+    #[arg(long, value_name = "N")]
+    pub kept_versions: Option<u32>,
 }

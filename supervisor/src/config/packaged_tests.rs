@@ -54,6 +54,7 @@ fn what_is_commented_out_is_the_default() {
         overrun_limit: std::time::Duration::MAX,
         quarantine_after: 1,
         fault_budget: 1,
+        kept_versions: 1,
         ..Settings::default()
     };
     let given = [
@@ -66,6 +67,7 @@ fn what_is_commented_out_is_the_default() {
         ("overrun-limit", file.overrun_limit.clone()),
         ("quarantine-after", file.quarantine_after.map(|n| n.to_string())),
         ("fault-budget", file.fault_budget.map(|n| n.to_string())),
+        ("kept-versions", file.kept_versions.map(|n| n.to_string())),
     ];
     let given = given.map(|(name, value)| (name, value.unwrap()));
     settings.give(&given).unwrap();
