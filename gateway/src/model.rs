@@ -63,7 +63,7 @@ impl Model {
             None => Port::new(name, "", None),
         };
         let mut versions = info.kept.clone();
-        versions.push(info.number);
+        versions.push(info.current);
         versions.sort_unstable();
         versions.dedup();
         Self {
@@ -105,6 +105,7 @@ mod tests {
             ],
             version: u64::MAX,
             number: 3,
+            current: 3,
             kept: vec![1, 4],
             ..Default::default()
         };

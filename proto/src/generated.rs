@@ -495,12 +495,15 @@ pub struct FunctionInfo {
     /// Its version number: 1 for the first of its name, and one more for each that replaced another. 0 from an older supervisor.
     #[prost(uint32, tag = "12")]
     pub number: u32,
-    /// Numbers of older and newer versions that are kept besides the current one, as NAME@NUMBER; sorted.
+    /// Numbers of the versions that are kept besides the current one, sorted; each is called as NAME@NUMBER.
     #[prost(uint32, repeated, tag = "13")]
     pub kept: ::prost::alloc::vec::Vec<u32>,
     /// Names of versions, sorted.
     #[prost(message, repeated, tag = "14")]
     pub aliases: ::prost::alloc::vec::Vec<VersionAlias>,
+    /// The number of the current version, which may be another one than this.
+    #[prost(uint32, tag = "15")]
+    pub current: u32,
     /// The devices that refuse it to this caller, since it failed too often in a row.
     #[prost(message, repeated, tag = "30")]
     pub quarantine: ::prost::alloc::vec::Vec<Quarantine>,

@@ -207,7 +207,7 @@ def test_a_replacement_is_taken_back(client: pappus.Client, tmp_path: Path) -> N
     write(tmp_path, blueprint={"types": {}})
     client.add_function("versions", tmp_path, replace=True)
     (info,) = [info for info in client.functions() if info.name == "versions"]
-    assert (info.number, list(info.kept), list(info.aliases)) == (2, [1], [])
+    assert (info.number, info.current, list(info.kept), list(info.aliases)) == (2, 2, [1], [])
     np.testing.assert_array_equal(client.function("versions@1")(A, A), 2 * A)
     client.set_alias("versions", "live", 1)
     np.testing.assert_array_equal(client.function("versions:live")(A, A), 2 * A)

@@ -25,7 +25,10 @@ fn said(client: &mut Client, name: &str) -> (u8, u32) {
 fn a_replacement_is_taken_back() {
     let mut supervisor = Supervisor::start();
     let mut client = supervisor.client();
-    assert_eq!([10, 20, 30].map(|value| add(&mut client, value)), [json!([1, []]), json!([2, [1]]), json!([3, [1, 2]])]);
+    assert_eq!(
+        [10, 20, 30].map(|value| add(&mut client, value)),
+        [json!([1, []]), json!([2, [1]]), json!([3, [1, 2]])]
+    );
     assert_eq!(said(&mut client, "says"), (30, 3));
     assert_eq!(["says@1", "says@2", "says@3"].map(|name| said(&mut client, name).0), [10, 20, 30]);
     assert_eq!(supervisor.ok(&["function", "alias", "says:live", "2"]), "says:live is says@2\n");
@@ -33,7 +36,8 @@ fn a_replacement_is_taken_back() {
     assert_eq!(supervisor.ok(&["function", "use", "says@1"]), "the current version of says is now 1\n");
     assert_eq!(said(&mut client, "says"), (10, 1));
     let shown = |supervisor: &Supervisor| -> Value {
-        let shown: Value = serde_json::from_str(&supervisor.ok(&["function", "show", "says", "--json"])).unwrap();
+        let shown: Value =
+            serde_json::from_str(&supervisor.ok(&["function", "show", "says", "--json"])).unwrap();
         json!([shown["number"], shown["kept"], shown["aliases"]])
     };
     assert_eq!(shown(&supervisor), json!([1, [2, 3], {"live": 2}]));
@@ -45,6 +49,13 @@ fn a_replacement_is_taken_back() {
     assert_eq!(["says", "says:live", "says@3"].map(|name| said(&mut client, name).0), [10, 20, 30]);
     // A number is not given again, the oldest goes, and one with an alias stays.
     assert_eq!(add(&mut client, 40), json!([4, [1, 2]]));
+    let shown_one = client.show_function("says@2").unwrap();
+    assert_eq!((&*shown_one.name, shown_one.number, shown_one.current), ("says@2", 2, 4));
+    assert!(
+        supervisor
+            .ok(&["function", "show", "says:live"])
+            .contains("\nversion 2, current 4, kept 1, live=2\n")
+    );
     refused(client.remove_function("says@2"), Code::InvalidArgument, "has the alias live");
     supervisor.ok(&["function", "alias", "says:live", "--remove"]);
     supervisor.ok(&["function", "remove", "says@2"]);
@@ -63,7 +74,10 @@ fn who_may_call_a_function_may_call_its_versions() {
     alice.set_alias("says", "live", 1).unwrap();
     refused(bob.invoke(&Invocation::new("alice/says@1").output("out")), Code::NotFound, "");
     alice.grant("says", "bob").unwrap();
-    assert_eq!(["alice/says", "alice/says@1", "alice/says:live"].map(|name| said(&mut bob, name).0), [20, 10, 10]);
+    assert_eq!(
+        ["alice/says", "alice/says@1", "alice/says:live"].map(|name| said(&mut bob, name).0),
+        [20, 10, 10]
+    );
     let told = bob.show_function("alice/says:live").unwrap();
     assert_eq!((&*told.name, told.number, told.granted), ("alice/says:live", 1, true));
     refused(bob.use_version("alice/says@1"), Code::PermissionDenied, "another tenant's");

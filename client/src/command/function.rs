@@ -178,8 +178,12 @@ fn versions(function: &v1::FunctionInfo) -> String {
         return String::new();
     }
     let mut parts = vec![function.number.to_string()];
-    if !function.kept.is_empty() {
-        let kept: Vec<String> = function.kept.iter().map(ToString::to_string).collect();
+    if function.number != function.current {
+        parts.push(format!("current {}", function.current));
+    }
+    let kept = function.kept.iter().filter(|kept| **kept != function.number).map(ToString::to_string);
+    let kept: Vec<String> = kept.collect();
+    if !kept.is_empty() {
         parts.push(format!("kept {}", kept.join(" ")));
     }
     parts.extend(function.aliases.iter().map(|alias| format!("{}={}", alias.name, alias.number)));

@@ -125,20 +125,20 @@ impl Snapshot {
 
     /// What is kept of a function beside its current version, and the names of its versions.
     pub(super) fn version_list(&self, name: &str) -> VersionList {
-        let current = self.functions.get(name);
+        let entry = self.functions.get(name);
+        let aliases = entry.map(|entry| entry.aliases.clone()).unwrap_or_default();
+        let (current, largest) = entry.map_or((0, 0), |entry| (entry.record.number, entry.record.largest));
         // A function that was never replaced has no others.
-        if current.is_some_and(|current| (current.record.number, current.record.largest) == (1, 0)) {
-            let aliases = current.map(|current| current.aliases.clone()).unwrap_or_default();
-            return VersionList { kept: Vec::new(), aliases };
+        if (current, largest) == (1, 0) {
+            return VersionList { current, kept: Vec::new(), aliases };
         }
         let start = format!("{name}@");
         let behind = self.functions.range::<str, _>((Bound::Included(&*start), Bound::Unbounded));
         let versions = behind.take_while(|(version, _)| version.starts_with(&start));
         let numbers = versions.map(|(_, entry)| entry.record.number);
-        let is_current = |number: &u32| current.is_some_and(|current| current.record.number == *number);
-        let mut kept: Vec<u32> = numbers.filter(|number| !is_current(number)).collect();
+        let mut kept: Vec<u32> = numbers.filter(|number| *number != current).collect();
         kept.sort_unstable();
-        VersionList { kept, aliases: current.map(|current| current.aliases.clone()).unwrap_or_default() }
+        VersionList { current, kept, aliases }
     }
 
     /// Who may call a function besides its owner; none if its record is not listed any more.

@@ -19,10 +19,12 @@ pub struct ModuleView {
     pub code: KnownCode,
 }
 
-/// Versions of a function besides its current one.
+/// Versions of a function.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VersionList {
-    /// Numbers of the versions that are kept, sorted.
+    /// The number of the current one; 0 where that is damaged.
+    pub current: u32,
+    /// Numbers of the versions that are kept besides, sorted.
     pub kept: Vec<u32>,
     /// Names of versions.
     pub aliases: Arc<Aliases>,

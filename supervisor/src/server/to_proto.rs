@@ -88,6 +88,7 @@ pub(super) fn listed_function(listed: &ListedFunction) -> v1::FunctionInfo {
             granted: true,
             version: Versions::of(record).for_caller(true),
             number: record.number,
+            current: versions.current,
             kept: versions.kept.clone(),
             aliases: aliases(versions),
             ..Default::default()
@@ -111,6 +112,7 @@ fn own_in_list(record: &FunctionRecord, versions: &VersionList) -> v1::FunctionI
         input_types: input_types(record, Audience::Owner),
         version: Versions::of(record).for_caller(false),
         number: record.number,
+        current: versions.current,
         kept: versions.kept.clone(),
         aliases: aliases(versions),
         composition_sha256: record

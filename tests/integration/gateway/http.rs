@@ -96,7 +96,7 @@ fn tenants_see_their_own_functions_and_what_is_granted_to_them() {
     let granted = version();
     gateway.supervisor.write("bob.token", token("bob"));
     // The second of its name, which its version tells.
-    for config in ["transpose", "vec_add"] {
+    for config in ["axpy", "vec_add"] {
         let config = workspace().join(format!("kernels/configs/{config}.json"));
         let add = ["--token-file", "bob.token", "function", "add", "alice.vec_add", "--replace"];
         gateway.supervisor.ok(&[&add[..], &[config.to_str().unwrap()]].concat());

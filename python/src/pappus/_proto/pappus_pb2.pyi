@@ -1272,6 +1272,7 @@ class FunctionInfo(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
     ALIASES_FIELD_NUMBER: _builtins.int
+    CURRENT_FIELD_NUMBER: _builtins.int
     QUARANTINE_FIELD_NUMBER: _builtins.int
     WARM_ON_FIELD_NUMBER: _builtins.int
     REGISTRATION_FIELD_NUMBER: _builtins.int
@@ -1288,6 +1289,8 @@ class FunctionInfo(_message.Message):
     """
     number: _builtins.int
     """Its version number: 1 for the first of its name, and one more for each that replaced another. 0 from an older supervisor."""
+    current: _builtins.int
+    """The number of the current version, which may be another one than this."""
     registration: Global___Registration.ValueType
     """Present in answers to add_function only."""
     composition_sha256: _builtins.bytes
@@ -1316,7 +1319,7 @@ class FunctionInfo(_message.Message):
 
     @_builtins.property
     def kept(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Numbers of older and newer versions that are kept besides the current one, as NAME@NUMBER; sorted."""
+        """Numbers of the versions that are kept besides the current one, sorted; each is called as NAME@NUMBER."""
 
     @_builtins.property
     def aliases(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionAlias]:
@@ -1349,6 +1352,7 @@ class FunctionInfo(_message.Message):
         number: _builtins.int = ...,
         kept: _abc.Iterable[_builtins.int] | None = ...,
         aliases: _abc.Iterable[Global___VersionAlias] | None = ...,
+        current: _builtins.int = ...,
         quarantine: _abc.Iterable[Global___Quarantine] | None = ...,
         warm_on: _abc.Iterable[_builtins.str] | None = ...,
         registration: Global___Registration.ValueType = ...,
@@ -1356,7 +1360,7 @@ class FunctionInfo(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "composition_sha256", b"composition_sha256", "config", b"config", "config_sha256", b"config_sha256", "found", b"found", "granted", b"granted", "input_types", b"input_types", "inputs", b"inputs", "kept", b"kept", "modules", b"modules", "name", b"name", "number", b"number", "outputs", b"outputs", "quarantine", b"quarantine", "registration", b"registration", "version", b"version", "warm_on", b"warm_on", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "composition_sha256", b"composition_sha256", "config", b"config", "config_sha256", b"config_sha256", "current", b"current", "found", b"found", "granted", b"granted", "input_types", b"input_types", "inputs", b"inputs", "kept", b"kept", "modules", b"modules", "name", b"name", "number", b"number", "outputs", b"outputs", "quarantine", b"quarantine", "registration", b"registration", "version", b"version", "warm_on", b"warm_on", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
