@@ -35,7 +35,7 @@ pub mod request {
         RemoveFunction(super::Name),
         #[prost(message, tag = "9")]
         ListFunctions(super::Page),
-        /// Of a function that another tenant granted, by OWNER/NAME, the name, inputs and outputs.
+        /// Of a function that another tenant granted, by OWNER/NAME, the name, inputs, outputs, and numbers and aliases of versions.
         #[prost(message, tag = "10")]
         ShowFunction(super::Name),
         #[prost(message, tag = "11")]
@@ -481,7 +481,7 @@ pub struct FunctionInfo {
     /// What was found in its modules; present in answers to show_function only.
     #[prost(message, repeated, tag = "8")]
     pub found: ::prost::alloc::vec::Vec<ModuleInfo>,
-    /// It is another tenant's: `name` is OWNER/NAME, and besides it only inputs and outputs are given.
+    /// It is another tenant's: `name` is OWNER/NAME, and besides it only inputs, outputs, and numbers and aliases of versions are given.
     #[prost(bool, tag = "9")]
     pub granted: bool,
     /// What its inputs hold, in the order of `inputs`. Absent where there are more types than a list has room for, and where

@@ -278,7 +278,7 @@ Examples:\n  pappus function add mnist mnist.json --weight W0=conv.npy\n  pappus
     Use {
         /// Which version: NAME@N or NAME:ALIAS
         #[arg(value_name = "NAME@N|NAME:ALIAS")]
-        version: String,
+        name: String,
         #[command(flatten)]
         json: Json,
     },
@@ -306,7 +306,7 @@ Examples:\n  pappus function add mnist mnist.json --weight W0=conv.npy\n  pappus
         #[arg(value_name = "NAME[@N]")]
         name: String,
     },
-    /// Let another tenant call a function; it names it OWNER/NAME, and sees nothing of it but inputs and outputs
+    /// Let another tenant call a function; it names it OWNER/NAME, and sees nothing of it but inputs, outputs and versions
     #[command(after_help = "Whether there is such a tenant is not checked.")]
     Grant {
         /// Which one

@@ -71,8 +71,8 @@ pub(crate) fn run(
                 false => show(&function, out),
             }
         }
-        FunctionCommand::Use { version, json } => {
-            let function = connect()?.use_version(&version)?;
+        FunctionCommand::Use { name, json } => {
+            let function = connect()?.use_version(&name)?;
             match json.json {
                 true => writeln!(out, "{}", json::function(&function))?,
                 false => {

@@ -10,7 +10,7 @@ use super::error::RegistryError;
 use super::snapshot::{FunctionEntry, Snapshot};
 use super::state::Registry;
 use super::tenant::Change;
-use super::versions::{is_marked, kept_name};
+use super::version_names::{is_marked, kept_name};
 use crate::function::Loaded;
 use crate::function::loaded::Callers;
 use crate::ids::{FunctionId, TenantId};

@@ -12,7 +12,7 @@ use super::error::RegistryError;
 use super::making::{Made, Parts};
 use super::snapshot::Snapshot;
 use super::state::Registry;
-use super::versions::{base, is_marked};
+use super::version_names::{base, is_marked};
 use crate::limits::MAX_LINKED_AGAIN;
 use crate::store::records::{Composition, FunctionModule, FunctionRecord, Hash, Weight};
 use crate::tenants::{Account, Limit};

@@ -14,7 +14,7 @@ use super::codes::Codes;
 use super::error::RegistryError;
 use super::state::Registry;
 use super::tenant::Change;
-use super::versions::is_marked;
+use super::version_names::is_marked;
 use crate::function::PackedWeights;
 use crate::function::loaded::{Loaded, Parsed};
 use crate::ids::{FunctionId, TenantId};

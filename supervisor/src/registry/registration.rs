@@ -26,7 +26,7 @@ use super::linking::users_of;
 use super::replacing::Source;
 use super::snapshot::ModuleEntry;
 use super::state::Registry;
-use super::versions::{is_marked, kept_name, steps_by_number};
+use super::version_names::{is_marked, kept_name};
 use super::views::{ModuleView, Registered, Registration};
 use crate::ids::FunctionId;
 use crate::limits::MAX_MODULES;
@@ -155,7 +155,7 @@ impl Registry {
         let current = now.functions.get(name).ok_or_else(|| RegistryError::unknown_function(name))?;
         let kept = now.version_list(name).kept;
         let steps = kept.iter().chain([&current.record.number]);
-        let mut users: Vec<String> = steps.flat_map(|number| steps_by_number(&now, name, *number)).collect();
+        let mut users: Vec<String> = steps.flat_map(|number| now.steps_by_number(name, *number)).collect();
         users
             .extend(users_of(&now, name).iter().filter(|user| user.runs(name)).map(|user| user.name.clone()));
         if !users.is_empty() {

@@ -12,7 +12,7 @@ use super::making::Made;
 use super::snapshot::{FunctionEntry, Snapshot};
 use super::state::Registry;
 use super::tenant::Change;
-use super::versions::{is_named, kept_name, to_drop};
+use super::version_names::{kept_name, to_drop};
 use super::views::{Registered, Registration};
 use crate::function::LoadedCache;
 use crate::function::loaded::Parsed;
@@ -80,7 +80,7 @@ impl<'c> Step<'c> {
             (Source::Kept(kept), _) => vec![kept.number],
             (Source::New { .. }, Some(before)) => {
                 let kept = now.version_list(name).kept;
-                to_drop(&kept, before.record.number, most, |number| is_named(now, before, number))?
+                to_drop(&kept, before.record.number, most, |number| now.is_named(before, number))?
             }
             (Source::New { .. }, None) => Vec::new(),
         };

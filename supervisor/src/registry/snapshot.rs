@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rpds::RedBlackTreeMapSync;
 
-use super::versions::{Which, base, is_marked, kept_name, split};
+use super::version_names::{Which, base, is_marked, kept_name, split};
 use super::views::{ListedFunction, Page, VersionList};
 use crate::function::loaded::Callers;
 use crate::limits::LIST_PAGE;
@@ -139,6 +139,20 @@ impl Snapshot {
         let mut kept: Vec<u32> = numbers.filter(|number| *number != current).collect();
         kept.sort_unstable();
         VersionList { current, kept, aliases }
+    }
+
+    /// True if an alias or a step of a composition names this version by its number.
+    pub(super) fn is_named(&self, function: &FunctionEntry, number: u32) -> bool {
+        let is_aliased = function.aliases.values().any(|aliased| *aliased == number);
+        is_aliased || !self.steps_by_number(base(&function.record.name), number).is_empty()
+    }
+
+    /// Names of compositions with a step that names this version by its number.
+    pub(super) fn steps_by_number(&self, name: &str, number: u32) -> Vec<String> {
+        let version = kept_name(name, number);
+        let is_user =
+            |(user, entry): &(&String, &Arc<FunctionEntry>)| !is_marked(user) && entry.record.runs(&version);
+        self.functions.iter().filter(is_user).map(|(user, _)| user.clone()).collect()
     }
 
     /// Who may call a function besides its owner; none if its record is not listed any more.

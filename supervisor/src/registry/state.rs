@@ -10,7 +10,7 @@ use super::device_class::DeviceClass;
 use super::failures::Failures;
 use super::snapshot::{FunctionEntry, Granted, ModuleEntry, Snapshot};
 use super::tenant::{Counts, TenantRegistry};
-use super::versions::base;
+use super::version_names::base;
 use crate::blocking::BlockingThreads;
 use crate::client_io::ClientIo;
 use crate::function::loaded::Callers;

@@ -170,7 +170,7 @@ class Request(_message.Message):
     def list_functions(self) -> Global___Page: ...
     @_builtins.property
     def show_function(self) -> Global___Name:
-        """Of a function that another tenant granted, by OWNER/NAME, the name, inputs and outputs."""
+        """Of a function that another tenant granted, by OWNER/NAME, the name, inputs, outputs, and numbers and aliases of versions."""
 
     @_builtins.property
     def open_arena(self) -> Global___OpenArena: ...
@@ -1282,7 +1282,7 @@ class FunctionInfo(_message.Message):
     config: _builtins.str
     """Present in answers to show_function only."""
     granted: _builtins.bool
-    """It is another tenant's: `name` is OWNER/NAME, and besides it only inputs and outputs are given."""
+    """It is another tenant's: `name` is OWNER/NAME, and besides it only inputs, outputs, and numbers and aliases of versions are given."""
     version: _builtins.int
     """Another number where calls may have to be made otherwise: for its owner with another configuration, for others
     with other inputs and outputs. Never 0.
