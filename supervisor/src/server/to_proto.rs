@@ -125,9 +125,8 @@ fn own_in_list(record: &FunctionRecord, versions: &VersionList) -> v1::FunctionI
 }
 
 fn aliases(versions: &VersionList) -> Vec<v1::VersionAlias> {
-    let alias =
-        |(name, number): (&Box<str>, &u32)| v1::VersionAlias { name: name.to_string(), number: *number };
-    versions.aliases.iter().map(alias).collect()
+    let all = versions.aliases.iter();
+    all.map(|(name, number)| v1::VersionAlias { name: name.to_string(), number: *number }).collect()
 }
 
 fn inputs(record: &FunctionRecord) -> Vec<String> {
