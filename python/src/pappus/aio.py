@@ -135,7 +135,7 @@ class AsyncClient(OfThisProcess):
         return await self.function(info.name)
 
     async def remove_function(self, name: str) -> None:
-        """Removes a function with all its versions; by ``NAME@NUMBER``, a kept version. Calls that were accepted are answered."""
+        """Removes a function with its versions; by ``NAME@NUMBER``, a kept one. Calls that were accepted are answered."""
         await self._run(_requests.remove_function(name))
 
     async def use_version(self, version: str) -> v1.FunctionInfo:

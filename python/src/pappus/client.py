@@ -298,7 +298,7 @@ class Client(OfThisProcess):
         return self.function(info.name)
 
     def remove_function(self, name: str) -> None:
-        """Removes a function with all its versions; by ``NAME@NUMBER``, a kept version. Calls that were accepted are answered."""
+        """Removes a function with its versions; by ``NAME@NUMBER``, a kept one. Calls that were accepted are answered."""
         self._run(_requests.remove_function(name))
 
     def use_version(self, version: str) -> v1.FunctionInfo:
