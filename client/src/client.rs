@@ -354,6 +354,7 @@ pub(crate) fn is_slow(body: &request::Body) -> bool {
         Body::PutBlob(_)
             | Body::AddModule(_)
             | Body::AddFunction(_)
+            | Body::UseVersion(_)
             | Body::Reload(_)
             | Body::SetDevice(_)
             | Body::Drain(_)

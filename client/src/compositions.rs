@@ -118,10 +118,13 @@ impl Composition {
     }
 }
 
-/// The file of a function in a folder.
+/// The file of a function in a folder; of a version that a step names by its number, NAME@NUMBER.json.
 fn file_of(folder: &Path, function: &str) -> Option<PathBuf> {
     let paths = [format!("{function}.json"), format!("{function}.pappus")].map(|name| folder.join(name));
-    paths.into_iter().find(|path| is_valid_name(function) && path.exists())
+    let is_number = |text: &str| text.bytes().all(|digit| digit.is_ascii_digit());
+    let name =
+        function.split_once('@').filter(|(_, number)| is_number(number)).map_or(function, |(name, _)| name);
+    paths.into_iter().find(|path| is_valid_name(name) && path.exists())
 }
 
 /// What the linker is told of a package: its modules and weights are told from others by their files.

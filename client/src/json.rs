@@ -87,6 +87,14 @@ pub(crate) fn function(function: &v1::FunctionInfo) -> Value {
             "outputs": outputs,
         });
     }
+    // An older supervisor knows no versions.
+    if function.number > 0 {
+        let aliases = function.aliases.iter().map(|alias| (alias.name.clone(), alias.number.into()));
+        value["number"] = function.number.into();
+        value["current"] = function.current.into();
+        value["kept"] = function.kept.clone().into();
+        value["aliases"] = Value::Object(aliases.collect());
+    }
     if let Some(done) = registration(function.registration()) {
         value["registration"] = done.into();
     }

@@ -61,10 +61,26 @@ impl Client {
         answer!(self.call(request::Body::AddFunction(function), &[])?, Function)
     }
 
-    /// Removes a registered function.
+    /// Removes a registered function with all its versions; by NAME@NUMBER, a kept version.
     pub fn remove_function(&mut self, name: &str) -> Result<()> {
         let body = request::Body::RemoveFunction(named(name));
         answer!(self.call(body, &[])?, Done).map(drop)
+    }
+
+    /// Makes a version of a function, NAME@NUMBER or NAME:ALIAS, the current one.
+    pub fn use_version(&mut self, version: &str) -> Result<v1::FunctionInfo> {
+        answer!(self.call(request::Body::UseVersion(named(version)), &[])?, Function)
+    }
+
+    /// From now on the function can be called as FUNCTION:ALIAS, which means the version of this number.
+    pub fn set_alias(&mut self, function: &str, alias: &str, number: u32) -> Result<()> {
+        let body = v1::SetAlias { function: function.into(), alias: alias.into(), number };
+        answer!(self.call(request::Body::SetAlias(body), &[])?, Done).map(drop)
+    }
+
+    /// FUNCTION:ALIAS means nothing any more.
+    pub fn remove_alias(&mut self, function: &str, alias: &str) -> Result<()> {
+        self.set_alias(function, alias, 0)
     }
 
     /// The registered functions, followed by granted ones.

@@ -55,7 +55,7 @@ pub struct Wanted {
 pub struct Asked {
     /// The model's name.
     pub model: String,
-    /// Its version; empty for whichever there is.
+    /// Its version; empty for the current one.
     pub version: String,
     /// Inputs.
     pub inputs: Vec<Given>,
@@ -87,6 +87,8 @@ pub struct Output {
 pub struct Inferred {
     /// The model.
     pub model: Arc<Model>,
+    /// The number of the version that ran.
+    pub version: u32,
     /// In the order in which they were asked for.
     pub outputs: Vec<Output>,
 }
@@ -104,7 +106,7 @@ pub async fn infer(caller: &Caller, asked: &Asked, share: &Share) -> Result<Infe
     }
     let statistics = caller.statistics(&model.function);
     match answer {
-        Ok((mut outputs, timings)) => {
+        Ok(Ran { mut outputs, timings, version }) => {
             traced.succeeded(&timings);
             // Once as received, once in the answer; what came through an arena has its memory already, and little is left beside it.
             let inline: usize = outputs
@@ -125,7 +127,7 @@ pub async fn infer(caller: &Caller, asked: &Asked, share: &Share) -> Result<Infe
             [&*statistics, pending.statistics()]
                 .into_iter()
                 .for_each(|counts| counts.succeeded(took, &timings));
-            Ok(Inferred { model, outputs })
+            Ok(Inferred { model, version, outputs })
         }
         Err(failure) => {
             let (took, reason) = (began.elapsed(), Reason::of(failure.kind));
@@ -187,12 +189,14 @@ impl Drop for CallArena<'_> {
     }
 }
 
-async fn call(
-    client: &Client,
-    model: &Model,
-    asked: &Asked,
-    share: &Share,
-) -> Result<(Vec<Output>, v1::Timings)> {
+/// What a call gave.
+struct Ran {
+    outputs: Vec<Output>,
+    timings: v1::Timings,
+    version: u32,
+}
+
+async fn call(client: &Client, model: &Model, asked: &Asked, share: &Share) -> Result<Ran> {
     let bytes: u64 = asked.inputs.iter().map(|input| input.bytes.len() as u64).sum();
     let mut invocation = Invocation::new(&model.function).made_for(model.number);
     // It is declared before the call: closed only behind what cancels the call.
@@ -253,9 +257,9 @@ async fn call(
         }
         match client.invoke(wanted).await {
             Ok(invoked) => {
-                let timings = invoked.timings.unwrap_or_default();
+                let (timings, version) = (invoked.timings.unwrap_or_default(), invoked.number);
                 let outputs = collect(&names, model, invoked.outputs, &regions, outputs.as_mut())?;
-                return Ok((outputs, timings));
+                return Ok(Ran { outputs, timings, version });
             }
             Err(Error::Refused(error)) if error.output_bytes > 0 => {
                 let place = error.place.strip_prefix("output ").unwrap_or_default();

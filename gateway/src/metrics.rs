@@ -26,10 +26,16 @@ const PROTOCOLS: [&str; 2] = ["http", "grpc"];
 /// All counts.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    /// By the number of what is registered: no two functions have the same.
-    models: Mutex<BTreeMap<u64, Arc<OfModel>>>,
+    /// By name and version; those of all tenants that have such a model are one.
+    models: Mutex<Models>,
     /// By protocol: answers that are no failure, then failures at their places in [`TABLE`].
     answers: [Answers; PROTOCOLS.len()],
+}
+
+#[derive(Debug, Default)]
+struct Models {
+    by_name: BTreeMap<String, BTreeMap<u32, Arc<OfModel>>>,
+    count: usize,
 }
 
 #[derive(Debug)]
@@ -42,10 +48,8 @@ impl Default for Answers {
 }
 
 /// Counts of one model.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct OfModel {
-    name: String,
-    version: String,
     /// Inferences that ended.
     pub statistics: Statistics,
     pending: AtomicU64,
@@ -78,16 +82,20 @@ impl Metrics {
 
     fn of(&self, model: &Model) -> Arc<OfModel> {
         let mut models = self.lock();
-        let is_room = models.len() < MAX_COUNTED_MODELS || models.contains_key(&model.number);
-        // Nothing that is registered has the number 0.
-        let (number, name, version) = match is_room {
-            true => (model.number, model.name.clone(), model.version()),
-            false => (0, "_others".to_owned(), String::new()),
+        if let Some(known) = models.by_name.get(&model.name).and_then(|versions| versions.get(&model.version))
+        {
+            return known.clone();
+        }
+        // A name that no function has.
+        let (name, version) = match models.count < MAX_COUNTED_MODELS {
+            true => (&*model.name, model.version),
+            false => ("_others", 0),
         };
-        let new = || {
-            Arc::new(OfModel { name, version, statistics: Statistics::default(), pending: AtomicU64::new(0) })
-        };
-        models.entry(number).or_insert_with(new).clone()
+        let versions = models.by_name.entry(name.to_owned()).or_default();
+        let before = versions.len();
+        let of = versions.entry(version).or_default().clone();
+        models.count += models.by_name[name].len() - before;
+        of
     }
 
     /// A request was answered, with the failure of this name or with none.
@@ -118,21 +126,31 @@ impl Metrics {
                 }
             }
         }
-        let models: Vec<_> = self.lock().values().cloned().collect();
-        let counted: Vec<_> = models.iter().map(|of| (of, of.statistics.counts())).collect();
+        let counted: Vec<_> = {
+            let models = self.lock();
+            let all = models
+                .by_name
+                .iter()
+                .flat_map(|(name, versions)| versions.iter().map(move |one| (name, one)));
+            let counted = |(name, (version, of)): (&String, (&u32, &Arc<OfModel>))| {
+                let labels = [name.clone(), version.to_string()];
+                (labels, of.statistics.counts(), of.pending.load(Ordering::Relaxed))
+            };
+            all.map(counted).collect()
+        };
         let each = |text: &mut String, name: &str, kind: &str, help: &str, value: &dyn Fn(&Counts) -> u64| {
             head(text, name, kind, help);
-            for (of, counts) in &counted {
-                line(text, name, &[("model", &of.name), ("version", &of.version)], value(counts));
+            for ([model, version], counts, _) in &counted {
+                line(text, name, &[("model", model), ("version", version)], value(counts));
             }
         };
         each(text, "nv_inference_request_success", "counter", "Inferences that succeeded", &|c| {
             c.success.count
         });
         head(text, "nv_inference_request_failure", "counter", "Inferences that failed, by reason");
-        for (of, counts) in &counted {
+        for ([model, version], counts, _) in &counted {
             for (reason, n) in Reason::ALL.iter().zip(counts.reasons).filter(|(_, n)| *n > 0) {
-                let labels = [("model", &*of.name), ("version", &of.version), ("reason", reason.name())];
+                let labels = [("model", &**model), ("version", version), ("reason", reason.name())];
                 line(text, "nv_inference_request_failure", &labels, n);
             }
         }
@@ -153,13 +171,17 @@ impl Metrics {
         time("compute_infer", "running kernels", &|c| c.compute_infer);
         time("compute_output", "copying outputs", &|c| c.compute_output);
         head(text, "nv_inference_pending_request_count", "gauge", "Inferences that are under way");
-        for of in &models {
-            let labels = [("model", &*of.name), ("version", &of.version)];
-            line(text, "nv_inference_pending_request_count", &labels, of.pending.load(Ordering::Relaxed));
+        for ([model, version], _, pending) in &counted {
+            line(
+                text,
+                "nv_inference_pending_request_count",
+                &[("model", model), ("version", version)],
+                *pending,
+            );
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<OfModel>>> {
+    fn lock(&self) -> MutexGuard<'_, Models> {
         // The map is whole after every step.
         self.models.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -190,8 +212,8 @@ mod tests {
     use super::*;
     use crate::failure::Kind;
 
-    fn model(number: u64) -> Model {
-        Model::of(&v1::FunctionInfo { name: format!("f\"{number}"), version: number, ..Default::default() })
+    fn model(number: u32) -> Model {
+        Model::of(&v1::FunctionInfo { name: format!("f\"{number}"), number: 3, ..Default::default() })
     }
 
     #[test]
@@ -204,7 +226,7 @@ mod tests {
             .statistics()
             .failed(Duration::ZERO, Reason::of(Kind::Supervisor(pappus_client::Code::KernelFault)));
         let text = metrics.text();
-        let labels = format!("model=\"f\\\"7\",version=\"{}\"", model(7).version());
+        let labels = "model=\"f\\\"7\",version=\"3\"";
         for (series, value) in [
             ("nv_inference_request_success", 1),
             ("nv_inference_request_duration_us", 20),
@@ -223,11 +245,11 @@ mod tests {
     #[test]
     fn models_beyond_the_bound_are_counted_together() {
         let metrics = Metrics::default();
-        for number in 1..=MAX_COUNTED_MODELS as u64 + 2 {
+        for number in 1..=MAX_COUNTED_MODELS as u32 + 2 {
             metrics.begins(&model(number)).statistics().succeeded(Duration::ZERO, &v1::Timings::default());
         }
         let text = metrics.text();
-        assert!(text.contains("nv_inference_count{model=\"_others\",version=\"\"} 2\n"), "{text}");
+        assert!(text.contains("nv_inference_count{model=\"_others\",version=\"0\"} 2\n"), "{text}");
         assert_eq!(text.matches("nv_inference_count{").count(), MAX_COUNTED_MODELS + 1);
     }
 

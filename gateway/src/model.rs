@@ -1,12 +1,10 @@
 //! A function as a model: names, version, tensors. A function of the caller's own has its name; one that another tenant granted is
-//! `OWNER.NAME`. The version of a model is the number of what is registered: whoever asks for a version gets exactly that, or is told
-//! that there is another one.
+//! `OWNER.NAME`. The versions of a model are those of the function: whoever asks for none gets the current one.
 
 use pappus_blueprint::DType;
-use pappus_client::{Code, v1};
+use pappus_client::v1;
 
 use crate::data_type;
-use crate::failure::{Failure, Kind, Result};
 
 /// An input or output.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,8 +43,12 @@ pub struct Model {
     pub name: String,
     /// As the supervisor calls it for this caller.
     pub function: String,
-    /// The supervisor's number of what is registered.
+    /// The supervisor's number of what is registered, which says whether calls have to be made otherwise.
     pub number: u64,
+    /// The number of this version.
+    pub version: u32,
+    /// Numbers of all versions, sorted.
+    pub versions: Vec<u32>,
     /// What it takes.
     pub inputs: Vec<Port>,
     /// What it gives.
@@ -60,10 +62,16 @@ impl Model {
             Some(declared) => Port::new(name, &declared.dtype, declared.shape.as_ref()),
             None => Port::new(name, "", None),
         };
+        let mut versions = info.kept.clone();
+        versions.push(info.current);
+        versions.sort_unstable();
+        versions.dedup();
         Self {
             name: info.name.replacen('/', ".", 1),
             function: info.name.clone(),
             number: info.version,
+            version: info.number,
+            versions,
             inputs: info.inputs.iter().enumerate().map(input).collect(),
             outputs: info
                 .outputs
@@ -73,22 +81,9 @@ impl Model {
         }
     }
 
-    /// The version as clients see it: a number that fits where they keep it.
-    pub fn version(&self) -> String {
-        (self.number & i64::MAX as u64).max(1).to_string()
-    }
-
-    /// An error unless this is the version that is asked for; an empty text asks for any.
-    pub fn check_version(&self, asked: &str) -> Result<()> {
-        if asked.is_empty() || asked == self.version() {
-            return Ok(());
-        }
-        let is = self.version();
-        let told = format!(
-            "model `{}` has version {is} by now, and no other: ask without a version, or for it",
-            self.name
-        );
-        Err(Failure::new(Kind::Supervisor(Code::NotFound), told).at("version"))
+    /// The versions as clients see them.
+    pub fn versions(&self) -> Vec<String> {
+        self.versions.iter().map(u32::to_string).collect()
     }
 }
 
@@ -109,14 +104,15 @@ mod tests {
                 v1::DeclaredType::default(),
             ],
             version: u64::MAX,
+            number: 3,
+            current: 3,
+            kept: vec![1, 4],
             ..Default::default()
         };
         let model = Model::of(&info);
         assert_eq!((&*model.name, &*model.function), ("acme.f", "acme/f"));
         assert_eq!((model.inputs[0].datatype(), &model.inputs[0].shape[..]), ("FP32", &[-1, 3][..]));
         assert_eq!((model.inputs[1].datatype(), &model.inputs[1].shape[..]), ("UINT8", &[-1][..]));
-        assert_eq!(model.version(), i64::MAX.to_string());
-        assert!(model.check_version("").is_ok() && model.check_version(&model.version()).is_ok());
-        assert!(model.check_version("1").unwrap_err().text().contains("no other"));
+        assert_eq!((model.version, model.versions()), (3, ["1", "3", "4"].map(str::to_owned).to_vec()));
     }
 }

@@ -20,24 +20,51 @@ fn functions_of(name: &str) -> impl Iterator<Item = String> {
     std::iter::once(name.to_owned()).chain(granted)
 }
 
-/// A function as the supervisor knows it now.
+/// A function as the supervisor knows it now; of the version, if one is asked for.
 pub async fn look(caller: &Caller, name: &str, version: &str) -> Result<Arc<Model>> {
     if name.len() > MAX_NAME_BYTES {
         return Err(Failure::invalid(format!("it has more than {MAX_NAME_BYTES} bytes")).at("model_name"));
     }
+    if let Some(model) = seek(caller, name, version).await? {
+        caller.remember(&key(name, version), &model);
+        return Ok(model);
+    }
+    caller.forget(&key(name, version));
+    let not_found = |told| Failure::new(Kind::Supervisor(Code::NotFound), told);
+    let shown = |text: &str| text.chars().take(80).collect::<String>();
+    let current = if version.is_empty() { None } else { seek(caller, name, "").await? };
+    Err(match current {
+        Some(model) => {
+            let (name, asked, has) = (&model.name, shown(version), model.versions().join(", "));
+            not_found(format!("model `{name}` has no version {asked}: there are {has}")).at("version")
+        }
+        None => not_found(format!(
+            "there is no model `{}` for you: the repository index lists those that there are",
+            shown(name)
+        )),
+    })
+}
+
+/// The function that is meant, if there is one.
+async fn seek(caller: &Caller, name: &str, version: &str) -> Result<Option<Arc<Model>>> {
+    // No number has other characters, so that nothing else can be named in its place.
+    if version.len() > MAX_NAME_BYTES || !version.bytes().all(|digit| digit.is_ascii_digit()) {
+        return Ok(None);
+    }
     let mut found: Option<Arc<Model>> = None;
     for function in functions_of(name) {
-        match caller.client.show_function(&function).await {
+        let called = key(&function, version);
+        match caller.client.show_function(&called).await {
             Ok(info) => {
-                let model = Arc::new(Model::of(&info));
+                // By what it was asked for: an alias may name another version tomorrow.
+                let model = Model { function: called, name: function.replacen('/', ".", 1), ..Model::of(&info) };
                 if let Some(other) = &found {
                     // Whoever owns one of the two would get what is meant for the other.
                     let told = format!("it may be `{}` or `{}`", other.function, model.function);
                     return Err(Failure::invalid(told).at("model_name"));
                 }
-                let is_own = function == name;
-                found = Some(model);
-                if is_own {
+                found = Some(Arc::new(model));
+                if function == name {
                     break;
                 }
             }
@@ -47,27 +74,30 @@ pub async fn look(caller: &Caller, name: &str, version: &str) -> Result<Arc<Mode
             Err(error) => return Err(error.into()),
         }
     }
-    if let Some(model) = found {
-        caller.remember(name, &model);
-        model.check_version(version)?;
-        return Ok(model);
-    }
-    caller.forget(name);
-    let shown: String = name.chars().take(80).collect();
-    let told =
-        format!("there is no model `{shown}` for you: the repository index lists those that there are");
-    Err(Failure::new(Kind::Supervisor(Code::NotFound), told))
+    Ok(found)
 }
 
-/// A function as it was known last, for a call that says for which version it is made.
+/// What the supervisor calls a version of a function; without a version, the function.
+fn key(function: &str, version: &str) -> String {
+    match version {
+        "" => function.to_owned(),
+        version => format!("{function}@{version}"),
+    }
+}
+
+/// A function as it was known last, for a call that says for which one it is made.
 pub async fn find(caller: &Caller, name: &str, version: &str) -> Result<Arc<Model>> {
-    match caller.remembered(name) {
-        Some(model) if model.check_version(version).is_ok() => Ok(model),
-        _ => look(caller, name, version).await,
+    let known = match version {
+        "" => caller.remembered(name),
+        version => caller.remembered(&key(name, version)),
+    };
+    match known {
+        Some(model) => Ok(model),
+        None => look(caller, name, version).await,
     }
 }
 
-/// The caller's functions, and those granted to it.
+/// The caller's functions, and those granted to it, each as its current version.
 pub async fn list(caller: &Caller) -> Result<Vec<Model>> {
     let (mut all, mut after) = (Vec::new(), String::new());
     for _ in 0..MAX_PAGES {

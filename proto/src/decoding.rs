@@ -98,6 +98,8 @@ static REQUEST: Shape = holding(&[
     (24, &LEAF),
     (25, &SET_DEVICE),
     (26, &LEAF),
+    (28, &LEAF),
+    (29, &LEAF),
 ]);
 
 /// The cost of decoding a request, found in one pass over its bytes.

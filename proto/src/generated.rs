@@ -11,7 +11,7 @@ pub struct Request {
     pub tenant_token: ::prost::bytes::Bytes,
     #[prost(
         oneof = "request::Body",
-        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26"
+        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 28, 29"
     )]
     pub body: ::core::option::Option<request::Body>,
 }
@@ -35,7 +35,7 @@ pub mod request {
         RemoveFunction(super::Name),
         #[prost(message, tag = "9")]
         ListFunctions(super::Page),
-        /// Of a function that another tenant granted, by OWNER/NAME, the name, inputs and outputs.
+        /// Of a function that another tenant granted, by OWNER/NAME, the name, inputs, outputs, and numbers and aliases of versions.
         #[prost(message, tag = "10")]
         ShowFunction(super::Name),
         #[prost(message, tag = "11")]
@@ -76,6 +76,11 @@ pub mod request {
         SetDevice(super::SetDevice),
         #[prost(message, tag = "26")]
         Decline(super::Decline),
+        /// Makes a version of a function, NAME@NUMBER or NAME:ALIAS, the current one. Calls that were accepted finish with what they began with.
+        #[prost(message, tag = "28")]
+        UseVersion(super::Name),
+        #[prost(message, tag = "29")]
+        SetAlias(super::SetAlias),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -109,6 +114,17 @@ pub struct Decline {
     /// Lists it again.
     #[prost(bool, tag = "2")]
     pub undo: bool,
+}
+/// Names a version of a function: it can be called as FUNCTION:ALIAS from then on.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetAlias {
+    #[prost(string, tag = "1")]
+    pub function: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub alias: ::prost::alloc::string::String,
+    /// The version's number; 0 removes the alias.
+    #[prost(uint32, tag = "3")]
+    pub number: u32,
 }
 /// Lists come in pages, ordered by name. Functions that others granted follow a tenant's own, as OWNER/NAME: behind "/" are only
 /// those.
@@ -158,8 +174,8 @@ pub struct AddFunction {
     /// For every weights buffer of the blueprint.
     #[prost(message, repeated, tag = "4")]
     pub weights: ::prost::alloc::vec::Vec<Weight>,
-    /// Takes the place of a function of the same name, if there is one: calls that were accepted finish with the old
-    /// one, and its grants stay. Without this, another function of the same name is an error.
+    /// Takes the place of a function of the same name, if there is one, as its next version: calls that were accepted finish with the
+    /// old one, which is kept as NAME@NUMBER, and grants and aliases stay. Without this, another function of the same name is an error.
     #[prost(bool, tag = "5")]
     pub replace: bool,
 }
@@ -192,7 +208,8 @@ pub struct CloseArena {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Invoke {
-    /// NAME, or OWNER/NAME for one that another tenant granted.
+    /// NAME for its current version, NAME@NUMBER for exactly this one, NAME:ALIAS for the one that has the alias; with OWNER/ before
+    /// it for one that another tenant granted.
     #[prost(string, tag = "1")]
     pub function: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "2")]
@@ -468,7 +485,7 @@ pub struct FunctionInfo {
     /// What was found in its modules; present in answers to show_function only.
     #[prost(message, repeated, tag = "8")]
     pub found: ::prost::alloc::vec::Vec<ModuleInfo>,
-    /// It is another tenant's: `name` is OWNER/NAME, and besides it only inputs and outputs are given.
+    /// It is another tenant's: `name` is OWNER/NAME, and besides it only inputs, outputs, and numbers and aliases of versions are given.
     #[prost(bool, tag = "9")]
     pub granted: bool,
     /// What its inputs hold, in the order of `inputs`. Absent where there are more types than a list has room for, and where
@@ -479,6 +496,18 @@ pub struct FunctionInfo {
     /// with other inputs and outputs. Never 0.
     #[prost(fixed64, tag = "11")]
     pub version: u64,
+    /// Its version number: 1 for the first of its name, and one more for each that replaced another. 0 from an older supervisor.
+    #[prost(uint32, tag = "12")]
+    pub number: u32,
+    /// Numbers of the versions that are kept besides the current one, sorted; each is called as NAME@NUMBER.
+    #[prost(uint32, repeated, tag = "13")]
+    pub kept: ::prost::alloc::vec::Vec<u32>,
+    /// Names of versions, sorted.
+    #[prost(message, repeated, tag = "14")]
+    pub aliases: ::prost::alloc::vec::Vec<VersionAlias>,
+    /// The number of the current version, which may be another one than this.
+    #[prost(uint32, tag = "15")]
+    pub current: u32,
     /// The devices that refuse it to this caller, since it failed too often in a row.
     #[prost(message, repeated, tag = "30")]
     pub quarantine: ::prost::alloc::vec::Vec<Quarantine>,
@@ -492,6 +521,14 @@ pub struct FunctionInfo {
     /// Of a composition, the SHA-256 of its JSON, where `config_sha256` is that of what was made of it. Absent where others granted it.
     #[prost(bytes = "bytes", tag = "33")]
     pub composition_sha256: ::prost::bytes::Bytes,
+}
+/// NAME:ALIAS is NAME@NUMBER.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct VersionAlias {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub number: u32,
 }
 /// A function that is refused to a caller on one device.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -637,6 +674,9 @@ pub struct Invoked {
     /// The deadline that it had: shorter than the one asked for where that was longer than the operator allows.
     #[prost(uint64, tag = "4")]
     pub deadline_ns: u64,
+    /// The number of the version that ran.
+    #[prost(uint32, tag = "5")]
+    pub number: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OutputValue {

@@ -199,3 +199,24 @@ def test_the_operator_drains_and_sets(start: Callable[..., Supervisor]) -> None:
         admin.tenants()
         admin.drain()
     assert supervisor.process.wait(60) == 0
+
+
+def test_a_replacement_is_taken_back(client: pappus.Client, tmp_path: Path) -> None:
+    write(tmp_path)
+    client.add_function("versions", tmp_path)
+    write(tmp_path, blueprint={"types": {}})
+    client.add_function("versions", tmp_path, replace=True)
+    (info,) = [info for info in client.functions() if info.name == "versions"]
+    assert (info.number, info.current, list(info.kept), list(info.aliases)) == (2, 2, [1], [])
+    np.testing.assert_array_equal(client.function("versions@1")(A, A), 2 * A)
+    client.set_alias("versions", "live", 1)
+    np.testing.assert_array_equal(client.function("versions:live")(A, A), 2 * A)
+    used = client.use_version("versions:live")
+    assert (used.number, list(used.kept), [(a.name, a.number) for a in used.aliases]) == (1, [2], [("live", 1)])
+    client.remove_alias("versions", "live")
+    with pytest.raises(pappus.NotFound):
+        client.function("versions:live")
+    with pytest.raises(pappus.InvalidArgument):
+        client.set_alias("versions", "live", -1)
+    client.remove_function("versions@2")
+    assert list(client.show_function("versions").kept) == []

@@ -92,6 +92,10 @@ pub const DEFAULT_DESCRIPTORS: u64 = 4096;
 pub const DEFAULT_LOADED: u64 = 512;
 /// Tenants that may call a function besides its owner.
 pub const MAX_GRANTS: usize = 1_000;
+/// Aliases of one function's versions.
+pub const MAX_ALIASES: usize = 32;
+/// The most that `kept-versions` may be.
+pub const MAX_KEPT_VERSIONS: u64 = 100;
 /// Functions that one tenant may grant to another, who finds them in its list without having asked.
 pub const MAX_GRANTS_TO_ONE: usize = 1_000;
 /// Owners whose functions a tenant may decline to see.

@@ -35,7 +35,7 @@ fn a_registration_says_what_it_did() {
     // An unchanged one is not in the way of itself.
     assert!(supervisor.ok(&[&add[..], &["--replace"]].concat()).starts_with("unchanged function f: "));
     let other = ["function", "add", "f", "configs/picture.json", "--replace"];
-    assert!(supervisor.ok(&other).starts_with("replaced function f: "));
+    assert!(supervisor.ok(&other).starts_with("replaced function f (version 2): "));
     let told: Value = serde_json::from_str(&supervisor.ok(&[&other[..], &["--json"]].concat())).unwrap();
     assert_eq!(told["registration"], "unchanged");
     let module = ["module", "add", "m", "built/linalg.wasm"];

@@ -390,3 +390,45 @@ fn accepted_calls_finish_with_the_old_steps() {
     assert_eq!(client.wait_invoked(waiting).unwrap().outputs[0].inline[2], 1);
     assert_eq!(client.invoke(&invocation()).unwrap().outputs[0].inline[2], 2);
 }
+
+#[test]
+fn a_step_names_the_current_version_or_one_by_its_number() {
+    let (_supervisor, mut client) = start();
+    add(&mut client, "marks", &marks(1), false).unwrap();
+    let steps = |pinned: &str| {
+        let steps = [step("a", "marks", json!("p")), step("b", pinned, json!("p"))];
+        json!({"inputs": ["p"], "steps": steps, "outputs": {"now": of("a"), "then": of("b")}})
+    };
+    refused(
+        compose(&mut client, "both", &steps("marks:live"), false),
+        Code::InvalidArgument,
+        "may name another version",
+    );
+    refused(compose(&mut client, "both", &steps("marks@2"), false), Code::InvalidArgument, "no function");
+    compose(&mut client, "both", &steps("marks@1"), false).unwrap();
+    let ends = |client: &mut Client, name: &str| {
+        let outputs = call(client, name, &[("p", &[7, 7], &[2])], &["now", "then"]).unwrap();
+        [outputs[0][1], outputs[1][1]]
+    };
+    assert_eq!(ends(&mut client, "both"), [1, 1]);
+    add(&mut client, "marks", &marks(2), true).unwrap();
+    add(&mut client, "marks", &marks(3), true).unwrap();
+    assert_eq!(ends(&mut client, "both"), [3, 1]);
+    // What a step names by its number stays, though two newer ones are kept.
+    add(&mut client, "marks", &marks(4), true).unwrap();
+    assert_eq!(client.show_function("marks").unwrap().kept, [1, 3]);
+    refused(client.remove_function("marks@1"), Code::InvalidArgument, "is a step of both");
+    client.use_version("marks@3").unwrap();
+    assert_eq!(ends(&mut client, "both"), [3, 1]);
+    // A version of a composition that is kept stays as it was linked; once it is current its steps are what they are now.
+    compose(&mut client, "both", &steps("marks"), true).unwrap();
+    client.use_version("marks@4").unwrap();
+    assert_eq!((ends(&mut client, "both"), ends(&mut client, "both@1")), ([4, 4], [3, 1]));
+    client.use_version("both@1").unwrap();
+    assert_eq!((ends(&mut client, "both"), ends(&mut client, "both@2")), ([4, 1], [4, 4]));
+    refused(compose(&mut client, "both", &steps("both@2"), true), Code::InvalidArgument, "would run itself");
+    refused(client.remove_function("marks"), Code::InvalidArgument, "is a step of both");
+    client.remove_function("both").unwrap();
+    client.remove_function("marks").unwrap();
+    assert!(client.list_functions().unwrap().is_empty());
+}

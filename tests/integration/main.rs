@@ -125,6 +125,7 @@ mod threats;
 mod tidy;
 mod top;
 mod turns;
+mod versions;
 mod weights;
 mod words;
 mod workers;

@@ -104,6 +104,18 @@ impl Client {
         answer!(self.call(body, Vec::new()).await?, Function)
     }
 
+    /// Makes a version of a function, NAME@NUMBER or NAME:ALIAS, the current one.
+    pub async fn use_version(&self, version: &str) -> Result<v1::FunctionInfo> {
+        let body = request::Body::UseVersion(v1::Name { name: version.into() });
+        answer!(self.call(body, Vec::new()).await?, Function)
+    }
+
+    /// From now on FUNCTION:ALIAS means the version of this number; none for the number 0.
+    pub async fn set_alias(&self, function: &str, alias: &str, number: u32) -> Result<()> {
+        let body = v1::SetAlias { function: function.into(), alias: alias.into(), number };
+        answer!(self.call(request::Body::SetAlias(body), Vec::new()).await?, Done).map(drop)
+    }
+
     /// A page of the registered functions behind the one of this name, followed by granted ones.
     pub async fn list_functions(&self, after: &str) -> Result<v1::FunctionList> {
         let body = request::Body::ListFunctions(v1::Page { after: after.into() });

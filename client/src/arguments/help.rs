@@ -88,6 +88,7 @@ Settings:
   quarantine-after=N         failures in a row after which a function is refused to its caller for a while; 0: never
   fault-budget=N             worker processes a minute that may end under one caller; 0: any number
   metrics-of=WHOSE           whose calls the metrics count one by one: devices, tenants or functions
+  kept-versions=N            older versions of a function that are kept when it is replaced; 0: none
 
 They last until the supervisor ends; its flags and configuration file set them for every start.
 

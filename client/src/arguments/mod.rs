@@ -251,7 +251,8 @@ Examples:\n  pappus function add mnist mnist.json --weight W0=conv.npy\n  pappus
         /// The file of a weights buffer, if not the one that the configuration names
         #[arg(long = "weight", value_name = "W=FILE", value_parser = assignment::<PathBuf>("NAME=FILE", "--weight W="))]
         weights: Vec<Assignment<PathBuf>>,
-        /// Take the place of a function of this name: calls in flight finish with the old one, its grants stay
+        /// Become the next version of a function of this name: calls in flight finish with the old one, which is kept as NAME@N;
+        /// grants and aliases stay
         #[arg(long)]
         replace: bool,
         #[command(flatten)]
@@ -268,13 +269,44 @@ Examples:\n  pappus function add mnist mnist.json --weight W0=conv.npy\n  pappus
     },
     /// Show a function
     Show(Named),
-    /// Remove a function
+    /// Make a kept version the current one again, without an upload: calls in flight finish with what they began with
+    #[command(
+        after_help = "Compositions that run the function are linked again, as when it is replaced.\n\nExamples:\n  \
+                      pappus function add resnet resnet.pappus --replace   # makes resnet@4 the current version\n  \
+                      pappus function use resnet@3                         # takes that back"
+    )]
+    Use {
+        /// Which version: NAME@N or NAME:ALIAS
+        #[arg(value_name = "NAME@N|NAME:ALIAS")]
+        name: String,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Name a version of a function, which is called NAME:ALIAS then and kept
+    #[command(
+        after_help = "An alias that is there moves: calls find the other version from then on.\n\nExamples:\n  \
+                      pappus function alias resnet:live 3\n  pappus invoke resnet:live -i x=x.npy -o y=y.npy\n  \
+                      pappus function alias resnet:live --remove"
+    )]
+    Alias {
+        /// The function and the alias
+        #[arg(value_name = "NAME:ALIAS", value_parser = values::alias)]
+        alias: (String, String),
+        /// The number of the version
+        #[arg(value_name = "N", required_unless_present = "remove", value_parser = clap::value_parser!(u32).range(1..))]
+        number: Option<u32>,
+        /// Let the alias name nothing any more
+        #[arg(long, conflicts_with = "number")]
+        remove: bool,
+    },
+    /// Remove a function with all its versions; by NAME@N, a kept version
     #[command(visible_alias = "rm")]
     Remove {
         /// Which one
+        #[arg(value_name = "NAME[@N]")]
         name: String,
     },
-    /// Let another tenant call a function; it names it OWNER/NAME, and sees nothing of it but inputs and outputs
+    /// Let another tenant call a function; it names it OWNER/NAME, and sees nothing of it but inputs, outputs and versions
     #[command(after_help = "Whether there is such a tenant is not checked.")]
     Grant {
         /// Which one
@@ -332,7 +364,7 @@ pub(crate) struct CheckArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct InvokeArguments {
-    /// The function; OWNER/NAME for one that another tenant granted
+    /// The function; NAME@N or NAME:ALIAS for a version of it, OWNER/NAME for one that another tenant granted
     pub(crate) name: String,
     /// An input: its files, `-`, or numbers
     #[arg(

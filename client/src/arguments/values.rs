@@ -81,6 +81,16 @@ pub(super) fn some_time(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A function and an alias of one of its versions.
+pub(super) fn alias(text: &str) -> Result<(String, String), String> {
+    match text.split_once(':') {
+        Some((name, alias)) if !name.is_empty() && !alias.is_empty() => {
+            Ok((name.to_owned(), alias.to_owned()))
+        }
+        _ => Err("expected NAME:ALIAS, such as resnet:live".into()),
+    }
+}
+
 /// Where an output goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Destination {

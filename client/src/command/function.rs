@@ -30,7 +30,11 @@ pub(crate) fn run(
                 false => {
                     // An older supervisor does not say.
                     let done = json::registration(function.registration()).unwrap_or("added");
-                    writeln!(out, "{done} function {name}: {}", signature(&function))?;
+                    let version = match function.number {
+                        0 | 1 => String::new(),
+                        number => format!(" (version {number})"),
+                    };
+                    writeln!(out, "{done} function {name}{version}: {}", signature(&function))?;
                 }
             }
             Ok(())
@@ -45,6 +49,7 @@ pub(crate) fn run(
             }
             let mut table = Table::new(&[
                 ("FUNCTION", Align::Left),
+                ("VERSION", Align::Left),
                 ("SIGNATURE", Align::Left),
                 ("MODULES", Align::Left),
             ]);
@@ -55,7 +60,7 @@ pub(crate) fn run(
                 if !function.quarantine.is_empty() {
                     signature += " (in quarantine)";
                 }
-                table.row([function.name.clone(), signature, modules]);
+                table.row([function.name.clone(), versions(function), signature, modules]);
             }
             Ok(table.print(out)?)
         }
@@ -66,6 +71,29 @@ pub(crate) fn run(
                 false => show(&function, out),
             }
         }
+        FunctionCommand::Use { name, json } => {
+            let function = connect()?.use_version(&name)?;
+            match json.json {
+                true => writeln!(out, "{}", json::function(&function))?,
+                false => {
+                    let was = json::registration(function.registration()) == Some("unchanged");
+                    let done = if was { "is already" } else { "is now" };
+                    let (name, number) = (&function.name, function.number);
+                    writeln!(out, "the current version of {name} {done} {number}")?;
+                }
+            }
+            Ok(())
+        }
+        FunctionCommand::Alias { alias: (name, alias), number, .. } => match number {
+            Some(number) => {
+                connect()?.set_alias(&name, &alias, number)?;
+                Ok(writeln!(out, "{name}:{alias} is {name}@{number}")?)
+            }
+            None => {
+                connect()?.remove_alias(&name, &alias)?;
+                Ok(writeln!(out, "removed alias {name}:{alias}")?)
+            }
+        },
         FunctionCommand::Remove { name } => {
             connect()?.remove_function(&name)?;
             Ok(writeln!(out, "removed function {name}")?)
@@ -112,6 +140,9 @@ fn add(
 
 fn show(function: &v1::FunctionInfo, out: &mut dyn Write) -> Result<()> {
     writeln!(out, "function {}: {}", function.name, signature(function))?;
+    if function.number > 0 {
+        writeln!(out, "version {}", versions(function))?;
+    }
     if function.granted {
         // All that a grantee is told.
         return Ok(());
@@ -139,6 +170,24 @@ fn show(function: &v1::FunctionInfo, out: &mut dyn Write) -> Result<()> {
         layouts(module, out)?;
     }
     Ok(writeln!(out, "\n{}", function.config.trim_end())?)
+}
+
+/// `3, kept 1 2, live=2`.
+fn versions(function: &v1::FunctionInfo) -> String {
+    if function.number == 0 {
+        return String::new();
+    }
+    let mut parts = vec![function.number.to_string()];
+    if function.number != function.current {
+        parts.push(format!("current {}", function.current));
+    }
+    let kept = function.kept.iter().filter(|kept| **kept != function.number).map(ToString::to_string);
+    let kept: Vec<String> = kept.collect();
+    if !kept.is_empty() {
+        parts.push(format!("kept {}", kept.join(" ")));
+    }
+    parts.extend(function.aliases.iter().map(|alias| format!("{}={}", alias.name, alias.number)));
+    parts.join(", ")
 }
 
 /// `cfg, A: f32[n, 3] → B: f32[n]`.

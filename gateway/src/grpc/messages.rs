@@ -180,7 +180,7 @@ fn signed(shape: &[u64]) -> Vec<i64> {
 pub(super) fn answer(inferred: Inferred, id: String) -> ModelInferResponse {
     let mut response = ModelInferResponse {
         model_name: inferred.model.name.clone(),
-        model_version: inferred.model.version(),
+        model_version: inferred.version.to_string(),
         id,
         ..ModelInferResponse::default()
     };
@@ -206,7 +206,7 @@ pub(super) fn metadata(model: &Model) -> ModelMetadataResponse {
     };
     ModelMetadataResponse {
         name: model.name.clone(),
-        versions: vec![model.version()],
+        versions: model.versions(),
         platform: "pappus".to_owned(),
         inputs: model.inputs.iter().map(port).collect(),
         outputs: model.outputs.iter().map(port).collect(),
@@ -243,7 +243,7 @@ pub(super) fn statistics(model: &Model, counts: &Counts) -> ModelStatistics {
     let tally = |tally: Tally| Some(StatisticDuration { count: tally.count, ns: tally.ns });
     ModelStatistics {
         name: model.name.clone(),
-        version: model.version(),
+        version: model.version.to_string(),
         last_inference: counts.last_ms,
         inference_count: counts.success.count,
         execution_count: counts.success.count,

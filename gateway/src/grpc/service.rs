@@ -163,13 +163,16 @@ impl GrpcInferenceService for Service {
         let listed = async {
             let caller = caller(&request)?;
             let models = models::list(&caller).await?;
-            let entry = |model: Model| ModelIndex {
-                version: model.version(),
-                name: model.name,
+            let entry = |model: &Model, version| ModelIndex {
+                version,
+                name: model.name.clone(),
                 state: "READY".to_owned(),
                 reason: String::new(),
             };
-            Ok(RepositoryIndexResponse { models: models.into_iter().map(entry).collect() })
+            let entries = |model: &Model| {
+                model.versions().into_iter().map(|version| entry(model, version)).collect::<Vec<_>>()
+            };
+            Ok(RepositoryIndexResponse { models: models.iter().flat_map(entries).collect() })
         };
         told(listed.await)
     }

@@ -287,8 +287,11 @@ pub fn answer(parsed: &Parsed, inferred: &Inferred, share: &Share) -> Result<Ans
         )));
     }
     share.take(of_json(false) * JSON_OUTPUT_FACTOR + of_json(true))?;
-    let head =
-        Head { model_name: &inferred.model.name, model_version: inferred.model.version(), id: &parsed.id };
+    let head = Head {
+        model_name: &inferred.model.name,
+        model_version: inferred.version.to_string(),
+        id: &parsed.id,
+    };
     // An object whose last brace makes room for the outputs.
     let mut json = serde_json::to_string(&head).map_err(internal)?;
     json.pop();
@@ -392,7 +395,9 @@ mod tests {
         let model = Arc::new(Model {
             name: "f".into(),
             function: "f".into(),
-            number: 3,
+            number: 9,
+            version: 2,
+            versions: vec![2],
             inputs: vec![],
             outputs: vec![],
         });
@@ -403,7 +408,7 @@ mod tests {
             bytes: Bytes::from_static(&[7, 8]),
             placed: false,
         };
-        let inferred = Inferred { model, outputs: vec![output("A"), output("B")] };
+        let inferred = Inferred { model, version: 3, outputs: vec![output("A"), output("B")] };
         let parsed = |outputs: &[&str], binary: &[bool], all_binary| Parsed {
             asked: Asked {
                 outputs: outputs

@@ -265,7 +265,7 @@ async fn about(caller: &Caller, route: Route) -> Result<Told> {
     Ok(match route {
         Route::Index => {
             let all = models::list(caller).await?;
-            Told::json(&all.iter().map(pages::entry).collect())
+            Told::json(&all.iter().flat_map(pages::entries).collect())
         }
         Route::AllStatistics => {
             let all = models::list(caller).await?;

@@ -19,7 +19,7 @@ pub fn metadata(model: &Model) -> Value {
     let port = |port: &Port| json!({ "name": port.name, "datatype": port.datatype(), "shape": port.shape });
     json!({
         "name": model.name,
-        "versions": [model.version()],
+        "versions": model.versions(),
         "platform": "pappus",
         "inputs": model.inputs.iter().map(port).collect::<Vec<_>>(),
         "outputs": model.outputs.iter().map(port).collect::<Vec<_>>(),
@@ -33,7 +33,7 @@ pub fn config(model: &Model) -> Value {
         "name": model.name,
         "platform": "pappus",
         "backend": "pappus",
-        "version_policy": { "latest": { "num_versions": 1 } },
+        "version_policy": { "specific": { "versions": model.versions } },
         "max_batch_size": 0,
         "input": model.inputs.iter().map(port).collect::<Vec<_>>(),
         "output": model.outputs.iter().map(port).collect::<Vec<_>>(),
@@ -43,9 +43,10 @@ pub fn config(model: &Model) -> Value {
     })
 }
 
-/// A function as an entry of the index.
-pub fn entry(model: &Model) -> Value {
-    json!({ "name": model.name, "version": model.version(), "state": "READY", "reason": "" })
+/// A function as entries of the index, one for each version.
+pub fn entries(model: &Model) -> Vec<Value> {
+    let entry = |version| json!({ "name": model.name, "version": version, "state": "READY", "reason": "" });
+    model.versions().into_iter().map(entry).collect()
 }
 
 /// What was inferred with a function.
@@ -53,7 +54,7 @@ pub fn statistics(model: &Model, counts: &Counts) -> Value {
     let tally = |tally: Tally| json!({ "count": tally.count, "ns": tally.ns });
     json!({
         "name": model.name,
-        "version": model.version(),
+        "version": model.version.to_string(),
         "last_inference": counts.last_ms,
         "inference_count": counts.success.count,
         "execution_count": counts.success.count,

@@ -115,6 +115,20 @@ def remove_function(name: str) -> Operation[None]:
     yield from ask("done", v1.Request(remove_function=v1.Name(name=_name(name))))
 
 
+def use_version(version: str) -> Operation[v1.FunctionInfo]:
+    """Makes a version of a function the current one."""
+    used: v1.FunctionInfo = yield from ask("function", v1.Request(use_version=v1.Name(name=_name(version))))
+    return used
+
+
+def set_alias(function: str, alias: str, number: int) -> Operation[None]:
+    """Names a version of a function; with the number 0 the alias names nothing any more."""
+    if not 0 <= number < 1 << 32:
+        raise InvalidArgument(f"{number} is no number of a version")
+    body = v1.SetAlias(function=_name(function), alias=_name(alias), number=number)
+    yield from ask("done", v1.Request(set_alias=body))
+
+
 def list_modules() -> Operation[list[v1.ModuleInfo]]:
     """This tenant's registered modules."""
     found: list[v1.ModuleInfo] = []

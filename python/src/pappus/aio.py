@@ -190,8 +190,23 @@ class AsyncClient(OfThisProcess):
         return await self.function(info.name)
 
     async def remove_function(self, name: str) -> None:
-        """Removes a function. Calls that were accepted are answered."""
+        """Removes a function with its versions; by ``NAME@NUMBER``, a kept one. Calls that were accepted are answered."""
         await self._run(_requests.remove_function(name))
+
+    async def use_version(self, version: str) -> v1.FunctionInfo:
+        """Makes a version of a function, ``NAME@NUMBER`` or ``NAME:ALIAS``, the current one, without an upload.
+
+        Calls that were accepted finish with what they began with.
+        """
+        return await self._run(_requests.use_version(version))
+
+    async def set_alias(self, function: str, alias: str, number: int) -> None:
+        """Names a version: ``FUNCTION:ALIAS`` is called from then on as ``FUNCTION@NUMBER``, which is kept."""
+        await self._run(_requests.set_alias(function, alias, number))
+
+    async def remove_alias(self, function: str, alias: str) -> None:
+        """``FUNCTION:ALIAS`` names nothing any more."""
+        await self._run(_requests.set_alias(function, alias, 0))
 
     async def functions(self, *, granted: bool = False) -> list[v1.FunctionInfo]:
         """This tenant's functions, and then those that others granted; with ``granted`` only these."""

@@ -290,15 +290,31 @@ class Client(OfThisProcess):
         ``path`` is a configuration file, a folder with ``function.json`` or a single ``.json`` file, or a ``.pappus`` file,
         which is such a folder as an archive (``zip -0``), and may be a stranger's. Modules are found beside the files that
         the configuration names, all variants of them. ``weights`` are arrays or files by buffer, which take precedence
-        over the configuration's. With ``replace`` it takes the place of another function of that name.
+        over the configuration's. With ``replace`` it becomes the next version of a function of that name; the one before is
+        kept as ``NAME@NUMBER``.
         """
         info = self._run(_requests.add_function(name, path, weights or {}, replace))
         # What an answer to registering leaves out, such as the configuration, is asked for.
         return self.function(info.name)
 
     def remove_function(self, name: str) -> None:
-        """Removes a function. Calls that were accepted are answered."""
+        """Removes a function with its versions; by ``NAME@NUMBER``, a kept one. Calls that were accepted are answered."""
         self._run(_requests.remove_function(name))
+
+    def use_version(self, version: str) -> v1.FunctionInfo:
+        """Makes a version of a function, ``NAME@NUMBER`` or ``NAME:ALIAS``, the current one, without an upload.
+
+        Calls that were accepted finish with what they began with.
+        """
+        return self._run(_requests.use_version(version))
+
+    def set_alias(self, function: str, alias: str, number: int) -> None:
+        """Names a version: ``FUNCTION:ALIAS`` is called from then on as ``FUNCTION@NUMBER``, which is kept."""
+        self._run(_requests.set_alias(function, alias, number))
+
+    def remove_alias(self, function: str, alias: str) -> None:
+        """``FUNCTION:ALIAS`` names nothing any more."""
+        self._run(_requests.set_alias(function, alias, 0))
 
     def functions(self, *, granted: bool = False) -> list[v1.FunctionInfo]:
         """This tenant's functions, and then those that others granted; with ``granted`` only these.

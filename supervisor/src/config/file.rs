@@ -39,6 +39,7 @@ pub(super) struct File {
     pub(super) quarantine_after: Option<u32>,
     pub(super) fault_budget: Option<u32>,
     pub(super) metrics_of: Option<String>,
+    pub(super) kept_versions: Option<u32>,
     pub(super) unknown_tenants: Option<String>,
     #[serde(default)]
     pub(super) gateways: Vec<u32>,
@@ -71,7 +72,7 @@ enum Kind {
 }
 
 /// Every key of the file.
-const KEYS: [(&str, Kind); 22] = [
+const KEYS: [(&str, Kind); 23] = [
     ("socket", Kind::Text("/run/pappus/pappus.sock")),
     ("admin-socket", Kind::Text("/run/pappus/pappus.sock.admin")),
     ("state-dir", Kind::Text("/var/lib/pappus")),
@@ -90,6 +91,7 @@ const KEYS: [(&str, Kind); 22] = [
     ("quarantine-after", Kind::Number(u32::MAX as u64)),
     ("fault-budget", Kind::Number(u32::MAX as u64)),
     ("metrics-of", Kind::Text("tenants")),
+    ("kept-versions", Kind::Number(u32::MAX as u64)),
     ("unknown-tenants", Kind::Text("refuse")),
     ("gateways", Kind::Uids),
     ("tenant-defaults", Kind::Table),

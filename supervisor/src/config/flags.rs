@@ -106,4 +106,7 @@ pub struct Flags {
     /// Whose calls the metrics count one by one: devices (nobody's), tenants [default], or functions (of both).
     #[arg(long, value_name = "WHOSE")]
     pub metrics_of: Option<String>,
+    /// Older versions of a function that are kept when it is replaced, so that one can be used again.
+    #[arg(long, value_name = "N")]
+    pub kept_versions: Option<u32>,
 }

@@ -230,6 +230,7 @@ impl Config {
             ("quarantine-after", given!("quarantine-after", quarantine_after).map(|n| n.to_string())),
             ("fault-budget", given!("fault-budget", fault_budget).map(|n| n.to_string())),
             ("metrics-of", given!("metrics-of", metrics_of)),
+            ("kept-versions", given!("kept-versions", kept_versions).map(|n| n.to_string())),
         ];
         let given: Vec<_> = values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
         let mut settings = Settings::default();

@@ -56,6 +56,7 @@ fn what_is_commented_out_is_the_default() {
         quarantine_after: 1,
         fault_budget: 1,
         metrics_of: MetricsOf::Devices,
+        kept_versions: 1,
         ..Settings::default()
     };
     let given = [
@@ -69,6 +70,7 @@ fn what_is_commented_out_is_the_default() {
         ("quarantine-after", file.quarantine_after.map(|n| n.to_string())),
         ("fault-budget", file.fault_budget.map(|n| n.to_string())),
         ("metrics-of", file.metrics_of.clone()),
+        ("kept-versions", file.kept_versions.map(|n| n.to_string())),
     ];
     let given = given.map(|(name, value)| (name, value.unwrap()));
     settings.give(&given).unwrap();

@@ -32,6 +32,8 @@ pub struct Settings {
     pub quarantine_after: u32,
     /// Worker processes that may end under one caller in a minute, on each device; 0: any number.
     pub fault_budget: u32,
+    /// Older versions of a function that are kept when it is replaced.
+    pub kept_versions: u32,
     /// Lines of the log of this level and above are written; at a start as the environment says.
     pub log: Level,
     /// Whose calls the metrics count one by one.
@@ -50,6 +52,7 @@ impl Default for Settings {
             overrun_limit: Duration::from_secs(2),
             quarantine_after: 3,
             fault_budget: 5,
+            kept_versions: 2,
             log: Level::INFO,
             metrics_of: MetricsOf::Tenants,
         }
@@ -74,6 +77,10 @@ impl Settings {
             "overrun-limit" => self.overrun_limit = overrun_limit(name, value)?,
             "quarantine-after" => self.quarantine_after = few(name, value)?,
             "fault-budget" => self.fault_budget = few(name, value)?,
+            "kept-versions" => match number(value)? {
+                kept @ 0..=limits::MAX_KEPT_VERSIONS => self.kept_versions = kept as u32,
+                _ => return Err(bad(name, value, format!("at most {}", limits::MAX_KEPT_VERSIONS))),
+            },
             "log" => {
                 let level = value.parse();
                 self.log =
@@ -127,6 +134,7 @@ impl Settings {
             ("overrun-limit", humantime::format_duration(self.overrun_limit).to_string()),
             ("quarantine-after", self.quarantine_after.to_string()),
             ("fault-budget", self.fault_budget.to_string()),
+            ("kept-versions", self.kept_versions.to_string()),
             ("log", self.log.to_string().to_lowercase()),
             ("metrics-of", self.metrics_of.name().to_owned()),
         ]

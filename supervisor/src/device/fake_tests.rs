@@ -163,6 +163,8 @@ impl Gpu {
             outputs: Box::default(),
             input_types: Box::default(),
             composition: None,
+            number: 1,
+            largest: 0,
         };
         let account = self.tenants.account(TenantId::new(1));
         let taken = account.charge(Limit::WeightBytes, weight_bytes);

@@ -346,6 +346,8 @@ mod tests {
             outputs: Box::default(),
             input_types: Box::default(),
             composition: None,
+            number: 1,
+            largest: 0,
         };
         let parsed = Parsed {
             blueprint: pappus_blueprint::parse(config.as_bytes()).unwrap(),

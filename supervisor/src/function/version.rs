@@ -76,6 +76,8 @@ mod tests {
             outputs: Box::new([Output { name: "B".into(), dtype: dtype.into(), shape: shape.clone() }]),
             input_types: Box::new([Declared { dtype: dtype.into(), shape }]),
             composition: None,
+            number: 1,
+            largest: 0,
         }
     }
 

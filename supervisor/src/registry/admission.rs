@@ -75,6 +75,8 @@ pub struct NewFunction {
     pub weights: Vec<NewWeight>,
     /// True if the function may take the place of another one of that name.
     pub replace: bool,
+    /// The most older versions of it that are kept.
+    pub keep: usize,
 }
 
 /// Why what was handed over cannot become a module or a function.

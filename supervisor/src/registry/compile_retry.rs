@@ -40,6 +40,20 @@ impl Registry {
         .await
     }
 
+    /// Makes a version of a function the current one, whose grants it has. Calls that were accepted finish with what they began
+    /// with.
+    pub async fn use_version(
+        self: &Arc<Self>,
+        whose: Whose,
+        account: Arc<Account>,
+        reference: String,
+    ) -> Result<Registered, RegistryError> {
+        self.compile_and_retry(whose, Wish::Afresh, move |registry, codes| {
+            registry.try_use_version(&account, &reference, codes)
+        })
+        .await
+    }
+
     /// One module with its kernels.
     pub async fn show_module(
         self: &Arc<Self>,

@@ -8,7 +8,9 @@ use pappus_proto::limits::is_valid_name;
 use super::admission::AdmissionError;
 use super::codes::CodeError;
 use crate::blocking::BrokenOff;
-use crate::limits::{MAX_DECLINED, MAX_GRANTS, MAX_GRANTS_TO_ONE, MAX_LINKED_AGAIN, MAX_MODULES};
+use crate::limits::{
+    MAX_ALIASES, MAX_DECLINED, MAX_GRANTS, MAX_GRANTS_TO_ONE, MAX_LINKED_AGAIN, MAX_MODULES,
+};
 use crate::refusal::{Failure, Reason, Refusable, failed};
 use crate::store::StateError;
 use crate::tenants::{Limit, QuotaError};
@@ -88,6 +90,49 @@ pub enum RegistryError {
     /// A composition that would run itself.
     #[error("`{0}` would run itself: a composition runs functions that do not run the composition")]
     StepOfItself(String),
+    /// A step that would change with an alias.
+    #[error(
+        "`{0}` is an alias, which may name another version tomorrow: a step names a function, or a version as NAME@NUMBER"
+    )]
+    StepByAlias(String),
+    /// No alias can be called so.
+    #[error("{0:?} cannot be an alias: use 1 to 128 letters, digits, '.', '_' or '-', no leading dot")]
+    BadAlias(String),
+    /// A function without a version, where one is needed.
+    #[error(
+        "`{0}` names no version: write NAME@NUMBER or NAME:ALIAS; `pappus function show {0}` lists its versions"
+    )]
+    NoVersion(String),
+    /// A version that is current is not to be removed.
+    #[error(
+        "`{0}` is the current version: make another one current first (`pappus function use`), or remove the function"
+    )]
+    IsCurrent(String),
+    /// A version that has an alias is not to be removed.
+    #[error("`{version}` has the alias {alias}: remove or move that first (`pappus function alias`)")]
+    IsAliased {
+        /// The version.
+        version: String,
+        /// One of its aliases.
+        alias: String,
+    },
+    /// No version can make way for a replacement.
+    #[error(
+        "{most} older versions of `{name}` are kept, and all that there would be are named by aliases or steps of \
+         compositions: remove an alias, or ask the operator for a larger kept-versions"
+    )]
+    VersionsNamed {
+        /// The function.
+        name: String,
+        /// How many older ones are kept.
+        most: usize,
+    },
+    /// As many aliases as there may be.
+    #[error("{0} has {MAX_ALIASES} aliases, the most that is allowed: remove some")]
+    TooManyAliases(String),
+    /// A grant of one version.
+    #[error("{0} is a version: grants are for all versions of a function, which is named without one")]
+    GrantOfVersion(String),
     /// A function that compositions run is not to be removed.
     #[error("`{function}` is a step of {}: remove that first", users.join(", "))]
     IsStep {
@@ -247,6 +292,12 @@ impl Refusable for RegistryError {
             Self::BadName { .. }
             | Self::Blueprint(_)
             | Self::StepOfItself(_)
+            | Self::StepByAlias(_)
+            | Self::BadAlias(_)
+            | Self::NoVersion(_)
+            | Self::IsCurrent(_)
+            | Self::IsAliased { .. }
+            | Self::GrantOfVersion(_)
             | Self::IsStep { .. }
             | Self::NoLongerFit { .. }
             | Self::BadTenant(_)
@@ -260,6 +311,8 @@ impl Refusable for RegistryError {
             Self::Exists { .. } => Reason::AlreadyExists,
             Self::TooManyModules
             | Self::TooManyCompositions { .. }
+            | Self::VersionsNamed { .. }
+            | Self::TooManyAliases(_)
             | Self::TooManyGrants(_)
             | Self::TooManyGrantsTo(_)
             | Self::TooManyDeclined => Reason::ResourceExhausted,

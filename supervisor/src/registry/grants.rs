@@ -10,6 +10,8 @@ use super::error::RegistryError;
 use super::snapshot::{FunctionEntry, Snapshot};
 use super::state::Registry;
 use super::tenant::Change;
+use super::version_names::{is_marked, kept_name};
+use crate::function::Loaded;
 use crate::function::loaded::Callers;
 use crate::ids::{FunctionId, TenantId};
 use crate::limits::{MAX_DECLINED, MAX_GRANTS, MAX_GRANTS_TO_ONE};
@@ -23,8 +25,8 @@ use crate::tenants::Account;
 /// A function that one caller may not call any more.
 #[derive(Debug)]
 pub struct Revoked {
-    /// Its name towards workers, if it was in memory.
-    pub function: Option<FunctionId>,
+    /// The names towards workers of its versions that were in memory.
+    pub functions: Vec<FunctionId>,
     /// Whose it is.
     pub owner: TenantId,
     /// Who may not call it; none if no tenant of that name ever was here.
@@ -59,7 +61,7 @@ impl Registry {
     /// Lets another tenant call a function. Whether there is a tenant of that name is not said: it would tell who is
     /// here.
     pub fn grant(&self, account: &Arc<Account>, function: &str, tenant: &str) -> Result<(), RegistryError> {
-        let name = self.own(account, function)?;
+        let name = plain(self.own(account, function)?)?;
         let caller = check_caller(tenant)?;
         if *caller == *account.name {
             return Err(RegistryError::GrantToOwner);
@@ -77,7 +79,7 @@ impl Registry {
         change.check_disk(disk_bytes(0), 1)?;
         let mut callers = entry.callers.to_vec();
         callers.insert(at, caller.into());
-        let memory = |callers| FunctionEntry::memory_bytes(&entry.record, callers);
+        let memory = |callers| FunctionEntry::memory_bytes(&entry.record, callers, &entry.aliases);
         change.check_memory(memory(&callers) - memory(&entry.callers))?;
         self.change_callers(&mut change, &entry, callers)
     }
@@ -89,7 +91,7 @@ impl Registry {
         function: &str,
         tenant: &str,
     ) -> Result<Revoked, RegistryError> {
-        let name = self.own(account, function)?;
+        let name = plain(self.own(account, function)?)?;
         let caller = check_caller(tenant)?;
         let mine = self.registry_of(account.tenant);
         let mut change = mine.change(account.clone());
@@ -99,8 +101,8 @@ impl Registry {
             .map_err(|_| RegistryError::NotGranted { name: name.to_owned(), caller: caller.to_owned() })?;
         callers.remove(at);
         self.change_callers(&mut change, &entry, callers)?;
-        let function = self.loaded.get(account.tenant, name).map(|function| function.id);
-        Ok(Revoked { function, owner: account.tenant, caller: self.tenants.names().find(caller) })
+        let functions = self.versions_in_memory(account.tenant, name).map(|function| function.id).collect();
+        Ok(Revoked { functions, owner: account.tenant, caller: self.tenants.names().find(caller) })
     }
 
     /// On disk, then for lookups, then for functions in memory.
@@ -120,15 +122,21 @@ impl Registry {
         };
         let grant_disk_bytes = stored.map_err(|e| failed("cannot store the grant", &e))?;
         let callers: Callers = record.callers.into();
-        let (record, disk_bytes) = (entry.record.clone(), entry.disk_bytes);
-        let next = FunctionEntry { record, callers: callers.clone(), disk_bytes, grant_disk_bytes };
+        let next = FunctionEntry { callers: callers.clone(), grant_disk_bytes, ..entry.clone() };
         change.function_written(Some(entry), Some(&next));
         change.publish(|all| all.put_function(next));
         self.granted.lock().change(&account.name, name, &entry.callers, &callers);
-        if let Some(function) = self.loaded.get(account.tenant, name) {
-            function.grant(callers);
+        for function in self.versions_in_memory(account.tenant, name) {
+            function.grant(callers.clone());
         }
         Ok(())
+    }
+
+    /// Those of a function's versions that are in memory.
+    fn versions_in_memory(&self, owner: TenantId, name: &str) -> impl Iterator<Item = Arc<Loaded>> {
+        let kept = self.version_list(owner, name).kept;
+        let names = kept.into_iter().map(|number| kept_name(name, number)).chain([name.to_owned()]);
+        names.filter_map(move |name| self.loaded.peek(owner, &name))
     }
 
     /// A function is about to go, and its grants with it.
@@ -193,7 +201,7 @@ impl Registry {
 }
 
 /// A tenant's function as it is listed.
-fn entry_of(change: &Change<'_>, name: &str) -> Result<Arc<FunctionEntry>, RegistryError> {
+pub(super) fn entry_of(change: &Change<'_>, name: &str) -> Result<Arc<FunctionEntry>, RegistryError> {
     let entry = change.published().functions.get(name).cloned();
     entry.ok_or_else(|| RegistryError::unknown_function(name))
 }
@@ -201,6 +209,14 @@ fn entry_of(change: &Change<'_>, name: &str) -> Result<Arc<FunctionEntry>, Regis
 /// Where a caller is among the callers of a function, or belongs.
 fn find(callers: &[Box<str>], caller: &str) -> Result<usize, usize> {
     callers.binary_search_by(|name| (**name).cmp(caller))
+}
+
+/// The name, if it is of all versions of a function.
+pub(super) fn plain(name: &str) -> Result<&str, RegistryError> {
+    match is_marked(name) {
+        false => Ok(name),
+        true => Err(RegistryError::GrantOfVersion(name.to_owned())),
+    }
 }
 
 fn check_caller(tenant: &str) -> Result<&str, RegistryError> {

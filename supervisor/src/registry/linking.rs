@@ -12,6 +12,7 @@ use super::error::RegistryError;
 use super::making::{Made, Parts};
 use super::snapshot::Snapshot;
 use super::state::Registry;
+use super::version_names::{base, is_marked};
 use crate::limits::MAX_LINKED_AGAIN;
 use crate::store::records::{Composition, FunctionModule, FunctionRecord, Hash, Weight};
 use crate::tenants::{Account, Limit};
@@ -43,13 +44,16 @@ impl Registry {
                 return None;
             }
             let found = (|| -> Result<Option<StepFunction>, RegistryError> {
-                if function == name || runs_itself(&snapshot, function, name) {
+                if function.contains(':') {
+                    return Err(RegistryError::StepByAlias(function.to_owned()));
+                }
+                if base(function) == name || runs_itself(&snapshot, function, name) {
                     return Err(RegistryError::StepOfItself(function.to_owned()));
                 }
                 if let Some(other) = made.iter().find(|made| made.record.name == function) {
                     return Ok(Some((other.record.clone(), other.config.clone())));
                 }
-                let Some(entry) = snapshot.functions.get(function) else { return Ok(None) };
+                let Some(entry) = snapshot.find(function) else { return Ok(None) };
                 let config = self.read_config(tenant, entry.record.config)?;
                 Ok(Some((entry.record.clone(), config)))
             })();
@@ -172,10 +176,10 @@ fn part(record: &FunctionRecord, config: Vec<u8>) -> Part {
 fn runs_itself(snapshot: &Snapshot, function: &str, name: &str) -> bool {
     let (mut seen, mut open) = (HashSet::new(), vec![function]);
     while let Some(next) = open.pop() {
-        let Some(entry) = snapshot.functions.get(next) else { continue };
+        let Some(entry) = snapshot.find(next) else { continue };
         let functions = entry.record.composition.iter().flat_map(|composition| &composition.functions);
         for function in functions {
-            if **function == *name {
+            if base(function) == name {
                 return true;
             }
             if seen.insert(&**function) {
@@ -189,7 +193,8 @@ fn runs_itself(snapshot: &Snapshot, function: &str, name: &str) -> bool {
 /// Compositions over a function, directly or through compositions, in an order from the function upwards.
 pub(super) fn users_of(snapshot: &Snapshot, function: &str) -> Vec<Arc<FunctionRecord>> {
     let mut users: HashMap<&str, Vec<&Arc<FunctionRecord>>> = HashMap::new();
-    for (_, entry) in &snapshot.functions {
+    // A kept version runs nothing but what it was linked from.
+    for (_, entry) in snapshot.functions.iter().filter(|(name, _)| !is_marked(name)) {
         for name in entry.record.composition.iter().flat_map(|composition| &composition.functions) {
             users.entry(name).or_default().push(&entry.record);
         }
@@ -245,9 +250,10 @@ mod tests {
             outputs: Box::default(),
             input_types: Box::default(),
             composition: (!composition.functions.is_empty()).then(|| Box::new(composition)),
+            number: 1,
+            largest: 0,
         };
-        let callers = std::sync::Arc::default();
-        FunctionEntry { record: record.into(), callers, disk_bytes: 1, grant_disk_bytes: 0 }
+        FunctionEntry::new(record.into(), 1)
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::codes::Codes;
 use super::error::RegistryError;
 use super::state::Registry;
 use super::tenant::Change;
+use super::version_names::is_marked;
 use crate::function::PackedWeights;
 use crate::function::loaded::{Loaded, Parsed};
 use crate::ids::{FunctionId, TenantId};
@@ -30,13 +31,25 @@ impl Registry {
     /// The function that a caller means, if it is in memory and the caller may call it.
     pub fn find(&self, caller: &Account, reference: &str) -> Option<Arc<Loaded>> {
         let (owner, name) = self.resolve(caller, reference)?;
-        self.loaded.get(owner, name).filter(|function| function.may_call(caller) && !function.lacks_code())
+        let found =
+            self.loaded.get(owner, name).or_else(|| self.loaded.get(owner, &self.record_of(owner, name)?));
+        found.filter(|function| function.may_call(caller) && !function.lacks_code())
     }
 
     /// As [`Registry::find`]; to ask does not count as a use.
     pub fn peek(&self, caller: &Account, reference: &str) -> Option<Arc<Loaded>> {
         let (owner, name) = self.resolve(caller, reference)?;
-        self.loaded.peek(owner, name).filter(|function| function.may_call(caller))
+        let found =
+            self.loaded.peek(owner, name).or_else(|| self.loaded.peek(owner, &self.record_of(owner, name)?));
+        found.filter(|function| function.may_call(caller))
+    }
+
+    /// What the record of a version is called that a reference names by number or alias; none of a plain name.
+    fn record_of(&self, owner: TenantId, reference: &str) -> Option<String> {
+        if !is_marked(reference) {
+            return None;
+        }
+        self.look(owner, |theirs| theirs.find(reference).map(|entry| entry.record.name.clone()))?
     }
 
     /// Loads a function whose machine code is there.
@@ -74,21 +87,25 @@ impl Registry {
     fn load_own(
         &self,
         tenant: TenantId,
-        name: &str,
+        reference: &str,
         codes: &mut Codes,
     ) -> Result<Arc<Loaded>, RegistryError> {
         loop {
+            // Which one an alias names, and which one is current, may change meanwhile.
+            let version = self.record_of(tenant, reference);
+            let name = version.as_deref().unwrap_or(reference);
             match self.loaded.get(tenant, name) {
                 Some(loaded) if loaded.lacks_code() => self.loaded.evict(&loaded),
                 Some(loaded) => return Ok(loaded),
                 None => {}
             }
-            let record = self.function(tenant, name).ok_or_else(|| RegistryError::unknown_function(name))?;
+            let record =
+                self.function(tenant, reference).ok_or_else(|| RegistryError::unknown_function(reference))?;
             let outcome = self.load_record(tenant, &record, codes);
             // One that was replaced meanwhile is loaded again; its bytes may have been gone already.
-            match self.function(tenant, name) {
+            match self.function(tenant, reference) {
                 Some(current) if !Arc::ptr_eq(&current, &record) => {}
-                _ => return outcome?.ok_or_else(|| RegistryError::unknown_function(name)),
+                _ => return outcome?.ok_or_else(|| RegistryError::unknown_function(reference)),
             }
         }
     }

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use super::codes::Codes;
 use super::error::RegistryError;
-use super::snapshot::{Snapshot, page};
+use super::grants::plain;
+use super::snapshot::{Snapshot, page, page_of_functions};
 use super::state::Registry;
 use super::views::{FunctionView, ListedFunction, ModuleView, Page};
 use crate::function::loaded::Callers;
@@ -39,7 +40,7 @@ impl Registry {
 
     /// The record of a tenant's function.
     pub(super) fn function(&self, tenant: TenantId, name: &str) -> Option<Arc<FunctionRecord>> {
-        self.look(tenant, |mine| mine.functions.get(name).map(|entry| entry.record.clone()))?
+        self.look(tenant, |mine| mine.find(name).map(|entry| entry.record.clone()))?
     }
 
     /// One module with its kernels, as far as machine code is there.
@@ -59,7 +60,8 @@ impl Registry {
     pub fn granted_function(&self, account: &Account, reference: &str) -> Option<ListedFunction> {
         let (owner, name) = self.resolve(account, reference)?;
         let record = self.function(owner, name).filter(|_| owner != account.tenant)?;
-        let granted = ListedFunction::Granted { reference: reference.into(), record };
+        let versions = self.version_list(owner, name);
+        let granted = ListedFunction::Granted { reference: reference.into(), record, versions };
         self.is_granted(account, owner, name).then_some(granted)
     }
 
@@ -68,7 +70,7 @@ impl Registry {
     pub fn list_functions(&self, account: &Account, after: &str) -> Page<ListedFunction> {
         let own = match after.contains('/') {
             true => Page { items: Vec::new(), more: false },
-            false => page(&self.snapshot(account.tenant).functions, after, |entry| entry.record.clone()),
+            false => page_of_functions(&self.snapshot(account.tenant), after),
         };
         let room = if own.more { 0 } else { LIST_PAGE - own.items.len() };
         let behind = if after.contains('/') && after != "/" { after } else { "" };
@@ -79,9 +81,10 @@ impl Registry {
         let listed = granted.items.into_iter().filter_map(|reference| {
             let (owner, name) = self.resolve(account, &reference)?;
             let record = self.function(owner, name)?;
-            Some(ListedFunction::Granted { reference, record })
+            let versions = self.version_list(owner, name);
+            Some(ListedFunction::Granted { reference, record, versions })
         });
-        let items = own.items.into_iter().map(ListedFunction::Own).chain(listed).collect();
+        let items = own.items.into_iter().chain(listed).collect();
         Page { items, more: own.more || granted.more }
     }
 
@@ -102,12 +105,13 @@ impl Registry {
             code.unwrap_or_else(|_| vec![None; module.variants.len()])
         });
         let code = code.collect();
-        Ok(FunctionView { record, config, code })
+        let versions = self.version_list(tenant, name);
+        Ok(FunctionView { record, config, code, versions })
     }
 
     /// Names of tenants that may call a function besides its owner.
     pub fn list_grants(&self, account: &Account, reference: &str) -> Result<Callers, RegistryError> {
-        let name = self.own(account, reference)?;
+        let name = plain(self.own(account, reference)?)?;
         let callers =
             self.look(account.tenant, |mine| mine.functions.get(name).map(|entry| entry.callers.clone()));
         callers.flatten().ok_or_else(|| RegistryError::unknown_function(name))

@@ -99,6 +99,9 @@ impl Registry {
             outputs,
             input_types,
             composition,
+            // Its place among what is registered gives it another one.
+            number: 1,
+            largest: 0,
         };
         Ok(Made { record: record.into(), config, blueprint, classes, linked_from, taken })
     }

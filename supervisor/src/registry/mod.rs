@@ -12,7 +12,7 @@
 //! - [`codes`]: the machine code that one request needs; [`code`]: which variant each device runs, and its code; [`admission`]: what is registered, and what it must fulfil.
 //! - Lookups: `lookups`: what is shown; `loading`: functions ready to invoke, until they go; `checked`: checked versions of them.
 //! - Changes: `blobs`, `registration` (`making`: what is to be registered; `linking`: compositions; `signature`: what is kept of
-//!   inputs and outputs), `grants`.
+//!   inputs and outputs; `replacing`: its place), `versions` (`version_names`: what they are called), `grants`.
 //! - `compile_retry`: requests that may need machine code, tried again until it is there.
 
 pub mod admission;
@@ -36,12 +36,17 @@ mod loading;
 mod lookups;
 mod making;
 mod registration;
+mod replacing;
 mod signature;
 mod snapshot;
 pub mod state;
 mod tenant;
 #[cfg(test)]
 mod tests;
+mod version_names;
+mod versions;
+#[cfg(test)]
+mod versions_tests;
 pub mod views;
 
 pub use blobs::Handed;

@@ -7,36 +7,51 @@ use std::sync::Arc;
 
 use rpds::RedBlackTreeMapSync;
 
-use super::views::Page;
+use super::version_names::{Which, base, is_marked, kept_name, split};
+use super::views::{ListedFunction, Page, VersionList};
 use crate::function::loaded::Callers;
 use crate::limits::LIST_PAGE;
-use crate::store::records::{FunctionRecord, ModuleRecord};
+use crate::store::records::{Aliases, FunctionRecord, ModuleRecord};
 
 /// Bytes of an entry and of its place in the tree, besides its record.
 const PLACE_BYTES: usize = 256;
 /// Bytes of one caller, twice in memory: with the function, and where callers look for what they were granted.
 const CALLER_BYTES: usize = 256;
+/// Bytes of one alias.
+const ALIAS_BYTES: usize = 64;
 
 /// By name.
 pub(super) type ByName<T> = RedBlackTreeMapSync<String, Arc<T>>;
 
-/// A registered function.
-#[derive(Debug)]
+/// A registered function: its current version, or a kept one.
+#[derive(Debug, Clone)]
 pub(super) struct FunctionEntry {
     pub(super) record: Arc<FunctionRecord>,
-    /// Who may call it besides its owner.
+    /// Who may call it besides its owner; of a kept version, none: the current one's may.
     pub(super) callers: Callers,
+    /// Names of its versions; of a kept version, none.
+    pub(super) aliases: Arc<Aliases>,
     /// What its record takes on disk.
     pub(super) disk_bytes: u64,
     /// Room on disk of the record of callers; 0 if there is no record.
     pub(super) grant_disk_bytes: u64,
+    /// Likewise of the record of aliases.
+    pub(super) alias_disk_bytes: u64,
 }
 
 impl FunctionEntry {
+    /// Of a function that nobody else may call, without aliases.
+    pub(super) fn new(record: Arc<FunctionRecord>, disk_bytes: u64) -> Self {
+        let (callers, aliases) = (Callers::default(), Arc::default());
+        Self { record, callers, aliases, disk_bytes, grant_disk_bytes: 0, alias_disk_bytes: 0 }
+    }
+
     /// Roughly what such an entry occupies in memory, found by its owner and by its callers.
-    pub(super) fn memory_bytes(record: &FunctionRecord, callers: &[Box<str>]) -> u64 {
+    pub(super) fn memory_bytes(record: &FunctionRecord, callers: &[Box<str>], aliases: &Aliases) -> u64 {
         let callers = callers.iter().map(|caller| caller.len() + record.name.len() + CALLER_BYTES);
-        (PLACE_BYTES + record.name.len() + record.approx_bytes() + callers.sum::<usize>()) as u64
+        let aliases = aliases.keys().map(|alias| alias.len() + ALIAS_BYTES);
+        let names = callers.sum::<usize>() + aliases.sum::<usize>();
+        (PLACE_BYTES + record.name.len() + record.approx_bytes() + names) as u64
     }
 }
 
@@ -90,16 +105,68 @@ impl Snapshot {
         self.modules.remove_mut(name);
     }
 
+    /// The version that a reference means: NAME, NAME@NUMBER or NAME:ALIAS.
+    pub(super) fn find(&self, reference: &str) -> Option<&Arc<FunctionEntry>> {
+        if !is_marked(reference) {
+            return self.functions.get(reference);
+        }
+        let (name, which) = split(reference)?;
+        let current = self.functions.get(name);
+        let number = match which {
+            Which::Current => return current,
+            Which::Number(number) => number,
+            Which::Alias(alias) => *current?.aliases.get(alias)?,
+        };
+        match current {
+            Some(current) if current.record.number == number => Some(current),
+            _ => self.functions.get(&kept_name(name, number)),
+        }
+    }
+
+    /// What is kept of a function beside its current version, and the names of its versions.
+    pub(super) fn version_list(&self, name: &str) -> VersionList {
+        let entry = self.functions.get(name);
+        let aliases = entry.map(|entry| entry.aliases.clone()).unwrap_or_default();
+        let (current, largest) = entry.map_or((0, 0), |entry| (entry.record.number, entry.record.largest));
+        // A function that was never replaced has no others.
+        if (current, largest) == (1, 0) {
+            return VersionList { current, kept: Vec::new(), aliases };
+        }
+        let start = format!("{name}@");
+        let behind = self.functions.range::<str, _>((Bound::Included(&*start), Bound::Unbounded));
+        let versions = behind.take_while(|(version, _)| version.starts_with(&start));
+        let numbers = versions.map(|(_, entry)| entry.record.number);
+        let mut kept: Vec<u32> = numbers.filter(|number| *number != current).collect();
+        kept.sort_unstable();
+        VersionList { current, kept, aliases }
+    }
+
+    /// True if an alias or a step of a composition names this version by its number.
+    pub(super) fn is_named(&self, function: &FunctionEntry, number: u32) -> bool {
+        let is_aliased = function.aliases.values().any(|aliased| *aliased == number);
+        is_aliased || !self.steps_by_number(base(&function.record.name), number).is_empty()
+    }
+
+    /// Names of compositions with a step that names this version by its number.
+    pub(super) fn steps_by_number(&self, name: &str, number: u32) -> Vec<String> {
+        let version = kept_name(name, number);
+        let is_user =
+            |(user, entry): &(&String, &Arc<FunctionEntry>)| !is_marked(user) && entry.record.runs(&version);
+        self.functions.iter().filter(is_user).map(|(user, _)| user.clone()).collect()
+    }
+
     /// Who may call a function besides its owner; none if its record is not listed any more.
     pub(super) fn callers_of(&self, record: &Arc<FunctionRecord>) -> Option<Callers> {
         let entry = self.functions.get(&record.name)?;
-        Arc::ptr_eq(&entry.record, record).then(|| entry.callers.clone())
+        let callers = |entry: &Arc<FunctionEntry>| entry.callers.clone();
+        let of_function = self.functions.get(base(&record.name));
+        Arc::ptr_eq(&entry.record, record).then(|| of_function.map(callers).unwrap_or_default())
     }
 
-    /// True if a tenant of this name may call a function besides its owner.
+    /// True if a tenant of this name may call a function, and its versions, besides its owner.
     pub(super) fn is_granted(&self, function: &str, caller: &str) -> bool {
         self.functions
-            .get(function)
+            .get(base(function))
             .is_some_and(|entry| entry.callers.binary_search_by(|name| (**name).cmp(caller)).is_ok())
     }
 }
@@ -110,6 +177,19 @@ pub(super) fn page<T, V>(all: &ByName<T>, after: &str, view: impl Fn(&T) -> V) -
     let mut rest = all.range::<str, _>(behind).map(|(_, one)| view(one));
     let items = rest.by_ref().take(LIST_PAGE).collect();
     Page { items, more: rest.next().is_some() }
+}
+
+/// One page of a tenant's functions with names after `after`. A kept version is listed with its function; by itself only where that
+/// is not there, since its record is damaged.
+pub(super) fn page_of_functions(now: &Snapshot, after: &str) -> Page<ListedFunction> {
+    let behind = (Bound::Excluded(after), Bound::Unbounded);
+    let all = now.functions.range::<str, _>(behind);
+    let mut rest = all.filter(|(name, _)| !is_marked(name) || now.functions.get(base(name)).is_none());
+    let items = rest.by_ref().take(LIST_PAGE).map(|(name, entry)| ListedFunction::Own {
+        record: entry.record.clone(),
+        versions: now.version_list(name),
+    });
+    Page { items: items.collect(), more: rest.next().is_some() }
 }
 
 /// By a caller's name, what others granted to it: OWNER/NAME. Pure bookkeeping: its lock is held for one change or one page.
@@ -191,13 +271,10 @@ mod tests {
             outputs: Box::default(),
             input_types: Box::default(),
             composition: None,
+            number: 1,
+            largest: 0,
         };
-        FunctionEntry {
-            record: record.into(),
-            callers: Callers::default(),
-            disk_bytes: 1,
-            grant_disk_bytes: 0,
-        }
+        FunctionEntry::new(record.into(), 1)
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::device_class::DeviceClass;
 use super::failures::Failures;
 use super::snapshot::{FunctionEntry, Granted, ModuleEntry, Snapshot};
 use super::tenant::{Counts, TenantRegistry};
+use super::version_names::base;
 use crate::blocking::BlockingThreads;
 use crate::client_io::ClientIo;
 use crate::function::loaded::Callers;
@@ -18,7 +19,9 @@ use crate::function::{CodeTarget, LoadedCache};
 use crate::ids::TenantId;
 use crate::limits::MAX_COMPILATIONS;
 use crate::store::StateError;
-use crate::store::records::{DeclinedRecord, FunctionRecord, GrantRecord, ModuleRecord};
+use crate::store::records::{
+    AliasRecord, Aliases, DeclinedRecord, FunctionRecord, GrantRecord, ModuleRecord,
+};
 use crate::store::state_dir::{Kind, StateDir, Stored};
 use crate::sync::{OrderedMutex, OrderedRwLock, rank};
 use crate::tenants::Tenants;
@@ -101,22 +104,30 @@ impl Registry {
             read.declined.insert_mut(record.name, disk_bytes);
         }
         let grants = self.state.records::<GrantRecord>(tenant, Kind::Grant)?;
-        let functions = self.state.records::<FunctionRecord>(tenant, Kind::Function)?;
+        let aliases = self.state.records::<AliasRecord>(tenant, Kind::Alias)?;
+        let mut functions = self.state.records::<FunctionRecord>(tenant, Kind::Function)?;
+        self.remove_copies(tenant, &mut functions.fit)?;
+        let mut aliased: HashMap<String, (Arc<Aliases>, u64)> =
+            aliases.fit.into_iter().map(|(one, bytes)| (one.name, (one.aliases.into(), bytes))).collect();
         let mut granted = by_function(grants.fit);
         let owner = self.tenants.names().name(tenant);
         for (record, disk_bytes) in functions.fit {
             change.blobs.need_function(&record);
             let (callers, grant_disk_bytes) = granted.remove(&record.name).unwrap_or_default();
             self.granted.lock().change(&owner, &record.name, &Callers::default(), &callers);
-            let entry = FunctionEntry { record: record.into(), callers, disk_bytes, grant_disk_bytes };
+            let (aliases, alias_disk_bytes) = aliased.remove(&record.name).unwrap_or_default();
+            let record = record.into();
+            let entry =
+                FunctionEntry { record, callers, aliases, disk_bytes, grant_disk_bytes, alias_disk_bytes };
             change.function_written(None, Some(&entry));
             read.put_function(entry);
         }
-        for name in granted.into_keys() {
+        let granted = granted.into_keys().map(|name| (Kind::Grant, name));
+        for (kind, name) in granted.chain(aliased.into_keys().map(|name| (Kind::Alias, name))) {
             match functions.corrupt {
-                Some(_) => drop(change.grants_alone.insert(name)),
+                Some(_) => drop(change.alone.insert((kind, name))),
                 // What is left of a function that is gone.
-                None => self.state.remove_record(tenant, Kind::Grant, &name)?,
+                None => self.state.remove_record(tenant, kind, &name)?,
             }
         }
         let mut stored = self.state.stored(tenant)?;
@@ -144,6 +155,24 @@ impl Registry {
             }
         }
         change.publish(|next| *next = read);
+        Ok(())
+    }
+
+    /// Removes kept versions that are current, too: what a change that broke off left.
+    fn remove_copies(
+        &self,
+        tenant: TenantId,
+        functions: &mut Vec<(FunctionRecord, u64)>,
+    ) -> Result<(), StateError> {
+        let current: HashMap<String, u32> =
+            functions.iter().map(|(record, _)| (record.name.clone(), record.number)).collect();
+        let is_copy = |(record, _): &mut (FunctionRecord, u64)| {
+            let name = base(&record.name);
+            name != record.name && current.get(name) == Some(&record.number)
+        };
+        for (copy, _) in functions.extract_if(.., is_copy) {
+            self.state.remove_record(tenant, Kind::Function, &copy.name)?;
+        }
         Ok(())
     }
 

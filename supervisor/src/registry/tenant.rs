@@ -19,6 +19,7 @@ use super::snapshot::{FunctionEntry, ModuleEntry, Snapshot};
 use crate::function::Loaded;
 use crate::ids::TenantId;
 use crate::store::StateDir;
+use crate::store::state_dir::Kind;
 use crate::sync::{OrderedGuard, OrderedMutex, OrderedRwLock, rank};
 use crate::tenants::{Account, Limit, QuotaError, Taken};
 
@@ -45,8 +46,8 @@ pub(super) struct Writer {
     pub(super) blobs: BlobTable,
     /// Removed functions that calls still hold: their bytes go with the last of these calls.
     pub(super) leaving: Vec<Arc<Loaded>>,
-    /// Functions that have a record of grants and, since theirs is damaged, are not there.
-    pub(super) grants_alone: HashSet<String>,
+    /// Records of grants and aliases whose function, since its own record is damaged, is not there.
+    pub(super) alone: HashSet<(Kind, String)>,
     /// What the records take on disk.
     records: OnDisk,
     /// What the snapshot takes in memory, roughly.
@@ -141,26 +142,29 @@ impl Change<'_> {
 
     /// A function's records are as `now` says, where they were as `before`: counts what they take, on disk and in memory.
     pub(super) fn function_written(&mut self, before: Option<&FunctionEntry>, now: Option<&FunctionEntry>) {
-        let files = |entry: &FunctionEntry| [entry.disk_bytes, entry.grant_disk_bytes];
-        let memory = |entry: &FunctionEntry| FunctionEntry::memory_bytes(&entry.record, &entry.callers);
+        let files =
+            |entry: &FunctionEntry| [entry.disk_bytes, entry.grant_disk_bytes, entry.alias_disk_bytes];
+        let memory = |entry: &FunctionEntry| {
+            FunctionEntry::memory_bytes(&entry.record, &entry.callers, &entry.aliases)
+        };
         self.written(before.map(|e| (files(e), memory(e))), now.map(|e| (files(e), memory(e))));
     }
 
     /// Likewise a module's record.
     pub(super) fn module_written(&mut self, before: Option<&ModuleEntry>, now: Option<&ModuleEntry>) {
-        let of = |entry: &ModuleEntry| ([entry.disk_bytes, 0], ModuleEntry::memory_bytes(&entry.record));
+        let of = |entry: &ModuleEntry| ([entry.disk_bytes, 0, 0], ModuleEntry::memory_bytes(&entry.record));
         self.written(before.map(of), now.map(of));
     }
 
     /// Likewise the record that an owner is declined, by what it takes on disk.
     pub(super) fn declined_written(&mut self, owner: &str, before: Option<u64>, now: Option<u64>) {
-        let of = |disk_bytes: u64| ([disk_bytes, 0], Snapshot::declined_bytes(owner));
+        let of = |disk_bytes: u64| ([disk_bytes, 0, 0], Snapshot::declined_bytes(owner));
         self.written(before.map(of), now.map(of));
     }
 
-    fn written(&mut self, before: Option<([u64; 2], u64)>, now: Option<([u64; 2], u64)>) {
+    fn written(&mut self, before: Option<([u64; 3], u64)>, now: Option<([u64; 3], u64)>) {
         let ((before, memory_before), (now, memory)) = (before.unwrap_or_default(), now.unwrap_or_default());
-        let count = |files: [u64; 2]| files.iter().filter(|bytes| **bytes > 0).count() as u64;
+        let count = |files: [u64; 3]| files.iter().filter(|bytes| **bytes > 0).count() as u64;
         let Writer { records, memory_bytes, .. } = &mut *self.writer;
         records.bytes = records.bytes - before.iter().sum::<u64>() + now.iter().sum::<u64>();
         records.files = records.files - count(before) + count(now);

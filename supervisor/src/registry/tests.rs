@@ -8,6 +8,7 @@ use pappus_protocol::Kind;
 use super::admission::{NewFunction, NewFunctionModule, NewModule, NewVariant, NewWeight};
 use super::codes::{Codes, Wish};
 use super::failures::Job;
+use super::views::Registered;
 use super::*;
 use crate::blocking::{BlockingThreads, Whose};
 use crate::config::SandboxSettings;
@@ -52,6 +53,17 @@ pub(super) fn add(
     name: &str,
     weights: &[&[u8]],
 ) -> Result<(), RegistryError> {
+    try_add(registry, account, name, weights, None).map(drop)
+}
+
+/// The same, which replaces another one if that is to be kept with so many older versions at most.
+pub(super) fn try_add(
+    registry: &Registry,
+    account: &Arc<Account>,
+    name: &str,
+    weights: &[&[u8]],
+    keep: Option<usize>,
+) -> Result<Registered, RegistryError> {
     let names: Vec<String> = (0..weights.len()).map(|n| format!("w{n}")).collect();
     let list = names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(",");
     let config = format!(
@@ -65,13 +77,14 @@ pub(super) fn add(
     let weights = names.into_iter().zip(contents);
     let weights =
         weights.map(|(name, (hash, _))| NewWeight { name, sha256: hash.0.to_vec().into() }).collect();
-    let new = NewFunction { name: name.into(), config_sha256, modules: vec![], weights, replace: false };
-    let added = registry.try_add_function(account, &new, &mut Codes::new(Wish::Afresh)).map(drop);
+    let (replace, keep) = (keep.is_some(), keep.unwrap_or(0));
+    let new = NewFunction { name: name.into(), config_sha256, modules: vec![], weights, replace, keep };
+    let added = registry.try_add_function(account, &new, &mut Codes::new(Wish::Afresh));
     release(registry, account, &handed);
     added
 }
 
-fn load(registry: &Registry, caller: &Account, name: &str) -> Result<Arc<Loaded>, RegistryError> {
+pub(super) fn load(registry: &Registry, caller: &Account, name: &str) -> Result<Arc<Loaded>, RegistryError> {
     registry.try_load(caller, name, &mut Codes::new(Wish::Known))
 }
 
@@ -228,6 +241,7 @@ fn a_function_whose_machine_code_is_gone_is_not_in_memory() {
         modules: vec![module_of],
         weights: vec![],
         replace: false,
+        keep: 2,
     };
     // It was made for this request, and went while another module was.
     let mut codes = Codes::new(Wish::Afresh);
@@ -247,7 +261,7 @@ fn a_function_that_is_removed_while_it_loads_does_not_come_back() {
     add(&registry, &account, "f", &[]).unwrap();
     let loaded = load(&registry, &account, "f").unwrap();
     assert!(registry.find(&account, "f").is_some());
-    assert_eq!(registry.remove_function(&account, "f").unwrap(), Some(loaded.id));
+    assert_eq!(registry.remove_function(&account, "f").unwrap(), [loaded.id]);
     assert!(registry.find(&account, "f").is_none() && load(&registry, &account, "f").is_err());
     // Its bytes stay for the call that holds it, and go with the next change after that.
     assert_eq!(on_disk(&account), (BLOCK, 1));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pappus_blueprint::kernel_info::CodeInfo;
 
 use crate::ids::FunctionId;
-use crate::store::records::{FunctionRecord, ModuleRecord};
+use crate::store::records::{Aliases, FunctionRecord, ModuleRecord};
 
 /// What is known about machine code, for each variant of a module: none where no device here runs it.
 pub type KnownCode = Vec<Option<Arc<CodeInfo>>>;
@@ -19,6 +19,17 @@ pub struct ModuleView {
     pub code: KnownCode,
 }
 
+/// Versions of a function.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VersionList {
+    /// The number of the current one; 0 where that is damaged.
+    pub current: u32,
+    /// Numbers of the versions that are kept besides, sorted.
+    pub kept: Vec<u32>,
+    /// Names of versions.
+    pub aliases: Arc<Aliases>,
+}
+
 /// A function as its owner sees it.
 #[derive(Debug)]
 pub struct FunctionView {
@@ -28,19 +39,28 @@ pub struct FunctionView {
     pub config: Vec<u8>,
     /// What is in its modules; of a module whose machine code cannot be made any more, nothing.
     pub code: Vec<KnownCode>,
+    /// Its versions.
+    pub versions: VersionList,
 }
 
 /// A function in a list.
 #[derive(Debug)]
 pub enum ListedFunction {
     /// The tenant's own.
-    Own(Arc<FunctionRecord>),
+    Own {
+        /// As stored.
+        record: Arc<FunctionRecord>,
+        /// Its versions.
+        versions: VersionList,
+    },
     /// Another tenant's, which granted it.
     Granted {
         /// OWNER/NAME.
         reference: Box<str>,
         /// As stored; a caller may see its inputs and outputs.
         record: Arc<FunctionRecord>,
+        /// Its versions.
+        versions: VersionList,
     },
 }
 
@@ -74,4 +94,11 @@ pub struct Registered {
     /// The names towards workers of the functions that were replaced and were in memory: its own, and those of compositions
     /// that run it.
     pub replaced: Vec<FunctionId>,
+}
+
+impl Registered {
+    /// Of one that was there.
+    pub(super) fn unchanged(record: Arc<FunctionRecord>) -> Self {
+        Self { record, registration: Registration::Unchanged, replaced: Vec::new() }
+    }
 }

@@ -9,8 +9,8 @@ pub(super) fn module(message: v1::AddModule) -> NewModule {
     NewModule { name: message.name, variants: variants(message.variants) }
 }
 
-/// A function to be added.
-pub(super) fn function(message: v1::AddFunction) -> NewFunction {
+/// A function to be added, of which so many older versions are kept.
+pub(super) fn function(message: v1::AddFunction, keep: usize) -> NewFunction {
     let module = |module: v1::FunctionModule| NewFunctionModule {
         name: module.name,
         variants: variants(module.variants),
@@ -23,6 +23,7 @@ pub(super) fn function(message: v1::AddFunction) -> NewFunction {
         modules: message.modules.into_iter().map(module).collect(),
         weights: message.weights.into_iter().map(weight).collect(),
         replace: message.replace,
+        keep,
     }
 }
 

@@ -41,6 +41,13 @@ fn change_of(request: &Request) -> Option<(&'static str, String)> {
         Request::RemoveFunction(named) => ("remove function", cut(&named.name)),
         Request::Grant(grant) => ("grant", granted(grant)),
         Request::Revoke(grant) => ("revoke", granted(grant)),
+        Request::UseVersion(named) => ("use version", cut(&named.name)),
+        Request::SetAlias(v1::SetAlias { function, alias, number: 0 }) => {
+            ("remove alias", format!("{}:{}", cut(function), cut(alias)))
+        }
+        Request::SetAlias(v1::SetAlias { function, alias, number }) => {
+            ("set alias", format!("{}:{} {number}", cut(function), cut(alias)))
+        }
         Request::Decline(v1::Decline { owner, undo: false }) => ("decline", cut(owner)),
         Request::Decline(v1::Decline { owner, undo: true }) => ("undo decline", cut(owner)),
         Request::SetDevice(set) => ("set device", cut(&set.device)),
@@ -113,14 +120,31 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
             Ok(Response::Module(to_proto::module(shown)))
         }
         Request::AddFunction(function) => {
-            let function = from_proto::function(function);
+            let keep = ctx.server.settings().kept_versions as usize;
+            let function = from_proto::function(function, keep);
+            let tenant = account.tenant;
             let added = registry.add_function(ctx.whose(), account, function).await?;
-            added.replaced.iter().for_each(|function| ctx.server.uninstall(Some(*function)));
-            Ok(Response::Function(to_proto::added_function(&added)))
+            added.replaced.iter().for_each(|function| ctx.server.uninstall(*function));
+            let versions = registry.version_list(tenant, &added.record.name);
+            Ok(Response::Function(to_proto::added_function(&added, &versions)))
+        }
+        Request::UseVersion(v1::Name { name }) => {
+            let tenant = account.tenant;
+            let used = registry.use_version(ctx.whose(), account, name).await?;
+            used.replaced.iter().for_each(|function| ctx.server.uninstall(*function));
+            let versions = registry.version_list(tenant, &used.record.name);
+            Ok(Response::Function(to_proto::added_function(&used, &versions)))
+        }
+        Request::SetAlias(v1::SetAlias { function, alias, number }) => {
+            let change = move || match number {
+                0 => registry.remove_alias(&account, &function, &alias),
+                number => registry.set_alias(&account, &function, &alias, number),
+            };
+            off_thread(ctx, change).await.map(|()| done())
         }
         Request::RemoveFunction(v1::Name { name }) => {
             let removed = off_thread(ctx, move || registry.remove_function(&account, &name)).await?;
-            ctx.server.uninstall(removed);
+            removed.into_iter().for_each(|function| ctx.server.uninstall(function));
             Ok(done())
         }
         Request::ListFunctions(v1::Page { after }) => {

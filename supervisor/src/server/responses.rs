@@ -108,6 +108,7 @@ fn invoked(call: &Call, device: &str, done: &Done, inline: Vec<Vec<u8>>, now_ns:
         timings: Some(timings),
         device: device.to_owned(),
         deadline_ns: call.deadline_ns.saturating_sub(call.arrived_ns),
+        number: call.function.record.number,
     })
 }
 

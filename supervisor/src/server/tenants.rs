@@ -87,8 +87,7 @@ impl Server {
     }
 
     /// A function that was in memory is not registered any more: workers forget it after the calls that they have.
-    pub fn uninstall(&self, function: Option<FunctionId>) {
-        let Some(function) = function else { return };
+    pub fn uninstall(&self, function: FunctionId) {
         for version in [function, function.checked()] {
             self.router.forget(version);
             self.devices.iter().for_each(|device| device.uninstall(version));
@@ -97,11 +96,12 @@ impl Server {
 
     /// A function is revoked: what was kept for that pair of owner and caller goes.
     pub fn forget(&self, revoked: &Revoked) {
-        let (Some(function), Some(caller)) = (revoked.function, revoked.caller) else { return };
+        let Some(caller) = revoked.caller else { return };
         let domain = Domain { owner: revoked.owner, caller };
-        self.devices.iter().for_each(|device| device.uninstall_for(function, domain));
-        if let Some(account) = self.registry.tenants.live().into_iter().find(|a| a.tenant == caller) {
-            account.plans.forget(function);
+        let account = self.registry.tenants.live().into_iter().find(|a| a.tenant == caller);
+        for function in &revoked.functions {
+            self.devices.iter().for_each(|device| device.uninstall_for(*function, domain));
+            account.iter().for_each(|account| account.plans.forget(*function));
         }
     }
 

@@ -8,7 +8,9 @@ use pappus_protocol::from_worker::{KernelInfo, ParamInfo};
 
 use crate::function::Versions;
 use crate::limits::{LIST_BYTES, MAX_DETAILS, MAX_KERNEL_NAMES, MAX_SIGNATURE_BYTES};
-use crate::registry::views::{FunctionView, KnownCode, ListedFunction, ModuleView, Registered, Registration};
+use crate::registry::views::{
+    FunctionView, KnownCode, ListedFunction, ModuleView, Registered, Registration, VersionList,
+};
 use crate::store::records::{Declared, Dimension, FunctionRecord, ModuleRecord, Output, Variant};
 
 /// A module with its kernels.
@@ -22,8 +24,9 @@ pub(super) fn added_module(view: ModuleView, done: Registration) -> v1::ModuleIn
 }
 
 /// A function that was registered.
-pub(super) fn added_function(added: &Registered) -> v1::FunctionInfo {
-    v1::FunctionInfo { registration: registration(added.registration).into(), ..function(&added.record) }
+pub(super) fn added_function(added: &Registered, versions: &VersionList) -> v1::FunctionInfo {
+    let registration = registration(added.registration).into();
+    v1::FunctionInfo { registration, ..function(&added.record, versions) }
 }
 
 fn registration(done: Registration) -> v1::Registration {
@@ -41,7 +44,7 @@ pub(super) fn listed_module(record: &ModuleRecord) -> v1::ModuleInfo {
 }
 
 /// A function as its owner is told of it.
-fn function(record: &FunctionRecord) -> v1::FunctionInfo {
+fn function(record: &FunctionRecord, versions: &VersionList) -> v1::FunctionInfo {
     let modules = record.modules.iter().map(|module| v1::FunctionModule {
         name: module.name.to_string(),
         variants: module.variants.iter().map(variant).collect(),
@@ -52,7 +55,11 @@ fn function(record: &FunctionRecord) -> v1::FunctionInfo {
         bytes: w.bytes,
         sha256: w.sha256.0.to_vec().into(),
     });
-    v1::FunctionInfo { modules: modules.collect(), weights: weights.collect(), ..own_in_list(record) }
+    v1::FunctionInfo {
+        modules: modules.collect(),
+        weights: weights.collect(),
+        ..own_in_list(record, versions)
+    }
 }
 
 /// A function with its configuration and kernels.
@@ -65,28 +72,32 @@ pub(super) fn shown_function(view: FunctionView) -> v1::FunctionInfo {
         found: found
             .map(|(module, code)| self::found(&module.name, &module.variants, code, &mut room))
             .collect(),
-        ..function(record)
+        ..function(record, &view.versions)
     }
 }
 
 /// A function in a list.
 pub(super) fn listed_function(listed: &ListedFunction) -> v1::FunctionInfo {
     match listed {
-        ListedFunction::Own(record) => own_in_list(record),
-        ListedFunction::Granted { reference, record } => v1::FunctionInfo {
+        ListedFunction::Own { record, versions } => own_in_list(record, versions),
+        ListedFunction::Granted { reference, record, versions } => v1::FunctionInfo {
             name: reference.to_string(),
             inputs: inputs(record),
             outputs: outputs(record, Audience::Grantees),
             input_types: input_types(record, Audience::Grantees),
             granted: true,
             version: Versions::of(record).for_caller(true),
+            number: record.number,
+            current: versions.current,
+            kept: versions.kept.clone(),
+            aliases: aliases(versions),
             ..Default::default()
         },
     }
 }
 
 /// The names of modules are left out where they are longer than a page of a list has room for.
-fn own_in_list(record: &FunctionRecord) -> v1::FunctionInfo {
+fn own_in_list(record: &FunctionRecord, versions: &VersionList) -> v1::FunctionInfo {
     let name_bytes: usize = record.modules.iter().map(|module| module.name.len()).sum();
     let listed = if name_bytes <= MAX_SIGNATURE_BYTES { &record.modules[..] } else { &[] };
     let modules = listed
@@ -100,6 +111,10 @@ fn own_in_list(record: &FunctionRecord) -> v1::FunctionInfo {
         outputs: outputs(record, Audience::Owner),
         input_types: input_types(record, Audience::Owner),
         version: Versions::of(record).for_caller(false),
+        number: record.number,
+        current: versions.current,
+        kept: versions.kept.clone(),
+        aliases: aliases(versions),
         composition_sha256: record
             .composition
             .as_ref()
@@ -107,6 +122,11 @@ fn own_in_list(record: &FunctionRecord) -> v1::FunctionInfo {
             .unwrap_or_default(),
         ..Default::default()
     }
+}
+
+fn aliases(versions: &VersionList) -> Vec<v1::VersionAlias> {
+    let all = versions.aliases.iter();
+    all.map(|(name, number)| v1::VersionAlias { name: name.to_string(), number: *number }).collect()
 }
 
 fn inputs(record: &FunctionRecord) -> Vec<String> {
@@ -278,8 +298,11 @@ mod tests {
                 outputs: Box::default(),
                 input_types: Box::default(),
                 composition: None,
+                number: 1,
+                largest: 0,
             };
-            listed_function(&ListedFunction::Own(std::sync::Arc::new(record))).modules
+            let (record, versions) = (Arc::new(record), VersionList::default());
+            listed_function(&ListedFunction::Own { record, versions }).modules
         };
         let expected = v1::FunctionModule { name: "m".into(), ..Default::default() };
         assert_eq!(listed(1), [expected]);

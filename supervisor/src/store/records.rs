@@ -1,5 +1,7 @@
 //! What a record holds. Records are small: ten thousand of them stay in memory. On disk each is one JSON object.
 
+use std::collections::BTreeMap;
+
 use pappus_protocol::from_worker::KernelInfo;
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +23,7 @@ macro_rules! named {
     };
 }
 
-named!(ModuleRecord, FunctionRecord, GrantRecord, DeclinedRecord);
+named!(ModuleRecord, FunctionRecord, GrantRecord, AliasRecord, DeclinedRecord);
 
 /// The compiled form of a module for one kind of device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,7 +82,7 @@ pub struct Weight {
     pub bytes: u64,
 }
 
-/// A registered function.
+/// A registered version of a function: the current one under the function's name, a kept one under NAME@NUMBER.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FunctionRecord {
@@ -103,6 +105,24 @@ pub struct FunctionRecord {
     /// The composition from which the function was linked; none for a function without steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub composition: Option<Box<Composition>>,
+    /// Its version number among those of its name; 1 in records of older builds.
+    #[serde(default = "first", skip_serializing_if = "is_first")]
+    pub number: u32,
+    /// The largest number that a version of this name had, in the record of the current version; 0 where that is its own.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub largest: u32,
+}
+
+fn first() -> u32 {
+    1
+}
+
+fn is_first(number: &u32) -> bool {
+    *number == 1
+}
+
+fn is_none(number: &u32) -> bool {
+    *number == 0
 }
 
 /// What a function was linked from.
@@ -201,8 +221,8 @@ impl FunctionRecord {
         size_of::<Self>() + self.name.len() + parts.sum::<usize>()
     }
 
-    /// True if both records have the same parts. Descriptions of inputs and outputs are left out: they follow from the
-    /// configuration, and older builds wrote less.
+    /// True if both records have the same parts. Version numbers are left out, and so are descriptions of inputs and outputs:
+    /// they follow from the configuration, and older builds wrote less.
     pub fn is_made_as(&self, other: &Self) -> bool {
         self.name == other.name
             && self.config == other.config
@@ -243,6 +263,19 @@ pub struct GrantRecord {
     pub name: String,
     /// Names of tenants, sorted.
     pub callers: Vec<Box<str>>,
+}
+
+/// The names of versions, by which a function can be called besides its own.
+pub type Aliases = BTreeMap<Box<str>, u32>;
+
+/// Aliases of a function's versions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AliasRecord {
+    /// The function.
+    pub name: String,
+    /// By alias, the number of a version.
+    pub aliases: Aliases,
 }
 
 /// An owner whose functions are not listed for a tenant.
@@ -314,6 +347,8 @@ mod tests {
             ]),
             input_types: Box::default(),
             composition: None,
+            number: 1,
+            largest: 0,
         };
         let on_disk =
             format!(r#"{{"name":"f","config":"{threes}","modules":[{{"name":"m","variants":[{wasm}]}}],"#)
@@ -341,6 +376,16 @@ mod tests {
         assert!(!linked.is_made_as(&function) && linked.runs("b") && !function.runs("b"));
         let composition = format!(r#","composition":{{"text":"{twos}","functions":["a","b"]}}}}"#);
         reads_and_writes(linked, &((on_disk + types).strip_suffix('}').unwrap().to_owned() + &composition));
+        let third = FunctionRecord { number: 3, largest: 4, ..function.clone() };
+        assert!(third.is_made_as(&function));
+        let text = serde_json::to_string(&function).unwrap();
+        reads_and_writes(
+            third,
+            &(text.strip_suffix('}').unwrap().to_owned() + r#","number":3,"largest":4}"#),
+        );
+        let aliases =
+            AliasRecord { name: "f".into(), aliases: [("live".into(), 3), ("old".into(), 1)].into() };
+        reads_and_writes(aliases, r#"{"name":"f","aliases":{"live":3,"old":1}}"#);
         let grants = GrantRecord { name: "f".into(), callers: vec!["1000".into(), "acme".into()] };
         reads_and_writes(grants, r#"{"name":"f","callers":["1000","acme"]}"#);
         reads_and_writes(DeclinedRecord { name: "acme".into() }, r#"{"name":"acme"}"#);

@@ -7,7 +7,9 @@
 //! tenants/NAME/code/SHA256.PRINT  machine code of a module, and SHA256.PRINT.json about it
 //! tenants/NAME/modules/NAME.json  records
 //! tenants/NAME/functions/NAME.json
+//! tenants/NAME/functions/NAME@NUMBER.json a version that was replaced and is kept
 //! tenants/NAME/grants/NAME.json   who may call that function
+//! tenants/NAME/aliases/NAME.json  names of its versions
 //! tenants/NAME/declined/NAME.json an owner whose functions are not listed for the tenant
 //! ```
 //!
@@ -28,7 +30,7 @@ use sha2::{Digest, Sha256};
 use super::error::{StateError, VERSION, failed};
 use super::keeper::Keeper;
 use super::record_files::{self, CORRUPT, JSON};
-use super::records::{DeclinedRecord, FunctionRecord, GrantRecord, Hash, ModuleRecord, Named};
+use super::records::{AliasRecord, DeclinedRecord, FunctionRecord, GrantRecord, Hash, ModuleRecord, Named};
 use super::sockets::Bound;
 use super::staged::{BLOCK_BYTES, Staged, disk_bytes_of};
 use super::state_root;
@@ -50,7 +52,7 @@ pub struct StateDir {
 }
 
 /// Which kind of record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// `functions/`
     Function,
@@ -58,6 +60,8 @@ pub enum Kind {
     Module,
     /// `grants/`
     Grant,
+    /// `aliases/`
+    Alias,
     /// `declined/`
     Declined,
 }
@@ -68,6 +72,7 @@ impl Kind {
             Self::Function => "functions",
             Self::Module => "modules",
             Self::Grant => "grants",
+            Self::Alias => "aliases",
             Self::Declined => "declined",
         }
     }
@@ -224,6 +229,11 @@ impl StateDir {
         written.map(|found| disk_bytes_of(&found)).map_err(failed("write", &path))
     }
 
+    /// Stores a function's aliases; what that takes on disk.
+    pub fn put_aliases(&self, tenant: TenantId, record: &AliasRecord) -> Result<u64, StateError> {
+        self.write_json(&self.record_path(tenant, Kind::Alias, &record.name), record)
+    }
+
     /// Stores that an owner is declined; what that takes on disk.
     pub fn put_declined(&self, tenant: TenantId, record: &DeclinedRecord) -> Result<u64, StateError> {
         self.write_json(&self.record_path(tenant, Kind::Declined, &record.name), record)
@@ -297,7 +307,7 @@ impl StateDir {
     /// is nothing of ours, and stays.
     pub fn stored(&self, tenant: TenantId) -> Result<Vec<Stored>, StateError> {
         let (mut stored, mut temporary) = (Vec::new(), Vec::new());
-        for sub in ["functions", "modules", "grants", "declined", "blobs", "code"] {
+        for sub in ["functions", "modules", "grants", "aliases", "declined", "blobs", "code"] {
             for (name, path) in self.list(&self.tenant(tenant).join(sub))? {
                 if name.ends_with(TEMPORARY) {
                     temporary.push(path);

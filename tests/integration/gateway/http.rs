@@ -95,9 +95,12 @@ fn tenants_see_their_own_functions_and_what_is_granted_to_them() {
     };
     let granted = version();
     gateway.supervisor.write("bob.token", token("bob"));
-    let config = workspace().join("kernels/configs/vec_add.json");
-    let add = ["--token-file", "bob.token", "function", "add", "alice.vec_add", config.to_str().unwrap()];
-    gateway.supervisor.ok(&add);
+    // The second of its name, which its version tells.
+    for config in ["axpy", "vec_add"] {
+        let config = workspace().join(format!("kernels/configs/{config}.json"));
+        let add = ["--token-file", "bob.token", "function", "add", "alice.vec_add", "--replace"];
+        gateway.supervisor.ok(&[&add[..], &[config.to_str().unwrap()]].concat());
+    }
     until("his own is called", || version() != granted);
     gateway.supervisor.ok(&["--token-file", "bob.token", "function", "remove", "alice.vec_add"]);
     assert_eq!(version(), granted);
@@ -119,11 +122,15 @@ fn functions_are_described_as_models() {
     let json = gateway.ask("GET", "/v2/models/copy", "").json();
     assert_eq!(json["inputs"], json!([{"name": "in", "datatype": "UINT8", "shape": [-1]}]));
     assert_eq!(json["outputs"], json!([{"name": "out", "datatype": "UINT8", "shape": [-1]}]));
-    // A version is the number of what is registered.
+    // The versions are those of the function.
     assert_eq!(gateway.ask("GET", &format!("/v2/models/vec_add/versions/{version}/ready"), "").status, 200);
     let with = format!("/v2/models/vec_add/versions/{version}/infer");
     assert_eq!(gateway.ask("POST", &with, ADD).status, 200);
-    gateway.ask("POST", "/v2/models/vec_add/versions/1/infer", ADD).error(404, "NOT_FOUND", "has version");
+    gateway.ask("POST", "/v2/models/vec_add/versions/7/infer", ADD).error(
+        404,
+        "NOT_FOUND",
+        "no version 7: there are 1",
+    );
     gateway.ask("GET", "/v2/models/nothing", "").error(404, "NOT_FOUND", "no model");
     assert!(
         gateway.ask("GET", "/v2", "").json()["extensions"].as_array().unwrap().contains(&json!("statistics"))
@@ -153,11 +160,24 @@ fn a_function_that_is_replaced_is_called_as_it_is_now() {
     ask(bytes).error(400, "INVALID_ARGUMENT", "");
     let answer = ask(&bytes.replace("\"in\"", "\"other\""));
     assert_eq!((&answer.json()["outputs"][0]["name"], answer.status), (&json!("new"), 200));
-    gateway.ask("POST", &format!("/v2/models/copy/versions/{version}/infer"), bytes).error(
-        404,
-        "NOT_FOUND",
-        "version",
-    );
+    assert_eq!((&*version, &answer.json()["model_version"]), ("1", &json!("2")));
+    // The version before is kept, and is the current one again once that is wanted.
+    let of = |path: &str, body: &str| gateway.ask("POST", &format!("/v2/models/copy{path}/infer"), body);
+    assert_eq!(of("/versions/1", bytes).json()["model_version"], json!("1"));
+    alice.set_alias("copy", "live", 1).unwrap();
+    let answer = of(":live", bytes).json();
+    assert_eq!((&answer["model_name"], &answer["model_version"]), (&json!("copy:live"), &json!("1")));
+    alice.set_alias("copy", "live", 2).unwrap();
+    of(":live", bytes).error(400, "INVALID_ARGUMENT", "");
+    for wrong in ["/versions/3", "/versions/01", "/versions/1@1", "/versions/-1", ":live/versions/1"] {
+        of(wrong, bytes).error(404, "NOT_FOUND", "");
+    }
+    alice.use_version("copy@1").unwrap();
+    assert_eq!(ask(bytes).json()["model_version"], json!("1"));
+    assert_eq!(gateway.ask("GET", "/v2/models/copy", "").json()["versions"], json!(["1", "2"]));
+    let index = gateway.ask("POST", "/v2/repository/index", "").json();
+    let of_copy = index.as_array().unwrap().iter().filter(|entry| entry["name"] == "copy");
+    assert_eq!(of_copy.map(|entry| entry["version"].as_str().unwrap()).collect::<Vec<_>>(), ["1", "2"]);
 }
 
 /// Bytes behind the JSON, both ways, as tritonclient sends them.

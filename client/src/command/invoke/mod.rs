@@ -93,6 +93,7 @@ fn to_json(
         "device": answer.device,
         "loaded": data.has_loaded(answer),
         "deadline_ns": answer.deadline_ns,
+        "number": answer.number,
         "calls": arguments.repeat,
         "inputs": data.inputs.iter().map(Input::to_json).collect::<Vec<_>>(),
         "outputs": outputs,

@@ -142,6 +142,8 @@ class Request(_message.Message):
     RELOAD_FIELD_NUMBER: _builtins.int
     SET_DEVICE_FIELD_NUMBER: _builtins.int
     DECLINE_FIELD_NUMBER: _builtins.int
+    USE_VERSION_FIELD_NUMBER: _builtins.int
+    SET_ALIAS_FIELD_NUMBER: _builtins.int
     TENANT_TOKEN_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Chosen by the client; unique among its requests that are not answered yet."""
@@ -168,7 +170,7 @@ class Request(_message.Message):
     def list_functions(self) -> Global___Page: ...
     @_builtins.property
     def show_function(self) -> Global___Name:
-        """Of a function that another tenant granted, by OWNER/NAME, the name, inputs and outputs."""
+        """Of a function that another tenant granted, by OWNER/NAME, the name, inputs, outputs, and numbers and aliases of versions."""
 
     @_builtins.property
     def open_arena(self) -> Global___OpenArena: ...
@@ -214,6 +216,12 @@ class Request(_message.Message):
 
     @_builtins.property
     def decline(self) -> Global___Decline: ...
+    @_builtins.property
+    def use_version(self) -> Global___Name:
+        """Makes a version of a function, NAME@NUMBER or NAME:ALIAS, the current one. Calls that were accepted finish with what they began with."""
+
+    @_builtins.property
+    def set_alias(self) -> Global___SetAlias: ...
     def __init__(
         self,
         *,
@@ -243,13 +251,15 @@ class Request(_message.Message):
         reload: Global___Empty | None = ...,
         set_device: Global___SetDevice | None = ...,
         decline: Global___Decline | None = ...,
+        use_version: Global___Name | None = ...,
+        set_alias: Global___SetAlias | None = ...,
         tenant_token: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["act_for", b"act_for", "add_function", b"add_function", "add_module", b"add_module", "body", b"body", "cancel", b"cancel", "close_arena", b"close_arena", "decline", b"decline", "drain", b"drain", "grant", b"grant", "invoke", b"invoke", "list_functions", b"list_functions", "list_grants", b"list_grants", "list_modules", b"list_modules", "list_tenants", b"list_tenants", "open_arena", b"open_arena", "put_blob", b"put_blob", "quota", b"quota", "reload", b"reload", "remove_function", b"remove_function", "remove_module", b"remove_module", "revoke", b"revoke", "set_device", b"set_device", "settings", b"settings", "show_function", b"show_function", "show_module", b"show_module", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["act_for", b"act_for", "add_function", b"add_function", "add_module", b"add_module", "body", b"body", "cancel", b"cancel", "close_arena", b"close_arena", "decline", b"decline", "drain", b"drain", "grant", b"grant", "invoke", b"invoke", "list_functions", b"list_functions", "list_grants", b"list_grants", "list_modules", b"list_modules", "list_tenants", b"list_tenants", "open_arena", b"open_arena", "put_blob", b"put_blob", "quota", b"quota", "reload", b"reload", "remove_function", b"remove_function", "remove_module", b"remove_module", "revoke", b"revoke", "set_alias", b"set_alias", "set_device", b"set_device", "settings", b"settings", "show_function", b"show_function", "show_module", b"show_module", "status", b"status", "use_version", b"use_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["act_for", b"act_for", "add_function", b"add_function", "add_module", b"add_module", "body", b"body", "cancel", b"cancel", "close_arena", b"close_arena", "decline", b"decline", "drain", b"drain", "grant", b"grant", "id", b"id", "invoke", b"invoke", "list_functions", b"list_functions", "list_grants", b"list_grants", "list_modules", b"list_modules", "list_tenants", b"list_tenants", "open_arena", b"open_arena", "put_blob", b"put_blob", "quota", b"quota", "reload", b"reload", "remove_function", b"remove_function", "remove_module", b"remove_module", "revoke", b"revoke", "set_device", b"set_device", "settings", b"settings", "show_function", b"show_function", "show_module", b"show_module", "status", b"status", "tenant_token", b"tenant_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["act_for", b"act_for", "add_function", b"add_function", "add_module", b"add_module", "body", b"body", "cancel", b"cancel", "close_arena", b"close_arena", "decline", b"decline", "drain", b"drain", "grant", b"grant", "id", b"id", "invoke", b"invoke", "list_functions", b"list_functions", "list_grants", b"list_grants", "list_modules", b"list_modules", "list_tenants", b"list_tenants", "open_arena", b"open_arena", "put_blob", b"put_blob", "quota", b"quota", "reload", b"reload", "remove_function", b"remove_function", "remove_module", b"remove_module", "revoke", b"revoke", "set_alias", b"set_alias", "set_device", b"set_device", "settings", b"settings", "show_function", b"show_function", "show_module", b"show_module", "status", b"status", "tenant_token", b"tenant_token", "use_version", b"use_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["put_blob", "add_module", "remove_module", "list_modules", "show_module", "add_function", "remove_function", "list_functions", "show_function", "open_arena", "close_arena", "invoke", "cancel", "status", "drain", "settings", "act_for", "grant", "revoke", "list_grants", "quota", "list_tenants", "reload", "set_device", "decline"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["put_blob", "add_module", "remove_module", "list_modules", "show_module", "add_function", "remove_function", "list_functions", "show_function", "open_arena", "close_arena", "invoke", "cancel", "status", "drain", "settings", "act_for", "grant", "revoke", "list_grants", "quota", "list_tenants", "reload", "set_device", "decline", "use_version", "set_alias"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -360,6 +370,34 @@ class Decline(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Decline: _TypeAlias = Decline  # noqa: Y015
+
+@_typing.final
+class SetAlias(_message.Message):
+    """Names a version of a function: it can be called as FUNCTION:ALIAS from then on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FUNCTION_FIELD_NUMBER: _builtins.int
+    ALIAS_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    function: _builtins.str
+    alias: _builtins.str
+    number: _builtins.int
+    """The version's number; 0 removes the alias."""
+    def __init__(
+        self,
+        *,
+        function: _builtins.str = ...,
+        alias: _builtins.str = ...,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alias", b"alias", "function", b"function", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetAlias: _TypeAlias = SetAlias  # noqa: Y015
 
 @_typing.final
 class Page(_message.Message):
@@ -474,8 +512,8 @@ class AddFunction(_message.Message):
     config_sha256: _builtins.bytes
     """The JSON configuration, from PutBlob."""
     replace: _builtins.bool
-    """Takes the place of a function of the same name, if there is one: calls that were accepted finish with the old
-    one, and its grants stay. Without this, another function of the same name is an error.
+    """Takes the place of a function of the same name, if there is one, as its next version: calls that were accepted finish with the
+    old one, which is kept as NAME@NUMBER, and grants and aliases stay. Without this, another function of the same name is an error.
     """
     @_builtins.property
     def modules(self) -> _containers.RepeatedCompositeFieldContainer[Global___FunctionModule]:
@@ -603,7 +641,9 @@ class Invoke(_message.Message):
     CHECKED_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     function: _builtins.str
-    """NAME, or OWNER/NAME for one that another tenant granted."""
+    """NAME for its current version, NAME@NUMBER for exactly this one, NAME:ALIAS for the one that has the alias; with OWNER/ before
+    it for one that another tenant granted.
+    """
     deadline_ns: _builtins.int
     """For the whole call, counted from its arrival; 0 means the supervisor's default."""
     function_version: _builtins.int
@@ -1235,6 +1275,10 @@ class FunctionInfo(_message.Message):
     GRANTED_FIELD_NUMBER: _builtins.int
     INPUT_TYPES_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    ALIASES_FIELD_NUMBER: _builtins.int
+    CURRENT_FIELD_NUMBER: _builtins.int
     QUARANTINE_FIELD_NUMBER: _builtins.int
     WARM_ON_FIELD_NUMBER: _builtins.int
     REGISTRATION_FIELD_NUMBER: _builtins.int
@@ -1244,11 +1288,15 @@ class FunctionInfo(_message.Message):
     config: _builtins.str
     """Present in answers to show_function only."""
     granted: _builtins.bool
-    """It is another tenant's: `name` is OWNER/NAME, and besides it only inputs and outputs are given."""
+    """It is another tenant's: `name` is OWNER/NAME, and besides it only inputs, outputs, and numbers and aliases of versions are given."""
     version: _builtins.int
     """Another number where calls may have to be made otherwise: for its owner with another configuration, for others
     with other inputs and outputs. Never 0.
     """
+    number: _builtins.int
+    """Its version number: 1 for the first of its name, and one more for each that replaced another. 0 from an older supervisor."""
+    current: _builtins.int
+    """The number of the current version, which may be another one than this."""
     registration: Global___Registration.ValueType
     """Present in answers to add_function only."""
     composition_sha256: _builtins.bytes
@@ -1276,6 +1324,14 @@ class FunctionInfo(_message.Message):
         """
 
     @_builtins.property
+    def kept(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Numbers of the versions that are kept besides the current one, sorted; each is called as NAME@NUMBER."""
+
+    @_builtins.property
+    def aliases(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionAlias]:
+        """Names of versions, sorted."""
+
+    @_builtins.property
     def quarantine(self) -> _containers.RepeatedCompositeFieldContainer[Global___Quarantine]:
         """The devices that refuse it to this caller, since it failed too often in a row."""
 
@@ -1299,6 +1355,10 @@ class FunctionInfo(_message.Message):
         granted: _builtins.bool = ...,
         input_types: _abc.Iterable[Global___DeclaredType] | None = ...,
         version: _builtins.int = ...,
+        number: _builtins.int = ...,
+        kept: _abc.Iterable[_builtins.int] | None = ...,
+        aliases: _abc.Iterable[Global___VersionAlias] | None = ...,
+        current: _builtins.int = ...,
         quarantine: _abc.Iterable[Global___Quarantine] | None = ...,
         warm_on: _abc.Iterable[_builtins.str] | None = ...,
         registration: Global___Registration.ValueType = ...,
@@ -1306,11 +1366,35 @@ class FunctionInfo(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["composition_sha256", b"composition_sha256", "config", b"config", "config_sha256", b"config_sha256", "found", b"found", "granted", b"granted", "input_types", b"input_types", "inputs", b"inputs", "modules", b"modules", "name", b"name", "outputs", b"outputs", "quarantine", b"quarantine", "registration", b"registration", "version", b"version", "warm_on", b"warm_on", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "composition_sha256", b"composition_sha256", "config", b"config", "config_sha256", b"config_sha256", "current", b"current", "found", b"found", "granted", b"granted", "input_types", b"input_types", "inputs", b"inputs", "kept", b"kept", "modules", b"modules", "name", b"name", "number", b"number", "outputs", b"outputs", "quarantine", b"quarantine", "registration", b"registration", "version", b"version", "warm_on", b"warm_on", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FunctionInfo: _TypeAlias = FunctionInfo  # noqa: Y015
+
+@_typing.final
+class VersionAlias(_message.Message):
+    """NAME:ALIAS is NAME@NUMBER."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    number: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VersionAlias: _TypeAlias = VersionAlias  # noqa: Y015
 
 @_typing.final
 class Quarantine(_message.Message):
@@ -1634,10 +1718,13 @@ class Invoked(_message.Message):
     TIMINGS_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     DEADLINE_NS_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     """Which device ran it, such as "cpu"."""
     deadline_ns: _builtins.int
     """The deadline that it had: shorter than the one asked for where that was longer than the operator allows."""
+    number: _builtins.int
+    """The number of the version that ran."""
     @_builtins.property
     def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutputValue]: ...
     @_builtins.property
@@ -1649,10 +1736,11 @@ class Invoked(_message.Message):
         timings: Global___Timings | None = ...,
         device: _builtins.str = ...,
         deadline_ns: _builtins.int = ...,
+        number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timings", b"timings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ns", b"deadline_ns", "device", b"device", "outputs", b"outputs", "timings", b"timings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ns", b"deadline_ns", "device", b"device", "number", b"number", "outputs", b"outputs", "timings", b"timings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
