@@ -103,7 +103,7 @@ pub struct Flags {
     /// Worker processes a minute that may end under one caller before its calls wait; 0: any number.
     #[arg(long, value_name = "N")]
     pub fault_budget: Option<u32>,
-    /// Whose calls the metrics count one by one: devices (nobody's), tenants [default], or functions (of both).
+    /// Whose calls the metrics count one by one: devices (nobody's), tenants (the default), or functions (of both).
     #[arg(long, value_name = "WHOSE")]
     pub metrics_of: Option<String>,
     /// Older versions of a function that are kept when it is replaced, so that one can be used again.
