@@ -47,6 +47,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "npy", read: files::read_npy },
     Target { name: "inference_json", read: gateway::read_json },
     Target { name: "inference_grpc", read: gateway::read_grpc },
+    Target { name: "signed_token", read: gateway::read_signed_token },
 ];
 
 /// The target of this name.

@@ -29,7 +29,10 @@ const DEPENDENCIES: [(&str, &[&str]); 16] = [
     ("tests/amd/isa", &[]),
     ("tests/amd/hip", &["gfx9"]),
     // Measures all of them.
-    ("benches", &["blueprint", "client", "gateway", "kernels", "proto", "protocol", "shmem", "supervisor", "worker"]),
+    (
+        "benches",
+        &["blueprint", "client", "gateway", "kernels", "proto", "protocol", "shmem", "supervisor", "worker"],
+    ),
 ];
 
 /// What drives a GPU or runs kernels: none of it in the process that talks to clients.

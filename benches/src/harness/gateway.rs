@@ -53,6 +53,13 @@ impl Gateway {
         (gateway.http, gateway.grpc) = (http?, grpc?);
         Ok(gateway)
     }
+
+    /// Its resident memory.
+    pub fn resident_bytes(&self) -> Result<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+        Ok(1024.0 * line.trim().trim_end_matches(" kB").parse::<f64>()?)
+    }
 }
 
 /// Where it says that it serves a protocol.

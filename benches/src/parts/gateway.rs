@@ -1,6 +1,8 @@
-//! What the gateway adds to a call of 4 KiB over the supervisor's own socket, how many calls a second it takes, and ten thousand tenants
-//! on a thousand connections.
+//! What the gateway adds to a call of 4 KiB over the supervisor's own socket, how many calls a second it takes, ten thousand tenants on a
+//! thousand connections, and a hundred thousand requests of those who break rules.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use pappus_client::Invocation;
@@ -26,6 +28,9 @@ const RATE: f64 = 15_000.0;
 const CONNECTIONS: usize = 8;
 const WINDOW: usize = 16;
 const MEASURED: Duration = Duration::from_secs(2);
+/// Requests that break rules, and the memory that they may leave behind.
+const HOSTILE: usize = 100_000;
+const HOSTILE_BYTES: f64 = (50u64 << 20) as f64;
 const TENANTS: usize = 10_000;
 const TENANTS_CONNECTIONS: usize = 1000;
 
@@ -59,7 +64,65 @@ pub(super) fn measure(rounds: u32, report: &mut Report) -> Result<()> {
     let title = format!("calls over gRPC, {CONNECTIONS} connections, {WINDOW} on their way on each");
     report.at_least(RATE, title, rate, Unit::PerSecond);
     drop(gateway);
-    tenants(&runtime, report)
+    tenants(&runtime, report)?;
+    hostile(report)
+}
+
+/// Requests that break rules, each on a connection of its own that is left as soon as it is sent, every fourth after an answer was read.
+fn hostile(report: &mut Report) -> Result<()> {
+    let home = Home::new()?;
+    let supervisor = home.start(ONE_WORKER)?;
+    register(&mut supervisor.connect()?, &["vec_add"])?;
+    let gateway = Gateway::start(supervisor.socket(), &["--own-tenant"])?;
+    let mut honest = Http::connect(&gateway, ELEMENTS)?;
+    honest.add()?;
+    let before = gateway.resident_bytes()?;
+    let post = |headers: &str, body: &str| {
+        format!("POST /v2/models/vec_add/infer HTTP/1.1\r\nHost: g\r\n{headers}\r\n{body}").into_bytes()
+    };
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    // A stream that is opened by a broken head, and reset.
+    let reset = |stream: u32| {
+        let id = stream.to_be_bytes();
+        [&[0, 0, 1, 1, 4][..], &id, &[0x82], &[0, 0, 4, 3, 0], &id, &[0, 0, 0, 8]].concat()
+    };
+    let resets: Vec<u8> = (0..50).flat_map(|nth| reset(2 * nth + 1)).collect();
+    let continuations: Vec<u8> = (0..50).flat_map(|_| [0, 0, 1, 9, 0, 0, 0, 0, 1, 0x82]).collect();
+    // To which address, and what.
+    let attacks: [(bool, Vec<u8>); 12] = [
+        (true, post("Content-Length: 4096\r\n", "{\"inputs\"")),
+        (true, post("Content-Length: 2\r\n", "{}{}{}")),
+        (true, post("Content-Length: 99999999999999999999\r\n", "")),
+        (true, post("Content-Length: 4\r\nInference-Header-Content-Length: 400\r\n", "{}xx")),
+        (true, post(&"X: y\r\n".repeat(100), "")),
+        (true, post(&format!("X: {}\r\n", "y".repeat(40 << 10)), "")),
+        (true, post("Content-Encoding: gzip\r\nContent-Length: 4\r\n", "gzip")),
+        (true, post("Authorization: Bearer a.b.c\r\nContent-Length: 2\r\n", "{}")),
+        (true, post("Transfer-Encoding: chunked\r\n", "ffffffffffffffff\r\n")),
+        (false, [&preface[..], &settings, &resets].concat()),
+        (false, [&preface[..], &settings, &[0, 0, 1, 1, 0, 0, 0, 0, 1, 0x82], &continuations].concat()),
+        (false, [&preface[..], &[0xff; 64]].concat()),
+    ];
+    for nth in 0..HOSTILE {
+        let (is_http, bytes) = &attacks[nth % attacks.len()];
+        let mut stream = TcpStream::connect(if *is_http { &gateway.http } else { &gateway.grpc })?;
+        // It may have been left already.
+        let sent = stream.write_all(bytes);
+        if nth % 4 == 0 && sent.is_ok() {
+            stream.set_read_timeout(Some(Duration::from_millis(1)))?;
+            let _ = stream.read(&mut [0; 512]);
+        }
+        if nth % 1000 == 0 {
+            honest.add()?;
+        }
+    }
+    honest.add()?;
+    let more = (gateway.resident_bytes()? - before).max(0.0);
+    let title =
+        format!("{HOSTILE} hostile requests, an honest client beside them: memory of the gateway afterwards");
+    report.at_most(HOSTILE_BYTES, title, more, Unit::Bytes);
+    Ok(())
 }
 
 /// Calls a second of all connections together.
@@ -90,7 +153,7 @@ fn rate(runtime: &Runtime, gateway: &Gateway) -> Result<f64> {
     })
 }
 
-/// Each of ten thousand tenants calls its function once, over a thousand connections.
+/// Each of ten thousand tenants calls a function that one of them has, over a thousand connections.
 fn tenants(runtime: &Runtime, report: &mut Report) -> Result<()> {
     let home = Home::new()?;
     let token = |nth: usize| format!("the token of tenant {nth}");
@@ -102,11 +165,9 @@ fn tenants(runtime: &Runtime, report: &mut Report) -> Result<()> {
         .collect();
     home.configure(&format!("gateways = [{own}]\n{sections}"))?;
     let supervisor = home.start("cpu:workers=2,memory=64MiB,isolation=auto")?;
-    for nth in 0..TENANTS {
-        let mut tenant = supervisor.connect()?;
-        tenant.act_for(token(nth).as_bytes())?;
-        register(&mut tenant, &["vec_add"])?;
-    }
+    let mut owner = supervisor.connect()?;
+    owner.act_for(token(0).as_bytes())?;
+    register(&mut owner, &["vec_add"])?;
     let gateway = Gateway::start(supervisor.socket(), &[])?;
     let failed = runtime.block_on(async {
         let mut loops = tokio::task::JoinSet::new();
@@ -116,7 +177,12 @@ fn tenants(runtime: &Runtime, report: &mut Report) -> Result<()> {
                 let mut failed = 0u64;
                 for nth in (connection..TENANTS).step_by(TENANTS_CONNECTIONS) {
                     let answer = client.add(ELEMENTS, Some(&format!("the token of tenant {nth}"))).await;
-                    failed += u64::from(answer.is_err());
+                    // All but one are told that they have no such function: whose token it is was found out.
+                    let is_right = match answer {
+                        Ok(_) => nth == 0,
+                        Err(why) => nth != 0 && why.to_string().contains("no function"),
+                    };
+                    failed += u64::from(!is_right);
                 }
                 failed
             });
@@ -127,7 +193,8 @@ fn tenants(runtime: &Runtime, report: &mut Report) -> Result<()> {
         }
         Ok::<u64, Box<dyn std::error::Error>>(failed)
     })?;
-    let title = format!("{TENANTS} tenants by token, {TENANTS_CONNECTIONS} connections: calls that failed");
+    let title =
+        format!("{TENANTS} tenants by token, {TENANTS_CONNECTIONS} connections: requests answered wrongly");
     report.at_most(0.0, title, failed as f64, Unit::Count);
     Ok(())
 }
