@@ -180,7 +180,10 @@ fn tenants(runtime: &Runtime, report: &mut Report) -> Result<()> {
                     // All but one are told that they have no such function: whose token it is was found out.
                     let is_right = match answer {
                         Ok(_) => nth == 0,
-                        Err(why) => nth != 0 && why.to_string().contains("no function"),
+                        Err(why) => {
+                            let code = why.downcast_ref::<tonic::Status>().map(tonic::Status::code);
+                            nth != 0 && code == Some(tonic::Code::NotFound)
+                        }
                     };
                     failed += u64::from(!is_right);
                 }
