@@ -43,7 +43,7 @@ pub fn read_grpc(message: &[u8]) {
 
 /// The public key of RFC 8037, whose private key nobody here signs with.
 const KEYS: &str =
-    r#"{"keys": [{"kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwaaPJHURo"}]}"#;
+    r#"{"keys": [{"kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
 
 /// A token that claims to be signed: none is taken.
 pub fn read_signed_token(token: &[u8]) {
