@@ -11,7 +11,7 @@ use crate::fixture::{Supervisor, signal, until};
 use crate::house::{config, enter};
 use crate::kit::{self, Function, absolute, launch};
 
-const DEVICE: &str = "cpu:workers=4,memory=64MiB,isolation=auto,shared-limit=50ms";
+const DEVICE: &str = "cpu:workers=4,memory=64MiB,isolation=auto,shared-limit=300ms";
 
 /// A supervisor whose tenants share workers, each followed by its settings.
 fn shared(tenants: &[(&str, &str)]) -> Supervisor {
