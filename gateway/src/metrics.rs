@@ -73,7 +73,7 @@ impl Drop for Pending {
 }
 
 impl Metrics {
-    /// An inference with a model begins. Models beyond the bound are counted together, as `_others`.
+    /// An inference with a model begins. Models beyond the bound are counted together, as `(others)`.
     pub fn begins(&self, model: &Model) -> Pending {
         let of = self.of(model);
         of.pending.fetch_add(1, Ordering::Relaxed);
@@ -86,10 +86,10 @@ impl Metrics {
         {
             return known.clone();
         }
-        // A name that no function has.
+        // No name of a function has parentheses.
         let (name, version) = match models.count < MAX_COUNTED_MODELS {
             true => (&*model.name, model.version),
-            false => ("_others", 0),
+            false => ("(others)", 0),
         };
         let versions = models.by_name.entry(name.to_owned()).or_default();
         let before = versions.len();
@@ -249,7 +249,7 @@ mod tests {
             metrics.begins(&model(number)).statistics().succeeded(Duration::ZERO, &v1::Timings::default());
         }
         let text = metrics.text();
-        assert!(text.contains("nv_inference_count{model=\"_others\",version=\"0\"} 2\n"), "{text}");
+        assert!(text.contains("nv_inference_count{model=\"(others)\",version=\"0\"} 2\n"), "{text}");
         assert_eq!(text.matches("nv_inference_count{").count(), MAX_COUNTED_MODELS + 1);
     }
 

@@ -41,8 +41,8 @@ const OK: &str = "OK";
 const CODES: usize = 16;
 /// Tenants, and functions, that are counted by name.
 const MAX_COUNTED: usize = crate::limits::MAX_TENANTS_SHOWN;
-/// The name under which all others are counted; no tenant has it.
-const OTHERS: &str = "_others";
+/// The name under which all others are counted; no name of a tenant has parentheses.
+const OTHERS: &str = "(others)";
 
 /// Whose calls are exported one by one: the setting `metrics-of`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -290,7 +290,7 @@ mod tests {
         let mut counted = Counted::default();
         let held: Vec<_> = (0..MAX_COUNTED).map(|n| counted.of(key(&n.to_string()))).collect();
         counted.of(key("late")).answered(&ran(1));
-        assert!(text(&counted).contains(r#"pappus_tenant_calls_total{tenant="_others",code="OK"} 1"#));
+        assert!(text(&counted).contains(r#"pappus_tenant_calls_total{tenant="(others)",code="OK"} 1"#));
         assert!(Arc::ptr_eq(&counted.of(key("7")), &held[7]), "who is known stays");
         drop(held);
         counted.of(key("late")).answered(&ran(1));

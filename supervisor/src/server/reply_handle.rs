@@ -139,7 +139,7 @@ impl ReplyHandle {
     pub fn refuse(&self, body: Body) {
         if self.give_up() {
             self.accepted.end();
-            self.count(None, &body);
+            self.note(None, &body);
             self.forget();
             self.of.replies.send(self.request, body);
         }
@@ -162,7 +162,7 @@ impl ReplyHandle {
 
     /// Counts the answer with its tenant, and with its function if that was in memory; and logs an error under the name that the
     /// client gave the request.
-    fn count(&self, call: Option<&Call>, body: &Body) {
+    fn note(&self, call: Option<&Call>, body: &Body) {
         if let Body::Error(error) = body {
             let (caller, request) = (&*self.account().name, &*self.request_id);
             let function = call.map(|call| &*call.function.record.name);
@@ -179,7 +179,7 @@ impl ReplyHandle {
     }
 
     fn record(&self, call: Option<&Call>, body: &Body) {
-        self.count(call, body);
+        self.note(call, body);
         // Where nothing is exported, the clock need not be read.
         let Some(unplaced) = metrics::unplaced() else { return };
         let latencies = self.latencies.get().map_or(unplaced, |latencies| latencies);
