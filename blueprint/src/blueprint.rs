@@ -11,7 +11,7 @@ use crate::limits;
 use crate::size::{SizeId, SizeTable};
 use crate::types::{BoxFill, DType, Isolation, ParamKind, Swizzle, heap_bytes};
 
-/// An index into [`Blueprint::buffers`]. Inputs come first, in their order, then weights, then
+/// An index into [`Blueprint::buffers`]. Inputs come first, in their order, then weights, then state, then
 /// buffers in the order of the document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferId(pub u32);
@@ -60,11 +60,13 @@ pub enum Role {
     Input,
     /// The function; read-only.
     Weight,
+    /// The call before in the same session; zeroes in the first one.
+    State,
     /// Nowhere: it starts as zeroes.
     Buffer,
 }
 
-/// An input, a weight or a buffer.
+/// An input, a weight, state or a buffer.
 #[derive(Debug, Clone)]
 pub struct Buffer {
     /// Its name.
@@ -127,6 +129,8 @@ pub struct Blueprint {
     pub(crate) inputs: Vec<BufferId>,
     pub(crate) weights: Vec<BufferId>,
     pub(crate) outputs: Vec<BufferId>,
+    /// Bytes of the state, in the order of the document. Its buffers are the last ones of inputs and of outputs.
+    pub(crate) state_bytes: Vec<u64>,
     pub(crate) words: Vec<WordRef>,
     /// Where each word was written first.
     pub(crate) word_places: Vec<Box<str>>,
@@ -159,14 +163,29 @@ impl Blueprint {
         &self.kernels
     }
 
-    /// Inputs, weights and buffers, by [`BufferId`].
+    /// Inputs, weights, state and buffers, by [`BufferId`].
     pub fn buffers(&self) -> &[Buffer] {
         &self.buffers
     }
 
-    /// The inputs, in the order a call brings them.
+    /// What goes into a run: the inputs, in the order a call brings them, and behind these the state.
     pub fn inputs(&self) -> &[BufferId] {
         &self.inputs
+    }
+
+    /// The inputs that a call brings.
+    pub fn brought(&self) -> &[BufferId] {
+        &self.inputs[..self.inputs.len() - self.state_bytes.len()]
+    }
+
+    /// The state: buffers that stay from one call of a session to the next.
+    pub fn state(&self) -> &[BufferId] {
+        &self.inputs[self.brought().len()..]
+    }
+
+    /// The bytes of each, which no call changes.
+    pub fn state_bytes(&self) -> &[u64] {
+        &self.state_bytes
     }
 
     /// The weights.
@@ -174,9 +193,14 @@ impl Blueprint {
         &self.weights
     }
 
-    /// The outputs, in the order a call returns them. An input may be one.
+    /// What comes out of a run: the outputs, in the order a call returns them, and behind these the state. An input may be an output.
     pub fn outputs(&self) -> &[BufferId] {
         &self.outputs
+    }
+
+    /// The outputs that a call returns.
+    pub fn returned(&self) -> &[BufferId] {
+        &self.outputs[..self.outputs.len() - self.state_bytes.len()]
     }
 
     /// The files of weights, where the function names some.
@@ -291,6 +315,7 @@ impl Blueprint {
             + heap_bytes(&self.kernels)
             + heap_bytes(&self.weight_files)
             + heap_bytes(&self.buffers)
+            + heap_bytes(&self.state_bytes)
             + heap_bytes(&self.words)
             + heap_bytes(&self.word_places)
             + heap_bytes(&self.free)
@@ -311,7 +336,8 @@ impl Blueprint {
         let buffer = &self.buffers[id.index()];
         match buffer.role {
             Role::Input => blueprint.key("inputs").index(id.index()).to_string(),
-            Role::Weight => blueprint.key("weights").index(id.index() - self.inputs.len()).to_string(),
+            Role::Weight => blueprint.key("weights").index(id.index() - self.brought().len()).to_string(),
+            Role::State => blueprint.key("state").key(&buffer.name).to_string(),
             Role::Buffer => blueprint.key("buffers").key(&buffer.name).to_string(),
         }
     }

@@ -37,12 +37,14 @@ impl Blueprint {
             size,
             shape: None,
         });
+        let state = self.outputs.split_off(self.returned().len());
         for (at, buffer) in self.buffers.iter_mut().enumerate() {
             if buffer.role != Role::Weight && !std::mem::replace(&mut buffer.output, true) {
                 buffer.reached = true;
                 self.outputs.push(BufferId(at as u32));
             }
         }
+        self.outputs.extend(state);
         if self.outputs.len() > limits::OUTPUTS {
             let (buffers, most) = (self.outputs.len() - 1, limits::OUTPUTS - 1);
             let why = format_args!("{buffers} inputs and buffers, a checked call takes at most {most}");

@@ -66,6 +66,9 @@ object! {
         part "inputs" inputs: List<String, INPUTS>,
         /// Constant buffers that belong to the function; kernels may only read them.
         may "weights" weights: List<String, BUFFERS>,
+        /// Buffers that stay from one call of a session to the next, zeroed when it begins, and their size in bytes, which is the
+        /// same for every call.
+        may "state" state: Map<Sizing>,
         /// Further buffers, zeroed when a call starts, and their size in bytes.
         part "buffers" buffers: Map<Sizing>,
         /// Buffers (or inputs) whose contents are the result.

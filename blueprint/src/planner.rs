@@ -110,7 +110,7 @@ fn place_buffers(blueprint: &Blueprint, values: &Values<'_>) -> Result<(Vec<Plac
         let bytes = value_of(blueprint, values, buffer.size)?;
         let (space, block) = match buffer.role {
             Role::Weight => (Space::Weights, &mut weights),
-            Role::Input | Role::Buffer => (Space::Pool, &mut pool),
+            Role::Input | Role::State | Role::Buffer => (Space::Pool, &mut pool),
         };
         let offset = block
             .place(bytes)

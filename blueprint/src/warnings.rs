@@ -31,6 +31,7 @@ impl Blueprint {
             let message = match buffer.role {
                 Role::Input if !buffer.used => format!("nothing uses input {:?}", buffer.name),
                 Role::Weight if !buffer.used => format!("nothing uses weights {:?}", buffer.name),
+                Role::State if !buffer.used => format!("nothing uses state {:?}", buffer.name),
                 Role::Buffer if !buffer.used => format!("nothing uses buffer {:?}", buffer.name),
                 Role::Buffer if buffer.output && !buffer.named => {
                     format!("no step names output {:?}: it is zero bytes", buffer.name)

@@ -90,6 +90,7 @@ fn of_answer(code: Code) -> u8 {
         | Code::Cancelled
         | Code::KernelFault
         | Code::Overrun
+        | Code::SessionLost
         | Code::WorkerLost
         | Code::Internal
         | Code::Unspecified => FAILED,

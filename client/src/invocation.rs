@@ -100,11 +100,12 @@ impl Invocation {
         self
     }
 
-    /// True if an input or an output lies in an arena.
+    /// True if the call names what belongs to one connection: an arena that an input or an output lies in, or a session.
     pub fn names_regions(&self) -> bool {
         let items = self.message.inputs.iter().flat_map(|input| &input.items);
         items.into_iter().any(|item| matches!(item.source, Some(Source::Region(_))))
             || self.message.outputs.iter().any(|output| output.region.is_some())
+            || self.message.session != 0
     }
 
     /// Asks for an output in the answer itself; all of a call's together at most 1 MiB.
@@ -135,6 +136,12 @@ impl Invocation {
     /// `function_version`, where the function takes or gives something else by now.
     pub fn made_for(mut self, version: u64) -> Self {
         self.message.function_version = version;
+        self
+    }
+
+    /// Puts the call into a [session](crate::Client::open_session), whose state it reads and changes.
+    pub fn session(mut self, session: u64) -> Self {
+        self.message.session = session;
         self
     }
 

@@ -181,6 +181,21 @@ impl Client {
         answer!(self.call(body, &[])?, Done).map(drop)
     }
 
+    /// Begins a session of a function that has state, which is zero. Calls are made in it with [`Invocation::session`]; it ends with
+    /// the connection.
+    ///
+    /// [`Invocation::session`]: crate::Invocation::session
+    pub fn open_session(&mut self, function: &str) -> Result<v1::SessionOpened> {
+        let body = request::Body::OpenSession(v1::OpenSession { function: function.into() });
+        answer!(self.call(body, &[])?, Session)
+    }
+
+    /// Ends a session. Calls of it that were accepted end as ever.
+    pub fn close_session(&mut self, session: u64) -> Result<()> {
+        let body = request::Body::CloseSession(v1::CloseSession { session });
+        answer!(self.call(body, &[])?, Done).map(drop)
+    }
+
     /// Cancels the invocation sent as `request`; its own answer says whether that came in time.
     pub fn cancel(&mut self, request: u64) -> Result<()> {
         let body = request::Body::Cancel(v1::Cancel { request });

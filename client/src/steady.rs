@@ -80,8 +80,7 @@ impl SteadyClient {
     /// Makes a call whose inputs and outputs travel with it.
     pub fn invoke(&mut self, call: &Invocation) -> Result<v1::Invoked> {
         if call.names_regions() {
-            let message =
-                "a region belongs to one connection: open its arena and make the call in `SteadyClient::run`";
+            let message = "a region or session belongs to one connection: open it and make the call in `SteadyClient::run`";
             return Err(Error::Invalid(message.into()));
         }
         self.run(|client| client.invoke(call))

@@ -7,11 +7,12 @@ use pappus_blueprint::Blueprint;
 use pappus_proto::v1;
 use pappus_protocol::to_worker::{DISCARD, Item, STAGING_ARENA};
 use pappus_shmem::memfd;
-use pappus_supervisor::call::Arena;
+use pappus_supervisor::arena::Arena;
 use pappus_supervisor::client_io::ClientIo;
 use pappus_supervisor::client_memfd::ClientMemfd;
 use pappus_supervisor::ids::TenantId;
 use pappus_supervisor::limits::STAGING_BYTES;
+use pappus_supervisor::quota::Limit;
 use pappus_supervisor::server::invoke;
 use pappus_supervisor::tenants::Tenants;
 use prost::Message;
@@ -32,7 +33,7 @@ static ARENAS: LazyLock<Arc<Arena>> = LazyLock::new(|| {
     let memfd = memfd::arena("pappus-fuzz", ARENA_BYTES).expect("a small arena");
     let account = Tenants::default().account(TenantId::new(0));
     let memfd = ClientMemfd::new(memfd, account.tenant, &ClientIo::default());
-    Arc::new(Arena::new(ARENA, memfd, &account).expect("its quota has room"))
+    Arc::new(Arena::new(ARENA, memfd, &account, Limit::ArenaBytes).expect("its quota has room"))
 });
 
 /// A protobuf `Invoke`.

@@ -39,7 +39,7 @@ const fn row(kind: Kind, name: &'static str, http: u16, grpc: i32) -> Row {
 }
 
 /// Every failure with its statuses.
-pub const TABLE: [Row; 21] = [
+pub const TABLE: [Row; 22] = [
     row(Kind::Supervisor(Code::InvalidArgument), "INVALID_ARGUMENT", 400, 3),
     row(Kind::Supervisor(Code::NotFound), "NOT_FOUND", 404, 5),
     row(Kind::Supervisor(Code::AlreadyExists), "ALREADY_EXISTS", 409, 6),
@@ -55,6 +55,7 @@ pub const TABLE: [Row; 21] = [
     row(Kind::Supervisor(Code::Internal), "INTERNAL", 500, 13),
     row(Kind::Supervisor(Code::Quarantined), "QUARANTINED", 503, 9),
     row(Kind::Supervisor(Code::Overrun), "OVERRUN", 500, 10),
+    row(Kind::Supervisor(Code::SessionLost), "SESSION_LOST", 410, 10),
     row(Kind::Unauthenticated, "UNAUTHENTICATED", 401, 16),
     row(Kind::TooLarge, "TOO_LARGE", 413, 8),
     row(Kind::NoRoute, "NO_ROUTE", 404, 12),

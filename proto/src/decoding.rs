@@ -100,6 +100,8 @@ static REQUEST: Shape = holding(&[
     (26, &LEAF),
     (28, &LEAF),
     (29, &LEAF),
+    (30, &LEAF),
+    (31, &LEAF),
 ]);
 
 /// The cost of decoding a request, found in one pass over its bytes.
@@ -243,6 +245,7 @@ mod tests {
             function_version: 6,
             checked: true,
             request_id: "r".into(),
+            session: 7,
         }))
     }
 

@@ -11,7 +11,7 @@ pub struct Request {
     pub tenant_token: ::prost::bytes::Bytes,
     #[prost(
         oneof = "request::Body",
-        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 28, 29"
+        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 28, 29, 30, 31"
     )]
     pub body: ::core::option::Option<request::Body>,
 }
@@ -81,6 +81,10 @@ pub mod request {
         UseVersion(super::Name),
         #[prost(message, tag = "29")]
         SetAlias(super::SetAlias),
+        #[prost(message, tag = "30")]
+        OpenSession(super::OpenSession),
+        #[prost(message, tag = "31")]
+        CloseSession(super::CloseSession),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -206,6 +210,21 @@ pub struct CloseArena {
     #[prost(uint64, tag = "1")]
     pub arena: u64,
 }
+/// Begins a session of a function that has state: the state is zero, and stays from one call of the session to the next. The session
+/// belongs to the connection, and at a gateway's to the tenant as well. It ends when it is closed, with the connection, or when it was
+/// idle for longer than the operator allows; the state is cleared then.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OpenSession {
+    /// As in Invoke.
+    #[prost(string, tag = "1")]
+    pub function: ::prost::alloc::string::String,
+}
+/// Ends a session. Calls of it that were accepted are answered as if it went on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CloseSession {
+    #[prost(uint64, tag = "1")]
+    pub session: u64,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Invoke {
     /// NAME for its current version, NAME@NUMBER for exactly this one, NAME:ALIAS for the one that has the alias; with OWNER/ before
@@ -232,6 +251,10 @@ pub struct Invoke {
     /// ASCII; it means nothing else, and two calls may have the same.
     #[prost(string, tag = "7")]
     pub request_id: ::prost::alloc::string::String,
+    /// The session whose state the call reads and changes; 0 for a function without state. Calls of one session run in the order in which
+    /// they came, one at a time. A call that is answered with its outputs has changed the state; any other has not.
+    #[prost(uint64, tag = "8")]
+    pub session: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Input {
@@ -332,7 +355,7 @@ pub struct Response {
     pub id: u64,
     #[prost(
         oneof = "response::Body",
-        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17"
+        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18"
     )]
     pub body: ::core::option::Option<response::Body>,
 }
@@ -372,6 +395,8 @@ pub mod response {
         DeviceSettings(super::DeviceSettings),
         #[prost(message, tag = "17")]
         Reloaded(super::Reloaded),
+        #[prost(message, tag = "18")]
+        Session(super::SessionOpened),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -521,6 +546,9 @@ pub struct FunctionInfo {
     /// Of a composition, the SHA-256 of its JSON, where `config_sha256` is that of what was made of it. Absent where others granted it.
     #[prost(bytes = "bytes", tag = "33")]
     pub composition_sha256: ::prost::bytes::Bytes,
+    /// Bytes of its state, which calls of one session keep; 0: it is called without a session.
+    #[prost(uint64, tag = "34")]
+    pub state_bytes: u64,
 }
 /// NAME:ALIAS is NAME@NUMBER.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -662,6 +690,14 @@ pub struct ArenaOpened {
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SessionOpened {
+    #[prost(uint64, tag = "1")]
+    pub session: u64,
+    /// Bytes of the state.
+    #[prost(uint64, tag = "2")]
+    pub state_bytes: u64,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Invoked {
     #[prost(message, repeated, tag = "1")]
@@ -735,6 +771,35 @@ pub struct Status {
     /// where there are more than a list has room for.
     #[prost(message, repeated, tag = "9")]
     pub uses: ::prost::alloc::vec::Vec<FunctionUse>,
+    /// Open sessions: to the operator those of all tenants, to others their own. The ones that were opened last where there are more
+    /// than a list has room for.
+    #[prost(message, repeated, tag = "10")]
+    pub sessions: ::prost::alloc::vec::Vec<SessionStatus>,
+}
+/// A session and its state.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SessionStatus {
+    #[prost(uint64, tag = "1")]
+    pub session: u64,
+    /// Whose it is: the tenant's name.
+    #[prost(string, tag = "2")]
+    pub tenant: ::prost::alloc::string::String,
+    /// OWNER/NAME of the function that it was opened for.
+    #[prost(string, tag = "3")]
+    pub function: ::prost::alloc::string::String,
+    /// What its state takes of the tenant's session-bytes.
+    #[prost(uint64, tag = "4")]
+    pub bytes: u64,
+    /// Calls that changed its state, and calls that are accepted and not over.
+    #[prost(uint64, tag = "5")]
+    pub calls: u64,
+    #[prost(uint64, tag = "6")]
+    pub open_calls: u64,
+    #[prost(uint64, tag = "7")]
+    pub age_ms: u64,
+    /// Since a call of it came or was answered.
+    #[prost(uint64, tag = "8")]
+    pub idle_ms: u64,
 }
 /// How a function was used since it came into memory.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1103,6 +1168,8 @@ pub enum Code {
     Quarantined = 14,
     /// The call kept others from the device for longer than its tenant's overrun-limit, and was ended.
     Overrun = 15,
+    /// The session is not there, or no more: what it kept is gone, and another one begins with zeroes.
+    SessionLost = 16,
 }
 impl Code {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1127,6 +1194,7 @@ impl Code {
             Self::Internal => "INTERNAL",
             Self::Quarantined => "QUARANTINED",
             Self::Overrun => "OVERRUN",
+            Self::SessionLost => "SESSION_LOST",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1148,6 +1216,7 @@ impl Code {
             "INTERNAL" => Some(Self::Internal),
             "QUARANTINED" => Some(Self::Quarantined),
             "OVERRUN" => Some(Self::Overrun),
+            "SESSION_LOST" => Some(Self::SessionLost),
             _ => None,
         }
     }

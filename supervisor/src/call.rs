@@ -4,8 +4,8 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 use pappus_blueprint::Isolation;
@@ -16,6 +16,7 @@ use pappus_protocol::to_worker::{Item, Target};
 use pappus_shmem::memfd;
 use zerocopy::little_endian::U64;
 
+use crate::arena::Arena;
 use crate::client_memfd::ClientMemfd;
 use crate::config::DeviceConfig;
 use crate::function::Loaded;
@@ -23,58 +24,8 @@ use crate::limits::{SHARED_POOL_BYTES, SHARED_WEIGHTS_BYTES};
 use crate::refusal::Refusal;
 use crate::routing::Routed;
 use crate::schedule::{Batch, Domain, Ended, Sharing, quarantine};
-use crate::tenants::{Account, CountedPlan, Limit, QuotaError, Taken};
-
-/// An arena shared with one client. It never changes tenant and dies with its connection.
-#[derive(Debug)]
-pub struct Arena {
-    /// Its name towards workers, never used twice.
-    pub id: u64,
-    /// Its memory.
-    pub memfd: ClientMemfd,
-    closed: AtomicBool,
-    account: Arc<Account>,
-    /// The arena's share of its tenant's mapped bytes, charged once a call names the arena.
-    pinned: OnceLock<Taken>,
-}
-
-impl Arena {
-    /// An open arena.
-    pub fn new(id: u64, mut memfd: ClientMemfd, account: &Arc<Account>) -> Result<Self, QuotaError> {
-        memfd.charge(account.take(Limit::ArenaBytes, memfd.bytes())?);
-        account.arena_opened();
-        let (closed, account) = (AtomicBool::new(false), account.clone());
-        Ok(Self { id, memfd, closed, account, pinned: OnceLock::new() })
-    }
-
-    /// Workers are about to map it, as long as it is open.
-    pub fn pin(&self, account: &Arc<Account>) -> Result<(), QuotaError> {
-        if self.pinned.get().is_none() {
-            // If another call did so meanwhile, what was taken twice is given back.
-            let _ = self.pinned.set(account.take(Limit::PinnedBytes, self.memfd.bytes())?);
-        }
-        Ok(())
-    }
-
-    /// No further call may name it. To be called before workers are told to forget it.
-    pub fn close(&self) {
-        if !self.closed.swap(true, Ordering::AcqRel) {
-            self.account.arena_closed();
-        }
-    }
-
-    /// True if the client closed the arena: a worker that maps it for a waiting call must unmap it after that
-    /// call.
-    pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-}
-
-impl Drop for Arena {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
+use crate::session::Turn;
+use crate::tenants::{Account, CountedPlan, Taken};
 
 /// Where inline bytes of a call lie in its lane's staging range.
 #[derive(Debug)]
@@ -110,6 +61,8 @@ pub struct Call {
     pub memory: Option<Taken>,
     /// Arenas that items and targets name.
     pub arenas: Vec<Arc<Arena>>,
+    /// The turn in its session, whose memory is one of the arenas.
+    pub turn: Option<Turn>,
     /// Absolute, in `CLOCK_MONOTONIC` nanoseconds.
     pub deadline_ns: u64,
     /// When it arrived, likewise.

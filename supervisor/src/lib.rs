@@ -19,6 +19,7 @@
 //! - [`processes`]: worker processes, and the memory of their device.
 //! - [`function`]: functions in memory.
 //! - [`routing`]: which device a call goes to.
+//! - [`arena`]: memory that workers map for calls; [`session`]: calls that share state.
 //! - [`call`]: an accepted invocation, and how it ends.
 //! - [`device`]: workers of a device, their threads, effects of decisions. [`registry`]: modules and functions.
 //! - [`server`]: sockets, connections, requests, answers.
@@ -28,6 +29,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod arena;
 pub mod blocking;
 pub mod call;
 pub mod client_fd;
@@ -53,6 +55,7 @@ pub mod run;
 pub mod schedule;
 pub mod server;
 pub mod service_manager;
+pub mod session;
 pub mod sha256;
 pub mod store;
 pub mod sync;

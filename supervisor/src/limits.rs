@@ -37,6 +37,10 @@ pub const CONNECTION_BYTES: u64 = 128 << 10;
 pub const MAX_SEATS: usize = 16_384;
 /// Arenas of one connection, and at a gateway's of each tenant.
 pub const MAX_ARENAS_PER_CONNECTION: usize = 64;
+/// Sessions of one connection, and at a gateway's of each tenant; those that are over and were not closed count, too.
+pub const MAX_SESSIONS_PER_CONNECTION: usize = 1024;
+/// Sessions that are shown.
+pub const MAX_SESSIONS_SHOWN: usize = 200;
 /// Bytes of a record in the state directory: more than any that is written, of 50 000 callers or of a function with a signature.
 pub const MAX_RECORD_BYTES: u64 = 64 << 20;
 /// Bytes of answers that a client has not read before it is dropped.
@@ -72,6 +76,8 @@ pub const DEFAULT_BLOB_FILES: u64 = 200_000;
 pub const DEFAULT_ARENA_BYTES: u64 = 256 << 30;
 /// Of these, bytes that workers map.
 pub const DEFAULT_PINNED_BYTES: u64 = 64 << 30;
+/// Bytes of the state of one tenant's sessions, twice over.
+pub const DEFAULT_SESSION_BYTES: u64 = 16 << 30;
 /// Invocations of one tenant without an answer.
 pub const DEFAULT_CALLS: u64 = 8192;
 /// Invocations of one tenant that wait on one device: less than half of all that may wait there.

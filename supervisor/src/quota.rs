@@ -23,6 +23,8 @@ pub enum Limit {
     ArenaBytes,
     /// Bytes of arenas that workers map, and GPUs pin.
     PinnedBytes,
+    /// Bytes of the state of sessions, twice over.
+    SessionBytes,
     /// Connections.
     Connections,
     /// Invocations without an answer.
@@ -51,13 +53,14 @@ pub enum Limit {
 
 impl Limit {
     /// All limits, in the order of their display.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Functions,
         Self::ModuleBytes,
         Self::BlobBytes,
         Self::BlobFiles,
         Self::ArenaBytes,
         Self::PinnedBytes,
+        Self::SessionBytes,
         Self::Connections,
         Self::Calls,
         Self::QueuedCalls,
@@ -86,6 +89,7 @@ impl Limit {
             Self::BlobFiles => "blob-files",
             Self::ArenaBytes => "arena-bytes",
             Self::PinnedBytes => "pinned-bytes",
+            Self::SessionBytes => "session-bytes",
             Self::Connections => "connections",
             Self::Calls => "calls",
             Self::QueuedCalls => "queued-calls",
@@ -200,6 +204,7 @@ impl QuotaError {
             Limit::Functions => Some("remove functions"),
             Limit::ModuleBytes | Limit::BlobBytes | Limit::BlobFiles => Some("remove functions and modules"),
             Limit::ArenaBytes | Limit::PinnedBytes => Some("close arenas"),
+            Limit::SessionBytes => Some("close sessions"),
             Limit::Connections => Some("close connections"),
             Limit::Calls | Limit::QueuedCalls | Limit::QueuedBytes => Some("wait for answers"),
             Limit::RequestBytes if self.freeing == 0 => Some("close connections"),
@@ -275,6 +280,7 @@ impl Default for Quota {
         quota.set(Limit::BlobBytes, limits::DEFAULT_BLOB_BYTES);
         quota.set(Limit::ArenaBytes, limits::DEFAULT_ARENA_BYTES);
         quota.set(Limit::PinnedBytes, limits::DEFAULT_PINNED_BYTES);
+        quota.set(Limit::SessionBytes, limits::DEFAULT_SESSION_BYTES);
         quota.set(Limit::BlobFiles, limits::DEFAULT_BLOB_FILES);
         quota.set(Limit::Connections, limits::MAX_CONNECTIONS_PER_TENANT as u64);
         quota.set(Limit::Calls, limits::DEFAULT_CALLS);

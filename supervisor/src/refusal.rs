@@ -30,6 +30,8 @@ pub enum Reason {
     Unsupported,
     /// Ask another supervisor.
     Unavailable,
+    /// Begin again: what earlier requests left is gone.
+    SessionLost,
     /// Tell the operator: the supervisor itself failed.
     Internal,
 }

@@ -28,6 +28,8 @@ pub mod rank {
     pub const FAIR_TURNS: u8 = 9;
     /// Arenas of one connection.
     pub const ARENAS: u8 = 10;
+    /// Sessions of one tenant at one connection.
+    pub const SESSIONS: u8 = 11;
     /// Weights that are in memory.
     pub const PACKED_WEIGHTS: u8 = 12;
     /// One content among them. Held while it is copied, on a thread that may wait.
@@ -100,6 +102,10 @@ pub mod rank {
     pub const CHILDREN: u8 = 92;
     /// Processes on their way into control groups.
     pub const JOINING: u8 = 94;
+    /// Sessions of all tenants.
+    pub const ALL_SESSIONS: u8 = 87;
+    /// The calls of one session: a thread that drops a call passes the turn on, also with a worker's channel locked.
+    pub const SESSION: u8 = 93;
     /// How a tenant's calls failed last: said where a call is answered, also with a worker's channel locked.
     pub const LAST_FAILURES: u8 = 95;
     /// Names of tenants: a thread that opens a tenant's files looks one up, also with a worker's channel locked.

@@ -23,6 +23,7 @@ pub(crate) fn probes() -> &'static [u8] {
 pub(crate) struct Function<'a> {
     pub(crate) inputs: &'a [&'a str],
     pub(crate) weights: &'a [(&'a str, &'a [u8])],
+    pub(crate) state: &'a [(&'a str, Value)],
     pub(crate) buffers: &'a [(&'a str, Value)],
     pub(crate) outputs: &'a [&'a str],
     pub(crate) types: &'a [(&'a str, Value)],
@@ -40,7 +41,7 @@ impl Function<'_> {
             "modules": [{"module_name": "probes", "path": "probes.wasm"}],
             "kernels": kernels,
             "blueprint": {
-                "inputs": self.inputs, "weights": weights, "buffers": map(self.buffers),
+                "inputs": self.inputs, "weights": weights, "state": map(self.state), "buffers": map(self.buffers),
                 "outputs": self.outputs, "types": map(self.types), "control_flow": self.steps,
             }
         })

@@ -111,6 +111,7 @@ mod restarts;
 mod scarcity;
 mod seats;
 mod service_manager;
+mod sessions;
 mod shapes;
 mod shared;
 mod shares;

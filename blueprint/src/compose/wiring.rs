@@ -231,6 +231,11 @@ impl<'w> Resolver<'w, '_, '_> {
             return None;
         }
         match Function::read(name, part) {
+            Ok(function) if !function.blueprint.state().is_empty() => {
+                let message = "has state, which calls of its own session keep; expected a function without";
+                self.notes.note(place, format_args!("function {name:?} {message}"));
+                None
+            }
             Ok(function) => {
                 self.wiring.functions.push(function);
                 Some(self.wiring.functions.len() - 1)

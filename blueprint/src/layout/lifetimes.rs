@@ -145,7 +145,7 @@ pub(super) fn find(
         .map(|((buffer, touched), overwritten_by)| {
             let is_used = touched.first_step != u32::MAX;
             let mut live = touched.live;
-            if buffer.role == Role::Input {
+            if matches!(buffer.role, Role::Input | Role::State) {
                 live.extend(Lifetime::at(0));
             }
             if buffer.output {

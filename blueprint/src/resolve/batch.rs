@@ -1,7 +1,7 @@
 //! Along which dimension calls may be put side by side, and what must be so for that.
 
 use super::Resolver;
-use crate::blueprint::BatchDimension;
+use crate::blueprint::{BatchDimension, Role};
 use crate::error::Path;
 use crate::format;
 use crate::hints::{listed, nearest};
@@ -29,6 +29,10 @@ impl Resolver<'_> {
             }
             return None;
         };
+        if !self.state_bytes.is_empty() {
+            let message = "calls of a session run one after the other, expected a function without `state`";
+            self.notes.note(place, message);
+        }
         if !self.words.is_empty() {
             let message = "sizes depend on words of inputs, which each call has its own of; expected sizes without `FromInput`";
             self.notes.note(place, message);
@@ -50,7 +54,7 @@ impl Resolver<'_> {
         }
         for id in self.inputs.iter().chain(&self.outputs) {
             let buffer = &self.buffers[id.index()];
-            if !is_along(buffer.shape.as_deref().unwrap_or_default()) {
+            if buffer.role != Role::State && !is_along(buffer.shape.as_deref().unwrap_or_default()) {
                 let message = format_args!(
                     "the shape of {:?} does not begin with {:?}, expected it as the first dimension of every input and output, \
                      and no other one that depends on it",

@@ -63,6 +63,9 @@ struct Resolver<'a> {
     inputs: Vec<BufferId>,
     weights: Vec<BufferId>,
     outputs: Vec<BufferId>,
+    /// Taken when it is checked.
+    state: Vec<BufferId>,
+    state_bytes: Vec<u64>,
     weight_files: Vec<WeightFile>,
     isolation: Isolation,
     sizes: SizeBuilder,
@@ -111,6 +114,8 @@ impl<'a> Resolver<'a> {
             inputs: Vec::new(),
             weights: Vec::new(),
             outputs: Vec::new(),
+            state: Vec::new(),
+            state_bytes: Vec::new(),
             weight_files: Vec::new(),
             isolation: Isolation::default(),
             sizes: SizeBuilder::default(),
@@ -151,6 +156,7 @@ impl<'a> Resolver<'a> {
         if let Some(outputs) = &flow.outputs {
             self.outputs(outputs, &blueprint.key("outputs"));
         }
+        self.state(&blueprint.key("state"));
         self.types(types, &blueprint.key("types"));
         if let Some(files) = &config.weight_files {
             self.weight_files(files, &root.key("weight_files"));
@@ -160,6 +166,34 @@ impl<'a> Resolver<'a> {
         }
         if let Some(batch) = &flow.batch {
             self.batch = self.batch(batch, &blueprint.key("batch"));
+        }
+    }
+
+    /// Checks the state, whose buffers go into every run and come out of it again, behind inputs and outputs.
+    fn state(&mut self, map: &Path<'_>) {
+        // What has no size for another reason has been told.
+        if self.notes.concern("blueprint") {
+            return;
+        }
+        let total = self.outputs.len() + self.state.len();
+        if total > limits::OUTPUTS {
+            let max = limits::OUTPUTS;
+            self.notes
+                .note(map, format_args!("{total} outputs and buffers of the state, expected at most {max}"));
+        }
+        for id in std::mem::take(&mut self.state) {
+            let buffer = &mut self.buffers[id.index()];
+            buffer.output = true;
+            let (size, place) = (buffer.size, &map.key(&buffer.name));
+            match self.sizes.table().constant(size) {
+                Some(bytes) => self.state_bytes.push(bytes),
+                None => self.notes.note(
+                    place,
+                    "its size depends on what a call brings, expected one that is the same for every call",
+                ),
+            }
+            self.inputs.push(id);
+            self.outputs.push(id);
         }
     }
 
@@ -262,15 +296,18 @@ impl<'a> Resolver<'a> {
     fn declare(&mut self, blueprint: &'a format::Blueprint, root: &Path<'_>) {
         let inputs = blueprint.inputs.as_ref().map_or(&[][..], |inputs| &inputs.0);
         let weights = blueprint.weights.as_ref().map_or(&[][..], |weights| &weights.0);
+        let state = blueprint.state.as_ref().map_or(&[][..], |state| &state.0);
         let buffers = blueprint.buffers.as_ref().map_or(&[][..], |buffers| &buffers.0);
         self.unsure.buffers = blueprint.inputs.is_none()
             || blueprint.buffers.is_none()
             || inputs.iter().chain(weights).any(Option::is_none);
-        let total = inputs.len() + weights.len() + buffers.len();
+        let total = inputs.len() + weights.len() + state.len() + buffers.len();
         if total > limits::BUFFERS {
             let max = limits::BUFFERS;
-            self.notes
-                .note(root, format_args!("{total} inputs, weights and buffers, expected at most {max}"));
+            self.notes.note(
+                root,
+                format_args!("{total} inputs, weights, state and buffers, expected at most {max}"),
+            );
         }
         let list = &root.key("inputs");
         for (at, name) in inputs.iter().enumerate().filter_map(named) {
@@ -284,8 +321,13 @@ impl<'a> Resolver<'a> {
             let id = self.declare_one(name, Role::Weight, size, &list.index(at));
             self.weights.push(id);
         }
-        let map = &root.key("buffers");
         let unknown = self.constant(0);
+        let map = &root.key("state");
+        for (name, _) in state {
+            let id = self.declare_one(name, Role::State, unknown, &map.key(name));
+            self.state.push(id);
+        }
+        let map = &root.key("buffers");
         for (name, _) in buffers {
             self.declare_one(name, Role::Buffer, unknown, &map.key(name));
         }
@@ -294,8 +336,8 @@ impl<'a> Resolver<'a> {
     /// Names every free dimension: a dimension of an input that is `Free` and nothing else. Sizes anywhere may use it.
     fn free_dimensions(&mut self, types: &'a [(String, Option<format::Type>)], map: &Path<'_>) {
         for (name, declared) in types {
-            let is_input =
-                self.buffer_ids.get(name.as_str()).is_some_and(|id| id.index() < self.inputs.len());
+            let declares = self.buffer_ids.get(name.as_str());
+            let is_input = declares.is_some_and(|id| self.buffers[id.index()].role == Role::Input);
             let Some(declared) = declared.as_ref().filter(|_| is_input) else {
                 self.unsure.free |= declared.is_none();
                 continue;
@@ -349,6 +391,11 @@ impl<'a> Resolver<'a> {
         for (at, name) in outputs.iter() {
             let place = &list.index(at);
             let Some(id) = self.writable(name, place) else { continue };
+            if self.buffers[id.index()].role == Role::State {
+                let message = "which stays where it is; expected a buffer, to which a step copies it";
+                self.notes.note(place, format_args!("{name:?} is state, {message}"));
+                continue;
+            }
             if std::mem::replace(&mut self.buffers[id.index()].output, true) {
                 self.twice(name, place);
             }
@@ -369,7 +416,7 @@ impl<'a> Resolver<'a> {
             let shape = declared.shape.as_ref().and_then(|dims| {
                 let place = &place.key("shape");
                 self.check_len(dims.0.len(), limits::RANK, place)?;
-                let is_input = id.index() < self.inputs.len();
+                let is_input = self.buffers[id.index()].role == Role::Input;
                 let dims = dims.iter().map(|(at, dim)| match dim {
                     format::Sizing::Free(name) if is_input => self.free(name, &place.index(at)),
                     dim => self.size(dim, &place.index(at)),
@@ -425,6 +472,7 @@ impl<'a> Resolver<'a> {
             inputs: self.inputs,
             weights: self.weights,
             outputs: self.outputs,
+            state_bytes: self.state_bytes,
             words: self.words,
             word_places: self.word_places,
             free: self.free,

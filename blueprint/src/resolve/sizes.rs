@@ -9,39 +9,48 @@ use crate::hints::{listed, nearest};
 use crate::limits;
 use crate::size::{Node, Op, SizeId};
 
-/// What has a size: the buffers, and behind them the sizes that have names of their own.
+/// What has a size: the state, behind it the buffers, and behind these the sizes that have names of their own.
 struct Declared<'a> {
     entries: Vec<&'a (String, Option<Sizing>)>,
-    /// The id of the first buffer.
+    /// The id of the first one that has an id.
     first: usize,
-    /// How many of the entries are buffers.
+    /// How many of the entries are state, and how many are state or buffers: these have ids.
+    state: usize,
     buffers: usize,
 }
 
+/// Where state, buffers and sizes are written.
+type Maps<'p> = [&'p Path<'p>; 3];
+
 impl Declared<'_> {
-    /// Where an entry is written, of the places of buffers and of sizes.
-    fn map_of<'p>(&self, at: usize, maps: (&'p Path<'p>, &'p Path<'p>)) -> &'p Path<'p> {
-        if at < self.buffers { maps.0 } else { maps.1 }
+    /// Where an entry is written.
+    fn map_of<'p>(&self, at: usize, [state, buffers, sizes]: Maps<'p>) -> &'p Path<'p> {
+        match at {
+            at if at < self.state => state,
+            at if at < self.buffers => buffers,
+            _ => sizes,
+        }
     }
 }
 
 impl<'a> Resolver<'a> {
-    /// Resolves the sizes of all buffers, and those that have names of their own.
+    /// Resolves the sizes of state and buffers, and those that have names of their own.
     pub(super) fn declared_sizes(&mut self, flow: &'a Blueprint, root: &Path<'_>) {
+        let state = flow.state.as_ref().map_or(&[][..], |state| &state.0);
         let buffers = flow.buffers.as_ref().map_or(&[][..], |buffers| &buffers.0);
         let named = flow.sizes.as_ref().map_or(&[][..], |sizes| &sizes.0);
-        let first = self.buffers.len() - buffers.len();
-        let maps = (&root.key("buffers"), &root.key("sizes"));
+        let first = self.buffers.len() - buffers.len() - state.len();
+        let maps = [&root.key("state"), &root.key("buffers"), &root.key("sizes")];
         for (at, (name, _)) in named.iter().enumerate() {
-            let place = &maps.1.key(name);
+            let place = &maps[2].key(name);
             self.check_name(name, place);
             if self.size_ids.insert(name, at).is_some() {
                 self.twice(name, place);
             }
         }
         self.named_sizes = vec![None; named.len()];
-        let declared =
-            Declared { entries: buffers.iter().chain(named).collect(), first, buffers: buffers.len() };
+        let entries = state.iter().chain(buffers).chain(named).collect();
+        let declared = Declared { entries, first, state: state.len(), buffers: state.len() + buffers.len() };
         for at in self.size_order(&declared, maps) {
             let (name, sizing) = declared.entries[at];
             let place = &declared.map_of(at, maps).key(name);
@@ -67,7 +76,7 @@ impl<'a> Resolver<'a> {
 
     /// Positions among the entries, sorted so that an entry follows what its size uses. Does not recurse from one to the
     /// other: a chain of them may be as long as there are entries.
-    fn size_order(&mut self, declared: &Declared<'a>, maps: (&Path<'_>, &Path<'_>)) -> Vec<usize> {
+    fn size_order(&mut self, declared: &Declared<'a>, maps: Maps<'_>) -> Vec<usize> {
         #[derive(Clone, Copy, PartialEq)]
         enum State {
             New,

@@ -14,6 +14,7 @@ mod scale;
 mod schema;
 mod seeds;
 mod sharing;
+mod state;
 mod tensor_maps;
 
 use crate::{Blueprint, Error, Mistakes, Plan, Sizes, parse};

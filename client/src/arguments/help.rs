@@ -89,6 +89,8 @@ Settings:
   fault-budget=N             worker processes a minute that may end under one caller; 0: any number
   metrics-of=WHOSE           whose calls the metrics count one by one: devices, tenants or functions
   kept-versions=N            older versions of a function that are kept when it is replaced; 0: none
+  session-idle=TIME          how long a session may be without a call before it ends, such as 10m
+  session-grace=TIME         how long a drain waits for open sessions, whose calls go on meanwhile, such as 30s
 
 They last until the supervisor ends; its flags and configuration file set them for every start.
 

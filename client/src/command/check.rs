@@ -425,10 +425,12 @@ fn role(buffer: &BufferDescription) -> String {
     let role = match buffer.role {
         Role::Input => "input",
         Role::Weight => "weights",
+        Role::State => "state",
         Role::Buffer => "buffer",
     };
     match (buffer.role, buffer.output) {
         (Role::Buffer, true) => "output".into(),
+        (Role::State, _) => role.into(),
         (_, true) => format!("{role}, output"),
         _ => role.into(),
     }

@@ -40,6 +40,8 @@ pub(super) struct File {
     pub(super) fault_budget: Option<u32>,
     pub(super) metrics_of: Option<String>,
     pub(super) kept_versions: Option<u32>,
+    pub(super) session_idle: Option<String>,
+    pub(super) session_grace: Option<String>,
     pub(super) unknown_tenants: Option<String>,
     #[serde(default)]
     pub(super) gateways: Vec<u32>,
@@ -72,7 +74,7 @@ enum Kind {
 }
 
 /// Every key of the file.
-const KEYS: [(&str, Kind); 23] = [
+const KEYS: [(&str, Kind); 25] = [
     ("socket", Kind::Text("/run/pappus/pappus.sock")),
     ("admin-socket", Kind::Text("/run/pappus/pappus.sock.admin")),
     ("state-dir", Kind::Text("/var/lib/pappus")),
@@ -92,6 +94,8 @@ const KEYS: [(&str, Kind); 23] = [
     ("fault-budget", Kind::Number(u32::MAX as u64)),
     ("metrics-of", Kind::Text("tenants")),
     ("kept-versions", Kind::Number(u32::MAX as u64)),
+    ("session-idle", Kind::Duration),
+    ("session-grace", Kind::Duration),
     ("unknown-tenants", Kind::Text("refuse")),
     ("gateways", Kind::Uids),
     ("tenant-defaults", Kind::Table),

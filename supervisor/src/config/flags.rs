@@ -109,4 +109,10 @@ pub struct Flags {
     /// Older versions of a function that are kept when it is replaced, so that one can be used again.
     #[arg(long, value_name = "N")]
     pub kept_versions: Option<u32>,
+    /// How long a session may be without a call before it ends, such as 10m.
+    #[arg(long, value_name = "TIME")]
+    pub session_idle: Option<String>,
+    /// How long a drain waits for open sessions, whose calls go on meanwhile, such as 30s.
+    #[arg(long, value_name = "TIME")]
+    pub session_grace: Option<String>,
 }

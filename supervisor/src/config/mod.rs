@@ -231,6 +231,8 @@ impl Config {
             ("fault-budget", given!("fault-budget", fault_budget).map(|n| n.to_string())),
             ("metrics-of", given!("metrics-of", metrics_of)),
             ("kept-versions", given!("kept-versions", kept_versions).map(|n| n.to_string())),
+            ("session-idle", given!("session-idle", session_idle)),
+            ("session-grace", given!("session-grace", session_grace)),
         ];
         let given: Vec<_> = values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
         let mut settings = Settings::default();

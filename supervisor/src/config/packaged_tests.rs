@@ -57,6 +57,8 @@ fn what_is_commented_out_is_the_default() {
         fault_budget: 1,
         metrics_of: MetricsOf::Devices,
         kept_versions: 1,
+        session_idle: std::time::Duration::MAX,
+        session_grace: std::time::Duration::MAX,
         ..Settings::default()
     };
     let given = [
@@ -71,6 +73,8 @@ fn what_is_commented_out_is_the_default() {
         ("fault-budget", file.fault_budget.map(|n| n.to_string())),
         ("metrics-of", file.metrics_of.clone()),
         ("kept-versions", file.kept_versions.map(|n| n.to_string())),
+        ("session-idle", file.session_idle.clone()),
+        ("session-grace", file.session_grace.clone()),
     ];
     let given = given.map(|(name, value)| (name, value.unwrap()));
     settings.give(&given).unwrap();

@@ -34,6 +34,10 @@ pub struct Settings {
     pub fault_budget: u32,
     /// Older versions of a function that are kept when it is replaced.
     pub kept_versions: u32,
+    /// How long a session may be without a call before it ends.
+    pub session_idle: Duration,
+    /// How long a drain waits for open sessions, whose calls are accepted meanwhile.
+    pub session_grace: Duration,
     /// Lines of the log of this level and above are written; at a start as the environment says.
     pub log: Level,
     /// Whose calls the metrics count one by one.
@@ -53,6 +57,8 @@ impl Default for Settings {
             quarantine_after: 3,
             fault_budget: 5,
             kept_versions: 2,
+            session_idle: Duration::from_secs(600),
+            session_grace: Duration::from_secs(30),
             log: Level::INFO,
             metrics_of: MetricsOf::Tenants,
         }
@@ -81,6 +87,8 @@ impl Settings {
                 kept @ 0..=limits::MAX_KEPT_VERSIONS => self.kept_versions = kept as u32,
                 _ => return Err(bad(name, value, format!("at most {}", limits::MAX_KEPT_VERSIONS))),
             },
+            "session-idle" => self.session_idle = duration(name, value)?,
+            "session-grace" => self.session_grace = duration(name, value)?,
             "log" => {
                 let level = value.parse();
                 self.log =
@@ -135,6 +143,8 @@ impl Settings {
             ("quarantine-after", self.quarantine_after.to_string()),
             ("fault-budget", self.fault_budget.to_string()),
             ("kept-versions", self.kept_versions.to_string()),
+            ("session-idle", humantime::format_duration(self.session_idle).to_string()),
+            ("session-grace", humantime::format_duration(self.session_grace).to_string()),
             ("log", self.log.to_string().to_lowercase()),
             ("metrics-of", self.metrics_of.name().to_owned()),
         ]

@@ -345,6 +345,7 @@ mod tests {
             inputs: Box::default(),
             outputs: Box::default(),
             input_types: Box::default(),
+            state_bytes: 0,
             composition: None,
             number: 1,
             largest: 0,

@@ -75,6 +75,7 @@ mod tests {
             inputs: Box::new(["A".into()]),
             outputs: Box::new([Output { name: "B".into(), dtype: dtype.into(), shape: shape.clone() }]),
             input_types: Box::new([Declared { dtype: dtype.into(), shape }]),
+            state_bytes: 0,
             composition: None,
             number: 1,
             largest: 0,

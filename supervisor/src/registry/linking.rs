@@ -249,6 +249,7 @@ mod tests {
             inputs: Box::default(),
             outputs: Box::default(),
             input_types: Box::default(),
+            state_bytes: 0,
             composition: (!composition.functions.is_empty()).then(|| Box::new(composition)),
             number: 1,
             largest: 0,

@@ -98,6 +98,7 @@ impl Registry {
             inputs,
             outputs,
             input_types,
+            state_bytes: blueprint.state_bytes().iter().sum(),
             composition,
             // Its place among what is registered gives it another one.
             number: 1,

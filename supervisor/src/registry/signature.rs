@@ -19,12 +19,12 @@ pub(super) struct Signature {
 /// The inputs and outputs of a blueprint.
 pub(super) fn signature(blueprint: &Blueprint) -> Signature {
     let name = |id: &pappus_blueprint::BufferId| blueprint.buffers()[id.index()].name.as_str();
-    let ids = blueprint.inputs().iter().chain(blueprint.outputs());
+    let ids = blueprint.brought().iter().chain(blueprint.returned());
     if ids.map(|id| name(id).len()).sum::<usize>() > MAX_SIGNATURE_BYTES {
         return Signature::default();
     }
     let mut outputs: Vec<Output> = blueprint
-        .outputs()
+        .returned()
         .iter()
         .map(|id| Output {
             name: name(id).into(),
@@ -32,10 +32,10 @@ pub(super) fn signature(blueprint: &Blueprint) -> Signature {
             shape: None,
         })
         .collect();
-    let inputs = blueprint.inputs().iter().map(|id| name(id).into()).collect();
+    let inputs = blueprint.brought().iter().map(|id| name(id).into()).collect();
     let mut input_types = Vec::new();
     if let Some(types) = types(blueprint) {
-        let (of_inputs, of_outputs) = types.split_at(blueprint.inputs().len());
+        let (of_inputs, of_outputs) = types.split_at(blueprint.brought().len());
         if of_inputs.iter().any(|declared| !declared.dtype.is_empty()) {
             input_types = of_inputs.to_vec();
         }
@@ -48,7 +48,7 @@ pub(super) fn signature(blueprint: &Blueprint) -> Signature {
 
 /// What is declared of the inputs, then of the outputs; none where it is too much.
 fn types(blueprint: &Blueprint) -> Option<Vec<Declared>> {
-    let ids = || blueprint.inputs().iter().chain(blueprint.outputs());
+    let ids = || blueprint.brought().iter().chain(blueprint.returned());
     // Nothing is known, so every formula is in terms of what a call brings. It cannot fail: it names nothing.
     let described: Description = match ids().any(|id| blueprint.buffers()[id.index()].dtype.is_some()) {
         true => describe(blueprint, &pappus_blueprint::Known::default()).ok()?,

@@ -19,7 +19,8 @@ use zerocopy::little_endian::U64;
 use super::invoke_error::{InvokeError, ValueError};
 use super::reply_handle::ReplyHandle;
 use super::state::RequestCtx;
-use crate::call::{Arena, Call, Inline};
+use crate::arena::Arena;
+use crate::call::{Call, Inline};
 use crate::client_fd::ClientFd;
 use crate::client_memfd::ClientMemfd;
 use crate::config::Settings;
@@ -27,6 +28,7 @@ use crate::device::Device;
 use crate::function::{Loaded, Versions};
 use crate::quota::Limit;
 use crate::schedule::Domain;
+use crate::session::{SessionError, Turn};
 use crate::tenants::PlanError;
 
 /// Why there is no plan. What a blueprint says is its owner's to know.
@@ -78,6 +80,8 @@ pub struct Arrived {
     pub at_ns: u64,
     /// Bytes of the tenant's request memory that the request and its connection take already.
     pub own_bytes: u64,
+    /// The turn in its session, if it is in one.
+    pub turn: Option<Turn>,
 }
 
 impl Arrived {
@@ -91,7 +95,7 @@ impl Arrived {
     ) -> Result<Self, MemfdError> {
         let descriptors =
             passed.into_iter().map(|fd| fd.sealed(MAX_ARENA_BYTES)).collect::<Result<_, _>>()?;
-        Ok(Self { message, descriptors, arenas, at_ns, own_bytes })
+        Ok(Self { message, descriptors, arenas, at_ns, own_bytes, turn: None })
     }
 }
 
@@ -113,10 +117,11 @@ pub fn prepare(
     function: &Arc<Loaded>,
     thread: Thread,
 ) -> Result<Prepared, InvokeError> {
-    let Arrived { message: request, descriptors, arenas, at_ns: arrived_ns, own_bytes } = arrived;
+    let Arrived { message: request, descriptors, arenas, at_ns: arrived_ns, own_bytes, turn } = arrived;
     let (arrived_ns, own_bytes) = (*arrived_ns, *own_bytes);
     let granted = function.owner != ctx.account.tenant;
     check_version(request, function.versions, granted)?;
+    check_session(function, turn.as_ref())?;
     let plans = |sizes: &Sizes<'_>| {
         let (id, blueprint) = (function.id, &function.blueprint);
         match ctx.account.find_plan(id, blueprint, sizes).map_err(|why| no_plan(why, granted))? {
@@ -130,9 +135,11 @@ pub fn prepare(
             }),
         }
     };
-    let of = CallContext { blueprint: &function.blueprint, weight_bytes: &function.weight_bytes, granted };
+    let (blueprint, weight_bytes) = (&function.blueprint, &function.weight_bytes);
+    let of = CallContext { blueprint, weight_bytes, granted, turn: turn.as_ref() };
     let (gathered, plan, scalars) = gather(request, descriptors, arenas, of, plans)?;
-    gathered.arenas.iter().try_for_each(|arena| arena.pin(&ctx.account))?;
+    let state = turn.as_ref().map(|turn| &turn.memory);
+    gathered.arenas.iter().chain(state).try_for_each(|arena| arena.pin(&ctx.account))?;
 
     let deadline = deadline(request, &ctx.server.settings());
     let domain = Domain { owner: function.owner, caller: ctx.account.tenant };
@@ -142,6 +149,8 @@ pub fn prepare(
     let memory = ctx.take(Limit::RequestBytes, gathered.held_bytes() + inline_bytes);
     let memory = memory.map_err(|why| why.with_own(own_bytes))?;
     let Gathered { items, outputs, inline, staged: staged_bytes, .. } = gathered;
+    let mut arenas = std::mem::take(arenas);
+    arenas.extend(turn.as_ref().map(|turn| turn.memory.clone()));
     let call = Call {
         domain,
         plan,
@@ -152,7 +161,8 @@ pub fn prepare(
         staged_bytes,
         descriptors: std::mem::take(descriptors),
         memory: Some(memory),
-        arenas: std::mem::take(arenas),
+        arenas,
+        turn: turn.take(),
         deadline_ns: arrived_ns.saturating_add(deadline.as_nanos() as u64),
         arrived_ns,
         started_ns: AtomicU64::new(0),
@@ -173,6 +183,17 @@ fn check_version(request: &v1::Invoke, versions: Versions, granted: bool) -> Res
     }
 }
 
+/// Refuses a call that lacks a session, or has one that is not for its function.
+fn check_session(function: &Loaded, turn: Option<&Turn>) -> Result<(), SessionError> {
+    match (turn, function.blueprint.state().is_empty()) {
+        (None, true) => Ok(()),
+        (None, false) => Err(SessionError::Needed),
+        (Some(_), true) => Err(SessionError::Stateless),
+        (Some(turn), false) if turn.session().suits(function.owner, &function.blueprint) => Ok(()),
+        (Some(_), false) => Err(SessionError::Other),
+    }
+}
+
 /// How long a call may take in all.
 pub fn deadline(request: &v1::Invoke, settings: &Settings) -> Duration {
     match request.deadline_ns {
@@ -188,6 +209,8 @@ struct CallContext<'a> {
     weight_bytes: &'a [u64],
     /// The caller is not the owner, and is told nothing of the blueprint.
     granted: bool,
+    /// The turn in the call's session: where its state is.
+    turn: Option<&'a Turn>,
 }
 
 /// Gathers all parts of a call that depend only on the request and its function.
@@ -195,21 +218,22 @@ fn gather<'a, P: Borrow<Plan>>(
     request: &v1::Invoke,
     descriptors: &'a [ClientMemfd],
     arenas: &'a [Arc<Arena>],
-    CallContext { blueprint, weight_bytes, granted }: CallContext<'_>,
+    CallContext { blueprint, weight_bytes, granted, turn }: CallContext<'_>,
     plan: impl FnOnce(&Sizes<'_>) -> Result<Arc<P>, InvokeError>,
 ) -> Result<(Gathered<'a>, Arc<P>, Vec<u64>), InvokeError> {
     let mut gathered = Gathered { descriptors, arenas, ..Gathered::default() };
     let name_of = |id: &BufferId| blueprint.buffers()[id.index()].name.as_str();
-    let given = match_names("input", &request.inputs, |i| &i.name, blueprint, blueprint.inputs())?;
-    let wanted = match_names("output", &request.outputs, |o| &o.name, blueprint, blueprint.outputs())?;
+    let given = match_names("input", &request.inputs, |i| &i.name, blueprint, blueprint.brought())?;
+    let wanted = match_names("output", &request.outputs, |o| &o.name, blueprint, blueprint.returned())?;
 
-    let mut input_bytes = Vec::with_capacity(given.len());
-    for (position, (input, id)) in given.iter().zip(blueprint.inputs()).enumerate() {
+    let mut input_bytes = Vec::with_capacity(blueprint.inputs().len());
+    for (position, (input, id)) in given.iter().zip(blueprint.brought()).enumerate() {
         let name = name_of(id);
         let input = input.ok_or_else(|| InvokeError::Missing(name.to_owned()))?;
         let bytes = gathered.input(position, input);
         input_bytes.push(bytes.map_err(|why| InvokeError::Input { name: name.to_owned(), why })?);
     }
+    input_bytes.extend_from_slice(blueprint.state_bytes());
     let arrays = Arrays::of(&given)?;
     let misfit = |(at, why): (usize, Misfit)| {
         let name = name_of(&blueprint.inputs()[at]).to_owned();
@@ -229,11 +253,14 @@ fn gather<'a, P: Borrow<Plan>>(
     arrays.check(|at, array| blueprint.check_planned((*plan).borrow(), at, array)).map_err(misfit)?;
     scalars.extend_from_slice(&free);
     let buffers = &(*plan).borrow().buffers;
-    for (output, id) in wanted.into_iter().zip(blueprint.outputs()) {
+    for (output, id) in wanted.into_iter().zip(blueprint.returned()) {
         let target = gathered.output(output, buffers[id.index()].bytes);
         target.map_err(|why| InvokeError::Output { name: name_of(id).to_owned(), why })?;
     }
     gathered.check_overlaps()?;
+    if let Some(turn) = turn {
+        gathered.state(turn, given.len())?;
+    }
     Ok((gathered, plan, scalars))
 }
 
@@ -273,8 +300,13 @@ pub fn check(
     weight_bytes: &[u64],
 ) -> Result<(Vec<Item>, Vec<Target>), InvokeError> {
     let plan = |sizes: &Sizes<'_>| blueprint.plan(sizes).map(Arc::new).map_err(InvokeError::Plan);
-    let (gathered, ..) =
-        gather(request, &[], arenas, CallContext { blueprint, weight_bytes, granted: false }, plan)?;
+    let (gathered, ..) = gather(
+        request,
+        &[],
+        arenas,
+        CallContext { blueprint, weight_bytes, granted: false, turn: None },
+        plan,
+    )?;
     Ok((gathered.items, gathered.outputs))
 }
 
@@ -328,6 +360,25 @@ impl Gathered<'_> {
             + size_of_val(self.arenas)
             + size_of_val(self.descriptors);
         (size_of::<Call>() + CALL_OVERHEAD_BYTES + lists) as u64
+    }
+
+    /// Adds the state, which is read at one place and written at another; its buffers come behind the inputs that a call brings.
+    fn state(&mut self, turn: &Turn, first: usize) -> Result<(), InvokeError> {
+        let arena = turn.memory.id;
+        for (input, (from, to, bytes)) in (first as u32..).zip(turn.buffers()) {
+            if self.items.len() >= MAX_ITEMS {
+                return Err(InvokeError::StateItems);
+            }
+            self.items.push(Item {
+                input: input.into(),
+                kind: Item::ARENA.into(),
+                source: arena.into(),
+                offset: from.into(),
+                bytes: bytes.into(),
+            });
+            self.outputs.push(Target { arena: arena.into(), offset: to.into(), bytes: bytes.into() });
+        }
+        Ok(())
     }
 
     /// Takes an input's items; returns its bytes.

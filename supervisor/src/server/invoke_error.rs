@@ -8,6 +8,7 @@ use pappus_shmem::MemfdError;
 
 use crate::refusal::{Reason, Refusable};
 use crate::routing::RouteError;
+use crate::session::SessionError;
 use crate::tenants::{Limit, QuotaError};
 
 /// Why an invocation cannot become a call.
@@ -85,6 +86,12 @@ pub enum InvokeError {
     /// An output over an input.
     #[error("an output region overlaps an input region of the same call")]
     InputOverlaps,
+    /// Inputs and state in too many pieces.
+    #[error("inputs and state have more than {MAX_ITEMS} items in one call: join some")]
+    StateItems,
+    /// A session that the call cannot be in.
+    #[error(transparent)]
+    Session(#[from] SessionError),
     /// More than the tenant may have.
     #[error(transparent)]
     Quota(#[from] QuotaError),
@@ -98,6 +105,7 @@ impl Refusable for InvokeError {
         match self {
             Self::Quota(error) => error.reason(),
             Self::Route(error) => error.reason(),
+            Self::Session(error) => error.reason(),
             _ => Reason::InvalidArgument,
         }
     }
@@ -108,6 +116,7 @@ impl Refusable for InvokeError {
             Self::Output { name, .. } => format!("output {name}").into(),
             Self::Plan(error) => Cow::Borrowed(&error.path),
             Self::Replaced => "function_version".into(),
+            Self::Session(error) => error.place(),
             _ => "".into(),
         }
     }

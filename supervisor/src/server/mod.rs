@@ -12,6 +12,7 @@
 //! - `half_close`: a client that will send nothing more.
 //! - [`replies`]: answers to it, from any thread.
 //! - [`reply_handle`]: the one answer to an invocation; answers of one client in one write.
+//! - [`sessions`]: sessions that the requests of one tenant opened; [`all_sessions`]: those of all tenants.
 //! - [`responses`]: how a call ended, as its client is told.
 //! - [`invoke`]: an `Invoke` becomes a call: checked, sized, planned; [`invoke_error`]: why it cannot.
 //! - [`slow_work`]: each tenant's permits for slow work.
@@ -26,6 +27,7 @@
 //! - [`reload`]: the configuration read again; settings of devices; `reload_tenants`: rules about tenants.
 //! - [`moving`]: calls of a device that is lost go to others.
 
+pub mod all_sessions;
 mod async_fd;
 pub mod connection;
 pub mod connection_pace;
@@ -54,6 +56,7 @@ pub mod requests;
 pub mod responses;
 pub mod seat;
 pub mod seats;
+pub mod sessions;
 pub mod slow_work;
 pub mod socket_file;
 pub mod state;

@@ -17,6 +17,7 @@ pub(super) fn to_error(refusal: &dyn Refusable) -> v1::Error {
         Reason::OutOfMemory => Code::OutOfMemory,
         Reason::Unsupported => Code::Unsupported,
         Reason::Unavailable => Code::Unavailable,
+        Reason::SessionLost => Code::SessionLost,
         Reason::Internal => Code::Internal,
     };
     if let Some(limit) = refusal.quota() {

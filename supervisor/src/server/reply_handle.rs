@@ -129,6 +129,7 @@ impl ReplyHandle {
     /// The same, for a call that was made of the invocation.
     fn answer_for(&self, call: Option<&Call>, body: Body) {
         if self.give_up() {
+            keep_state(call, &body);
             self.record(call, &body);
             self.forget();
             self.of.replies.send(self.request, body);
@@ -148,6 +149,7 @@ impl ReplyHandle {
     /// Appends the answer's frame to `frames`, which are sent next; unless one was given. The call is over.
     fn append(&self, call: &Call, body: Body, frames: &mut Vec<u8>) {
         if self.give_up() {
+            keep_state(Some(call), &body);
             self.accepted.end();
             self.record(Some(call), &body);
             self.forget();
@@ -208,6 +210,13 @@ impl ReplyHandle {
     /// Makes sure that no answer comes any more; false if there was one already.
     pub fn give_up(&self) -> bool {
         self.one_answer.claim()
+    }
+}
+
+/// A call that is answered with its outputs has changed the state of its session.
+fn keep_state(call: Option<&Call>, body: &Body) {
+    if let (Some(turn), Body::Invoked(_)) = (call.and_then(|call| call.turn.as_ref()), body) {
+        turn.keep();
     }
 }
 

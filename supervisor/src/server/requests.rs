@@ -224,7 +224,12 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
             let values = ctx.server.change_settings(&settings.change).map_err(RequestError::Settings)?;
             Ok(Response::Settings(v1::SettingsValues { values }))
         }
-        Request::Invoke(_) | Request::Cancel(_) | Request::OpenArena(_) | Request::CloseArena(_) => {
+        Request::Invoke(_)
+        | Request::Cancel(_)
+        | Request::OpenArena(_)
+        | Request::CloseArena(_)
+        | Request::OpenSession(_)
+        | Request::CloseSession(_) => {
             Err(internal("misdirected request", "handled by the connection").into())
         }
     }

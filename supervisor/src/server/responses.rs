@@ -79,7 +79,7 @@ fn not_shared(device: &str, why: &dyn std::fmt::Display, left_ns: u64) -> v1::Er
 fn invoked(call: &Call, device: &str, done: &Done, inline: Vec<Vec<u8>>, now_ns: u64) -> Body {
     let blueprint = &call.function.blueprint;
     let mut inline = inline.into_iter();
-    let outputs = blueprint.outputs().iter().enumerate().map(|(position, id)| {
+    let outputs = blueprint.returned().iter().enumerate().map(|(position, id)| {
         let mut output = v1::OutputValue {
             name: blueprint.buffers()[id.index()].name.clone(),
             bytes: call.plan.buffers[id.index()].bytes,
@@ -198,6 +198,11 @@ fn expired(call: &Call, budget: Option<SpentBudget>) -> Body {
 /// A call whose deadline passed before its function was in memory.
 pub fn never_loaded(deadline: Duration) -> Body {
     Body::Error(passed(deadline, "while its function was being loaded, which goes on").retry(0))
+}
+
+/// A call whose deadline passed while earlier calls of its session were there.
+pub fn never_its_turn(deadline: Duration) -> Body {
+    Body::Error(passed(deadline, "while calls of its session were there that came before it").retry(0))
 }
 
 /// A call of a function that keeps failing.

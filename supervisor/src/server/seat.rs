@@ -12,7 +12,7 @@ use pappus_proto::limits::{MAX_ARENA_BYTES, MAX_ITEMS};
 use pappus_proto::v1::item::Source;
 use pappus_proto::v1::{self, request::Body as Request, response::Body as Response};
 use pappus_protocol::now_ns;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
 
 use super::intake::{Holder, Passed, Received};
@@ -21,17 +21,20 @@ use super::invoke_error::InvokeError;
 use super::replies::Replies;
 use super::reply_handle::{Invocations, ReplyHandle};
 use super::request_error::RequestError;
+use super::sessions::OpenSessions;
 use super::slow_work::SlowWorkPermit;
 use super::state::RequestCtx;
 use super::violation::GatewayError;
 use super::{invoke, refusals, requests, responses};
-use crate::call::{Arena, Completion};
+use crate::arena::Arena;
+use crate::call::Completion;
 use crate::client_fd::ClientFd;
 use crate::device::burst::Burst;
 use crate::function::Loaded;
 use crate::limits::{CONNECTION_BYTES, MAX_ARENAS_PER_CONNECTION, MAX_COLD_REQUESTS};
 use crate::quota::{Limit, QuotaError};
 use crate::refusal::{Refusable, Refusal};
+use crate::session::{Place, Turn};
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 use crate::tenants::Taken;
 
@@ -62,6 +65,7 @@ pub struct Seat {
     pub replies: Arc<Replies>,
     invocations: Arc<Invocations>,
     arenas: OrderedMutex<HashMap<u64, Arc<Arena>>, { rank::ARENAS }>,
+    sessions: OpenSessions,
     /// Has a permit for each slow request that is worked on.
     pub(super) cold: Arc<Semaphore>,
     /// True if other tenants have seats at the connection: no request may keep it waiting.
@@ -78,6 +82,7 @@ impl Seat {
             invocations: Invocations::new(replies.clone()),
             replies,
             arenas: OrderedMutex::default(),
+            sessions: OpenSessions::default(),
             cold: Arc::new(Semaphore::new(MAX_COLD_REQUESTS)),
             beside_others,
             gone: AtomicBool::new(false),
@@ -123,6 +128,10 @@ impl Seat {
             }
             Some(Request::OpenArena(_)) => self.answer(id, self.open_arena(passed)),
             Some(Request::CloseArena(close)) => self.answer(id, self.close_arena(close.arena)),
+            Some(Request::CloseSession(close)) => {
+                let closed = self.sessions.close(&self.ctx.server, close.session);
+                self.answer(id, closed.map(|()| Response::Done(v1::Done {})).map_err(Into::into));
+            }
             Some(body) => {
                 let work = SlowWork::Request { body, passed };
                 return match self.charge_slow(memory, SLOW_REQUEST_BYTES) {
@@ -158,7 +167,10 @@ impl Seat {
                 tokio::spawn(async move {
                     let drains = matches!(body, Request::Drain(_));
                     let Some(_permit) = self.slow_work_permit().await else { return };
-                    let outcome = requests::handle(&self.ctx, body, passed).await;
+                    let outcome = match body {
+                        Request::OpenSession(open) => self.sessions.open(&self.ctx, open.function).await,
+                        body => requests::handle(&self.ctx, body, passed).await,
+                    };
                     let ends = drains && outcome.is_ok();
                     self.answer(id, outcome);
                     if ends {
@@ -220,7 +232,7 @@ impl Seat {
             Ok(handle) => handle,
             Err(error) => return refuse(&error),
         };
-        if self.ctx.server.is_draining() {
+        if self.ctx.server.is_draining() && !(message.session != 0 && self.ctx.server.sessions.go_on()) {
             handle.refuse(refusals::to_body(&RequestError::Draining));
             return None;
         }
@@ -234,6 +246,40 @@ impl Seat {
                 return None;
             }
         };
+        match self.sessions.line_up(arrived.message.session) {
+            Ok(None) => {}
+            Ok(Some(Place::Now(turn))) => arrived.turn = Some(turn),
+            Ok(Some(Place::Later(turn))) => {
+                match self.charge_slow(memory, SLOW_REQUEST_BYTES) {
+                    Ok(memory) => drop(tokio::spawn(self.clone().wait(id, handle, arrived, turn, memory))),
+                    Err(why) => handle.refuse(refusals::to_body(&why)),
+                }
+                return None;
+            }
+            Err(why) => {
+                handle.refuse(refusals::to_body(&why));
+                return None;
+            }
+        }
+        let until = self.until(&arrived);
+        self.begin(id, handle, arrived, until, memory, burst)
+    }
+
+    /// When a call's deadline passes that came now.
+    fn until(&self, arrived: &Arrived) -> tokio::time::Instant {
+        tokio::time::Instant::now() + invoke::deadline(&arrived.message, &self.ctx.server.settings())
+    }
+
+    /// Hands a call on at once, if its function is in memory; what is slow comes back.
+    fn begin(
+        self: &Arc<Self>,
+        id: u64,
+        handle: Arc<ReplyHandle>,
+        mut arrived: Arrived,
+        until: tokio::time::Instant,
+        memory: Option<Taken>,
+        burst: &mut Burst,
+    ) -> Option<SlowRequest> {
         let (registry, name) = (&self.ctx.server.registry, &arrived.message.function);
         let found = match arrived.message.checked {
             false => registry.find(&self.ctx.account, name),
@@ -244,8 +290,6 @@ impl Seat {
         {
             return None;
         }
-        let deadline = invoke::deadline(&arrived.message, &self.ctx.server.settings());
-        let until = tokio::time::Instant::now() + deadline;
         match self.charge_slow(memory, SLOW_REQUEST_BYTES) {
             Ok(memory) => {
                 Some(SlowRequest { id, work: SlowWork::Prepare { handle, arrived, until }, memory })
@@ -254,6 +298,34 @@ impl Seat {
                 handle.refuse(refusals::to_body(&why));
                 None
             }
+        }
+    }
+
+    /// Waits until the calls are over that came before this one in its session, then begins it.
+    async fn wait(
+        self: Arc<Self>,
+        id: u64,
+        handle: Arc<ReplyHandle>,
+        mut arrived: Arrived,
+        turn: oneshot::Receiver<Turn>,
+        memory: Taken,
+    ) {
+        let until = self.until(&arrived);
+        match tokio::time::timeout_at(until, turn).await {
+            Ok(Ok(turn)) => arrived.turn = Some(turn),
+            // Every turn is passed on, so that this is the deadline.
+            Ok(Err(_)) | Err(_) => {
+                let deadline = invoke::deadline(&arrived.message, &self.ctx.server.settings());
+                return handle.answer(responses::never_its_turn(deadline));
+            }
+        }
+        // Cancelled meanwhile, or its client is gone.
+        if handle.is_over() {
+            return;
+        }
+        let slow = self.begin(id, handle, arrived, until, Some(memory), &mut Burst::default());
+        if let Some(slow) = slow {
+            self.start_slow(slow).await;
         }
     }
 
@@ -402,7 +474,8 @@ impl Seat {
         if arenas.len() >= MAX_ARENAS_PER_CONNECTION {
             return Err(RequestError::TooManyArenas.into());
         }
-        let arena = Arc::new(Arena::new(self.ctx.server.next_arena(), memfd, &self.ctx.account)?);
+        let (id, account) = (self.ctx.server.next_arena(), &self.ctx.account);
+        let arena = Arc::new(Arena::new(id, memfd, account, Limit::ArenaBytes)?);
         let opened = v1::ArenaOpened { arena: arena.id, bytes: arena.memfd.bytes() };
         arenas.insert(arena.id, arena);
         Ok(Response::Arena(opened))
@@ -411,13 +484,8 @@ impl Seat {
     fn close_arena(&self, id: u64) -> Result<Response, Refusal> {
         let arena = self.arenas().remove(&id);
         let arena = arena.ok_or(RequestError::NoArena(id))?;
-        self.forget_arena(&arena);
+        self.ctx.server.forget_arena(&arena);
         Ok(Response::Done(v1::Done {}))
-    }
-
-    fn forget_arena(&self, arena: &Arena) {
-        arena.close();
-        self.ctx.server.devices.iter().for_each(|device| device.close_arena(arena.id));
     }
 
     /// Whom the memory and descriptors of requests are charged to.
@@ -431,6 +499,7 @@ impl Seat {
         Arc::strong_count(self) == 1
             && self.invocations.is_empty()
             && self.arenas().is_empty()
+            && self.sessions.is_empty()
             && self.ctx.handed.is_empty()
     }
 
@@ -460,7 +529,8 @@ impl Seat {
     /// Ends arenas and bytes that were handed over.
     fn close_all(&self) {
         let arenas = std::mem::take(&mut *self.arenas());
-        arenas.values().for_each(|arena| self.forget_arena(arena));
+        arenas.values().for_each(|arena| self.ctx.server.forget_arena(arena));
+        self.sessions.close_all(&self.ctx.server);
         self.ctx.server.registry.connection_ended(&self.ctx.account, &self.ctx.handed);
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use pappus_protocol::to_worker::{DISCARD, STAGING_ARENA};
 use tokio::sync::{Notify, Semaphore, watch};
 
+use super::all_sessions::Sessions;
 use super::connection_slots::ConnectionSlots;
 use super::fair_turns::FairTurns;
 use super::health::{Heartbeat, StateCheck};
@@ -15,6 +16,7 @@ use super::reader::BusyPolling;
 use super::slow_work::SlowWork;
 use super::socket_file::SocketFile;
 use super::{intake, replies};
+use crate::arena::Arena;
 use crate::blocking::Whose;
 use crate::client_fd;
 use crate::client_io::ClientIo;
@@ -72,6 +74,8 @@ pub struct Server {
     pub(super) refused: Arc<Semaphore>,
     settings: watch::Sender<Settings>,
     arenas: Serials,
+    /// Sessions of all tenants.
+    pub sessions: Sessions,
     /// Files of the sockets.
     pub(super) sockets: Vec<Arc<SocketFile>>,
     /// Who started the supervisor, and keeps its socket.
@@ -177,6 +181,7 @@ impl Server {
             stranded,
             metrics: SocketMetrics::new(),
             arenas: Serials::default(),
+            sessions: Sessions::default(),
             sockets: doors.sockets,
             service_manager: doors.service_manager,
             draining: AtomicBool::new(false),
@@ -257,6 +262,12 @@ impl Server {
         }
     }
 
+    /// No further call names an arena: workers forget it.
+    pub fn forget_arena(&self, arena: &Arena) {
+        arena.close();
+        self.devices.iter().for_each(|device| device.close_arena(arena.id));
+    }
+
     /// True if invocations are refused because the supervisor is about to end.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
@@ -278,6 +289,7 @@ impl Server {
             tracing::info!("draining: {calls} calls are waited for; a second signal ends at once");
             self.service_manager.stopping();
             self.drain_began.notify_waiters();
+            self.sessions.drain(self.settings().session_grace).await;
         }
         let busy =
             || self.registry.tenants.ledger().accepted() > 0 || self.devices.iter().any(|d| d.load() > 0);

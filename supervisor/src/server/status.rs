@@ -40,6 +40,7 @@ pub fn status(ctx: &RequestCtx) -> v1::Status {
         modules: if operator { modules } else { own.1 },
         connections: if operator { server.connections() as u64 } else { 0 },
         uses: uses(ctx),
+        sessions: server.sessions.status((!operator).then_some(ctx.account.tenant)),
     }
 }
 

@@ -102,6 +102,9 @@ pub struct FunctionRecord {
     /// older builds.
     #[serde(default, skip_serializing_if = "<[Declared]>::is_empty")]
     pub input_types: Box<[Declared]>,
+    /// Bytes of its state; 0 where it has none, and in records of older builds.
+    #[serde(default, skip_serializing_if = "is_no_bytes")]
+    pub state_bytes: u64,
     /// The composition from which the function was linked; none for a function without steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub composition: Option<Box<Composition>>,
@@ -119,6 +122,10 @@ fn first() -> u32 {
 
 fn is_first(number: &u32) -> bool {
     *number == 1
+}
+
+fn is_no_bytes(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 fn is_none(number: &u32) -> bool {
@@ -346,6 +353,7 @@ mod tests {
                 Output { name: "D".into(), dtype: "".into(), shape: None },
             ]),
             input_types: Box::default(),
+            state_bytes: 0,
             composition: None,
             number: 1,
             largest: 0,

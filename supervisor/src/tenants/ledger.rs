@@ -100,6 +100,7 @@ impl Machine {
             Limit::RequestBytes | Limit::PlanBytes => self.memory_bytes / 8,
             Limit::AnswerBytes => self.memory_bytes / 16,
             Limit::WeightBytes => self.memory_bytes / 2,
+            Limit::SessionBytes => self.memory_bytes / 4,
             Limit::Descriptors => {
                 let connections = CONNECTION_DESCRIPTORS * self.connections() as u64;
                 (self.descriptors / 4 * 3).min(self.for_clients() - connections)

@@ -144,6 +144,7 @@ fn invoke(call: &Call, last: Last) -> v1::Invoke {
         function_version: 0,
         checked: false,
         request_id: String::new(),
+        session: 0,
     }
 }
 

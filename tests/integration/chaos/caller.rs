@@ -168,6 +168,7 @@ impl<'r> Caller<'r> {
             function_version: 0,
             checked: false,
             request_id: String::new(),
+            session: 0,
         };
         self.run.history.note(What::Sent { conn: self.conn, id, ask });
         self.open.insert(id, (sent, target));

@@ -189,6 +189,11 @@ impl Lane {
             copy.reached = blueprint.buffers()[buffer.index()].reached;
             self.input_bytes[input] += copy.bytes;
         }
+        // The plan knows how long the state is, whatever came.
+        let came = &self.input_bytes[blueprint.brought().len()..];
+        if came != blueprint.state_bytes() {
+            return Err(bad(format!("{came:?} bytes of state, expected {:?}", blueprint.state_bytes())));
+        }
         self.hand_out(invoke.calls.max(1) as usize, blueprint, plan)
     }
 

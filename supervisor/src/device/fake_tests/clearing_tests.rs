@@ -3,17 +3,18 @@
 use pappus_protocol::to_worker::Target;
 
 use super::*;
-use crate::call::Arena;
+use crate::arena::Arena;
 use crate::client_io::ClientIo;
 use crate::client_io::tests::Kept;
 use crate::client_memfd::ClientMemfd;
+use crate::quota::Limit;
 
 #[test]
 fn a_caller_whose_memory_cannot_be_written_keeps_only_its_own_calls_waiting() {
     let mut gpu = Gpu::new(false);
     let (io, function) = (ClientIo::default(), gpu.function("f", 0));
     let memory = ClientMemfd::new(memfd::arena("a", 4096).unwrap(), CALLER, &io);
-    let arena = Arc::new(Arena::new(7, memory, &gpu.tenants.account(CALLER)).unwrap());
+    let arena = Arc::new(Arena::new(7, memory, &gpu.tenants.account(CALLER), Limit::ArenaBytes).unwrap());
     memfd::write_all_at(arena.memfd.as_fd(), 0, &[1; 4096]).unwrap();
     let mut call = gpu.call(&function, CALLER, 0);
     let changed = Arc::get_mut(&mut call).unwrap();

@@ -1,0 +1,64 @@
+//! Memory that workers map for the calls of one tenant: shared with a client, or the state of a session.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::client_memfd::ClientMemfd;
+use crate::quota::{Limit, QuotaError};
+use crate::tenants::{Account, Taken};
+
+/// An arena of one tenant. It never changes tenant and dies with its connection.
+#[derive(Debug)]
+pub struct Arena {
+    /// Its name towards workers, never used twice.
+    pub id: u64,
+    /// Its memory.
+    pub memfd: ClientMemfd,
+    closed: AtomicBool,
+    account: Arc<Account>,
+    /// The arena's share of its tenant's mapped bytes, charged once a call names the arena.
+    pinned: OnceLock<Taken>,
+}
+
+impl Arena {
+    /// An open arena, whose bytes are charged to this limit.
+    pub fn new(
+        id: u64,
+        mut memfd: ClientMemfd,
+        account: &Arc<Account>,
+        limit: Limit,
+    ) -> Result<Self, QuotaError> {
+        memfd.charge(account.take(limit, memfd.bytes())?);
+        account.arena_opened();
+        let (closed, account) = (AtomicBool::new(false), account.clone());
+        Ok(Self { id, memfd, closed, account, pinned: OnceLock::new() })
+    }
+
+    /// Workers are about to map it, as long as it is open.
+    pub fn pin(&self, account: &Arc<Account>) -> Result<(), QuotaError> {
+        if self.pinned.get().is_none() {
+            // If another call did so meanwhile, what was taken twice is given back.
+            let _ = self.pinned.set(account.take(Limit::PinnedBytes, self.memfd.bytes())?);
+        }
+        Ok(())
+    }
+
+    /// No further call may name it. To be called before workers are told to forget it.
+    pub fn close(&self) {
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            self.account.arena_closed();
+        }
+    }
+
+    /// True if the client closed the arena: a worker that maps it for a waiting call must unmap it after that
+    /// call.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,119 @@
+//! Sessions that the requests of one tenant opened at one connection: opened, found by calls, closed. A session ends with the
+//! connection, too, and after an idle limit.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use pappus_proto::v1::{self, response::Body as Response};
+use pappus_shmem::memfd;
+
+use super::request_error::RequestError;
+use super::state::{RequestCtx, Server};
+use crate::arena::Arena;
+use crate::client_memfd::ClientMemfd;
+use crate::limits::MAX_SESSIONS_PER_CONNECTION;
+use crate::quota::Limit;
+use crate::refusal::{Refusal, internal};
+use crate::session::{Place, Session, SessionError, StateShape, WhyOver};
+use crate::sync::{OrderedMutex, rank};
+
+/// The longest sleep between two looks whether a session is idle: the limit may become shorter.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Sessions of one tenant at one connection, by number. Those that are over stay until they are closed, to say why they are.
+#[derive(Debug, Default)]
+pub struct OpenSessions(OrderedMutex<HashMap<u64, Arc<Session>>, { rank::SESSIONS }>);
+
+impl OpenSessions {
+    /// True if none is open.
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().values().all(|session| session.view().is_none())
+    }
+
+    /// Opens a session of a function.
+    pub async fn open(&self, ctx: &Arc<RequestCtx>, function: String) -> Result<Response, Refusal> {
+        let (server, account) = (&ctx.server, &ctx.account);
+        if server.is_draining() {
+            return Err(RequestError::Draining.into());
+        }
+        let loaded = server.registry.load(ctx.whose(), account, &function).await?;
+        let shape = StateShape::of(loaded.owner, &loaded.blueprint).ok_or(SessionError::Stateless)?;
+        let (bytes, offsets) = Session::layout(&shape)?;
+        // Its place, its bytes, and then the memory.
+        let descriptor = account.take(Limit::Descriptors, 1)?;
+        let memory =
+            memfd::arena("session", bytes).map_err(|why| internal("cannot make a session's memory", why))?;
+        let mut memory = ClientMemfd::new(memory, account.tenant, &server.client_io);
+        memory.charge(descriptor);
+        let memory = Arc::new(Arena::new(server.next_arena(), memory, account, Limit::SessionBytes)?);
+        let name = format!("{}/{}", loaded.account.name, loaded.record.name);
+        let id = server.sessions.next();
+        let session = Session::new(id, account.clone(), name, shape, offsets, memory);
+        {
+            let mut open = self.0.lock();
+            if open.len() >= MAX_SESSIONS_PER_CONNECTION {
+                return Err(SessionError::TooMany.into());
+            }
+            open.insert(id, session.clone());
+        }
+        server.sessions.insert(&session);
+        tokio::spawn(watch(server.clone(), Arc::downgrade(&session)));
+        Ok(Response::Session(v1::SessionOpened { session: id, state_bytes: session.state_bytes() }))
+    }
+
+    /// The place of a call that names this session; none where the number is 0.
+    pub fn line_up(&self, id: u64) -> Result<Option<Place>, SessionError> {
+        if id == 0 {
+            return Ok(None);
+        }
+        let session = self.0.lock().get(&id).cloned().ok_or(SessionError::None(id))?;
+        session.line_up().map(Some)
+    }
+
+    /// Closes one, or forgets one that is over.
+    pub fn close(&self, server: &Server, id: u64) -> Result<(), SessionError> {
+        let session = self.0.lock().remove(&id).ok_or(SessionError::None(id))?;
+        end(server, &session, WhyOver::Closed);
+        Ok(())
+    }
+
+    /// Closes all of them.
+    pub fn close_all(&self, server: &Server) {
+        let all = std::mem::take(&mut *self.0.lock());
+        all.values().for_each(|session| end(server, session, WhyOver::Closed));
+    }
+}
+
+fn end(server: &Server, session: &Session, why: WhyOver) {
+    if let Some(memory) = session.end(why) {
+        over(server, session.id, &memory);
+    }
+}
+
+/// A session is over, whose memory this was.
+fn over(server: &Server, id: u64, memory: &Arena) {
+    server.forget_arena(memory);
+    server.sessions.remove(id);
+}
+
+/// Ends a session once it was idle for too long.
+async fn watch(server: Arc<Server>, session: Weak<Session>) {
+    loop {
+        let Some(watched) = session.upgrade() else { return };
+        let left = match watched.look(server.settings().session_idle) {
+            Some(Ok(left)) => left,
+            Some(Err(memory)) => {
+                tracing::debug!(
+                    session = watched.id,
+                    caller = &*watched.account.name,
+                    "a session was idle for too long"
+                );
+                return over(&server, watched.id, &memory);
+            }
+            None => return,
+        };
+        drop(watched);
+        tokio::time::sleep(left.min(LOOK)).await;
+    }
+}

@@ -1,0 +1,479 @@
+//! Sessions: calls that run one after the other, in the order in which they came, and share state.
+//!
+//! The state lies in an arena of its own, twice over: a call reads it in one half and writes it to the other, and the halves change
+//! places when the call is answered with its outputs. A call that fails, is cancelled, or runs again since its process ended changes
+//! nothing, and a session outlives every process that its calls were in.
+//!
+//! ```text
+//! line_up ──no call is there──► Turn ──► in the call, whose answer says keep() or nothing; dropped with the call
+//!    └──────► waits ──────────────► Turn, from the one that is dropped before it
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pappus_blueprint::{Blueprint, limits::BUFFER_ALIGN};
+use pappus_proto::limits::MAX_ARENA_BYTES;
+use tokio::sync::oneshot;
+
+use crate::arena::Arena;
+use crate::ids::TenantId;
+use crate::refusal::{Reason, Refusable};
+use crate::sync::{OrderedMutex, rank};
+use crate::tenants::Account;
+
+/// Each half begins on a page.
+const PAGE_BYTES: u64 = 4096;
+
+/// What a function's state is: sessions of one shape may be used with one another's functions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateShape {
+    owner: TenantId,
+    buffers: Box<[(Box<str>, u64)]>,
+}
+
+impl StateShape {
+    /// The state of one owner's function; none where the blueprint has no state.
+    pub fn of(owner: TenantId, blueprint: &Blueprint) -> Option<Self> {
+        let names = blueprint.state().iter().map(|id| blueprint.buffers()[id.index()].name.as_str().into());
+        let buffers: Box<[_]> = names.zip(blueprint.state_bytes().iter().copied()).collect();
+        (!buffers.is_empty()).then_some(Self { owner, buffers })
+    }
+
+    /// Where each buffer lies in a half, and behind them the bytes of the half; none where that is more than an arena may have.
+    fn offsets(&self) -> Option<Vec<u64>> {
+        let mut offsets = vec![0_u64];
+        for (_, bytes) in &self.buffers {
+            let end = offsets.last()?.checked_add(bytes.checked_next_multiple_of(BUFFER_ALIGN)?)?;
+            offsets.push(end);
+        }
+        let end = offsets.last_mut()?;
+        *end = end.max(&mut 1).checked_next_multiple_of(PAGE_BYTES)?;
+        (*end <= MAX_ARENA_BYTES / 2).then_some(offsets)
+    }
+}
+
+/// Why a session is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WhyOver {
+    /// Its client closed it.
+    #[error("it was closed")]
+    Closed,
+    /// No call came for too long.
+    #[error("no call of it came for longer than the operator's session-idle")]
+    Idle,
+}
+
+/// A session that a call cannot be in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// None has that number on this connection.
+    #[error(
+        "this connection has no session {0}: a session ends with its connection; open another one, whose state is zero"
+    )]
+    None(u64),
+    /// It is over.
+    #[error("session {id} is over, and its state is gone: {why}; open another one, whose state is zero")]
+    Over {
+        /// Its number.
+        id: u64,
+        /// Why.
+        why: WhyOver,
+    },
+    /// A function with state, called without a session.
+    #[error("the function has state: open a session of it, and name the session in the call")]
+    Needed,
+    /// A function without state, or with another one.
+    #[error(
+        "the session is of a function with other state: sizes and names of the buffers, and the owner, must be the same"
+    )]
+    Other,
+    /// A session of a function without state.
+    #[error("the function has no state: it is called without a session")]
+    Stateless,
+    /// The state is too large.
+    #[error("the state is larger than a session can keep: {} bytes", MAX_ARENA_BYTES / 2)]
+    TooLarge,
+    /// As many as there may be.
+    #[error("this connection has as many sessions as it may have: close one")]
+    TooMany,
+}
+
+impl Refusable for SessionError {
+    fn reason(&self) -> Reason {
+        match self {
+            Self::None(_) | Self::Over { .. } => Reason::SessionLost,
+            Self::Needed | Self::Other | Self::Stateless | Self::TooLarge => Reason::InvalidArgument,
+            Self::TooMany => Reason::ResourceExhausted,
+        }
+    }
+
+    fn place(&self) -> std::borrow::Cow<'_, str> {
+        "session".into()
+    }
+}
+
+/// One session.
+#[derive(Debug)]
+pub struct Session {
+    /// Its number, never used twice.
+    pub id: u64,
+    /// Whose it is.
+    pub account: Arc<Account>,
+    /// OWNER/NAME of the function that it was opened for.
+    pub function: String,
+    shape: StateShape,
+    /// As [`StateShape::offsets`] says.
+    offsets: Vec<u64>,
+    begun: Instant,
+    line: OrderedMutex<Line, { rank::SESSION }>,
+}
+
+/// The calls of a session, and its state.
+#[derive(Debug)]
+struct Line {
+    /// The memory of the state; none once the session is over and no call has it.
+    memory: Option<Arc<Arena>>,
+    over: Option<WhyOver>,
+    /// True if the state lies in the second half.
+    in_second: bool,
+    /// True while a call has the turn.
+    busy: bool,
+    /// Calls that came behind it. Some were given up.
+    waiting: VecDeque<oneshot::Sender<Turn>>,
+    calls: u64,
+    used: Instant,
+}
+
+/// A session as the operator sees it.
+#[derive(Debug)]
+pub struct SessionView {
+    /// What its state takes.
+    pub bytes: u64,
+    /// Calls that changed the state.
+    pub calls: u64,
+    /// Calls that are accepted and not over.
+    pub open_calls: u64,
+    /// Since it was opened.
+    pub age: Duration,
+    /// Since a call of it came or was over.
+    pub idle: Duration,
+}
+
+impl Session {
+    /// What the memory of a session of this shape takes, and where its buffers lie.
+    pub fn layout(shape: &StateShape) -> Result<(u64, Vec<u64>), SessionError> {
+        let offsets = shape.offsets().ok_or(SessionError::TooLarge)?;
+        let bytes = offsets.last().map_or(0, |half| 2 * half);
+        Ok((bytes, offsets))
+    }
+
+    /// A session whose state lies in memory of so many bytes as its layout says, which is zero.
+    pub fn new(
+        id: u64,
+        account: Arc<Account>,
+        function: String,
+        shape: StateShape,
+        offsets: Vec<u64>,
+        memory: Arc<Arena>,
+    ) -> Arc<Self> {
+        let now = Instant::now();
+        let line = Line {
+            memory: Some(memory),
+            over: None,
+            in_second: false,
+            busy: false,
+            waiting: VecDeque::new(),
+            calls: 0,
+            used: now,
+        };
+        Arc::new(Self { id, account, function, shape, offsets, begun: now, line: OrderedMutex::new(line) })
+    }
+
+    /// A call came: its turn, or what the turn will come from once the calls before are over.
+    pub fn line_up(self: &Arc<Self>) -> Result<Place, SessionError> {
+        let mut line = self.line.lock();
+        if let Some(why) = line.over {
+            return Err(SessionError::Over { id: self.id, why });
+        }
+        line.used = Instant::now();
+        if line.busy {
+            let (turn, place) = oneshot::channel();
+            line.waiting.push_back(turn);
+            return Ok(Place::Later(place));
+        }
+        let turn = line.turn(self);
+        turn.map(Place::Now).ok_or(SessionError::None(self.id))
+    }
+
+    /// The call that had the turn is over: the next one has it.
+    fn pass(self: &Arc<Self>) {
+        loop {
+            let mut line = self.line.lock();
+            line.used = Instant::now();
+            line.busy = false;
+            let Some(next) = line.waiting.pop_front() else {
+                let memory = line.over.and_then(|_| line.memory.take());
+                drop(line);
+                return drop(memory);
+            };
+            let Some(turn) = line.turn(self) else { return };
+            drop(line);
+            match next.send(turn) {
+                Ok(()) => return,
+                // It was given up.
+                Err(mut turn) => turn.passed = true,
+            }
+        }
+    }
+
+    /// Ends it: its memory is to be forgotten by all workers. None if it was over. Calls that came go on.
+    pub fn end(&self, why: WhyOver) -> Option<Arc<Arena>> {
+        self.line.lock().end(why)
+    }
+
+    /// How long it may stay without a call yet; none if it is over. A session that was idle for longer than `most` ends, and its memory
+    /// is to be forgotten by all workers.
+    pub fn look(&self, most: Duration) -> Option<Result<Duration, Arc<Arena>>> {
+        let mut line = self.line.lock();
+        if line.over.is_some() {
+            return None;
+        }
+        let left = if line.busy { most } else { most.saturating_sub(line.used.elapsed()) };
+        match left.is_zero() && !line.busy {
+            false => Some(Ok(left)),
+            true => line.end(WhyOver::Idle).map(Err),
+        }
+    }
+
+    /// What the operator sees; none if it is over.
+    pub fn view(&self) -> Option<SessionView> {
+        let line = self.line.lock();
+        let memory = line.memory.as_ref().filter(|_| line.over.is_none())?;
+        let waiting = line.waiting.iter().filter(|call| !call.is_closed()).count() as u64;
+        Some(SessionView {
+            bytes: memory.memfd.bytes(),
+            calls: line.calls,
+            open_calls: u64::from(line.busy) + waiting,
+            age: self.begun.elapsed(),
+            idle: line.used.elapsed(),
+        })
+    }
+
+    /// Bytes of the state.
+    pub fn state_bytes(&self) -> u64 {
+        self.shape.buffers.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// True if calls of a function with this state may be in the session.
+    pub fn suits(&self, owner: TenantId, blueprint: &Blueprint) -> bool {
+        let names = || blueprint.state().iter().map(|id| &*blueprint.buffers()[id.index()].name);
+        let mine = || self.shape.buffers.iter().map(|(name, bytes)| (&**name, *bytes));
+        owner == self.shape.owner && names().zip(blueprint.state_bytes().iter().copied()).eq(mine())
+    }
+}
+
+impl Line {
+    /// A call has the turn from now on.
+    fn turn(&mut self, session: &Arc<Session>) -> Option<Turn> {
+        let (memory, in_second) = (self.memory.clone()?, self.in_second);
+        self.busy = true;
+        Some(Turn { session: session.clone(), memory, in_second, passed: false })
+    }
+
+    fn end(&mut self, why: WhyOver) -> Option<Arc<Arena>> {
+        if self.over.is_some() {
+            return None;
+        }
+        self.over = Some(why);
+        if self.busy { self.memory.clone() } else { self.memory.take() }
+    }
+}
+
+/// A call's place in the line of its session.
+#[derive(Debug)]
+pub enum Place {
+    /// No other call is there.
+    Now(Turn),
+    /// The turn comes once those before are over. Whoever drops this gives it up.
+    Later(oneshot::Receiver<Turn>),
+}
+
+/// A call's right to its session's state, until it is dropped.
+#[derive(Debug)]
+pub struct Turn {
+    session: Arc<Session>,
+    /// The memory of the state.
+    pub memory: Arc<Arena>,
+    /// True if the state lies in the second half.
+    in_second: bool,
+    /// True if the turn was another one's before it was used.
+    passed: bool,
+}
+
+impl Turn {
+    /// The session.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Of each buffer of the state: where it is read, where it is written, and its bytes.
+    pub fn buffers(&self) -> impl Iterator<Item = (u64, u64, u64)> {
+        let Session { offsets, shape, .. } = &*self.session;
+        let half = offsets.last().copied().unwrap_or_default();
+        let (from, to) = if self.in_second { (half, 0) } else { (0, half) };
+        let buffers = offsets.iter().zip(&shape.buffers);
+        buffers.map(move |(offset, (_, bytes))| (from + offset, to + offset, *bytes))
+    }
+
+    /// The call is answered with its outputs: what it wrote is the state from now on.
+    pub fn keep(&self) {
+        let mut line = self.session.line.lock();
+        line.in_second = !self.in_second;
+        line.calls += 1;
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !self.passed {
+            self.session.pass();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pappus_shmem::memfd;
+
+    use super::*;
+    use crate::client_io::ClientIo;
+    use crate::client_memfd::ClientMemfd;
+    use crate::quota::Limit;
+    use crate::tenants::Tenants;
+
+    const TENANT: TenantId = TenantId::new(1);
+
+    fn session(account: &Arc<Account>, buffers: &[(&str, u64)]) -> Arc<Session> {
+        let buffers = buffers.iter().map(|(name, bytes)| ((*name).into(), *bytes)).collect();
+        let shape = StateShape { owner: TENANT, buffers };
+        let (bytes, offsets) = Session::layout(&shape).unwrap();
+        let memfd = ClientMemfd::new(memfd::arena("state", bytes).unwrap(), TENANT, &ClientIo::default());
+        let memory = Arc::new(Arena::new(1, memfd, account, Limit::SessionBytes).unwrap());
+        Session::new(7, account.clone(), "a/f".into(), shape, offsets, memory)
+    }
+
+    fn places(turn: &Turn) -> Vec<(u64, u64, u64)> {
+        turn.buffers().collect()
+    }
+
+    fn now(session: &Arc<Session>) -> Turn {
+        match session.line_up() {
+            Ok(Place::Now(turn)) => turn,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn later(session: &Arc<Session>) -> oneshot::Receiver<Turn> {
+        match session.line_up() {
+            Ok(Place::Later(place)) => place,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_halves_change_places_only_where_a_call_is_kept() {
+        let account = Tenants::default().account(TENANT);
+        let session = session(&account, &[("kv", 300), ("n", 8)]);
+        assert_eq!((account.used(Limit::SessionBytes), session.state_bytes()), (8192, 308));
+        let turn = now(&session);
+        assert_eq!(places(&turn), [(0, 4096, 300), (512, 4096 + 512, 8)]);
+        drop(turn);
+        let turn = now(&session);
+        assert_eq!(places(&turn)[0], (0, 4096, 300), "the call before was not kept");
+        turn.keep();
+        drop(turn);
+        let turn = now(&session);
+        assert_eq!(places(&turn), [(4096, 0, 300), (4096 + 512, 512, 8)]);
+        assert_eq!((session.view().unwrap().calls, session.view().unwrap().open_calls), (1, 1));
+    }
+
+    #[test]
+    fn calls_have_their_turns_in_the_order_in_which_they_came() {
+        let account = Tenants::default().account(TENANT);
+        let session = session(&account, &[("kv", 8)]);
+        let first = now(&session);
+        let [mut second, third, mut fourth] = [(); 3].map(|()| later(&session));
+        assert!(second.try_recv().is_err() && fourth.try_recv().is_err());
+        drop(third);
+        assert_eq!(session.view().unwrap().open_calls, 3);
+        first.keep();
+        drop(first);
+        let turn = second.try_recv().unwrap();
+        assert_eq!(places(&turn)[0].0, 4096, "what the first one wrote");
+        // The third one was given up before its turn came.
+        assert!(fourth.try_recv().is_err());
+        drop(turn);
+        // The fourth one is given up with the turn in its hands.
+        drop(fourth);
+        assert_eq!(session.view().unwrap().open_calls, 0);
+        drop(now(&session));
+    }
+
+    #[test]
+    fn very_many_that_were_given_up_are_passed_over() {
+        let account = Tenants::default().account(TENANT);
+        let session = session(&account, &[("kv", 8)]);
+        let first = now(&session);
+        (0..100_000).for_each(|_| drop(later(&session)));
+        drop(first);
+        drop(now(&session));
+    }
+
+    #[test]
+    fn a_session_that_is_over_says_why_and_its_calls_go_on() {
+        let account = Tenants::default().account(TENANT);
+        let session = session(&account, &[("kv", 8)]);
+        let (turn, mut waits) = (now(&session), later(&session));
+        let memory = session.end(WhyOver::Closed);
+        assert!(memory.is_some() && session.end(WhyOver::Idle).is_none() && session.view().is_none());
+        drop(memory);
+        let why = session.line_up().unwrap_err();
+        assert_eq!(why, SessionError::Over { id: 7, why: WhyOver::Closed });
+        turn.keep();
+        drop(turn);
+        let turn = waits.try_recv().unwrap();
+        assert_eq!(places(&turn)[0].0, 4096);
+        assert_eq!(account.used(Limit::SessionBytes), 8192, "a call has it");
+        drop(turn);
+        assert_eq!(account.used(Limit::SessionBytes), 0);
+        assert!(session.look(Duration::ZERO).is_none());
+    }
+
+    #[test]
+    fn only_a_session_without_calls_becomes_idle() {
+        let account = Tenants::default().account(TENANT);
+        let session = session(&account, &[("kv", 8)]);
+        let turn = now(&session);
+        assert!(matches!(session.look(Duration::ZERO), Some(Ok(_))), "a call has it");
+        drop(turn);
+        let hour = Duration::from_secs(3600);
+        assert!(matches!(session.look(hour), Some(Ok(left)) if left <= hour));
+        let memory = session.look(Duration::ZERO).unwrap().unwrap_err();
+        drop(memory);
+        assert_eq!(account.used(Limit::SessionBytes), 0);
+        let why = session.line_up().unwrap_err();
+        assert!(why.to_string().contains("session-idle") && why.reason() == Reason::SessionLost, "{why}");
+    }
+
+    #[test]
+    fn a_state_that_no_arena_has_room_for_is_refused() {
+        let shape = |bytes| StateShape { owner: TENANT, buffers: [("kv".into(), bytes)].into() };
+        assert_eq!(Session::layout(&shape(MAX_ARENA_BYTES / 2)).map(|(bytes, _)| bytes), Ok(MAX_ARENA_BYTES));
+        for bytes in [MAX_ARENA_BYTES / 2 + 1, u64::MAX] {
+            assert_eq!(Session::layout(&shape(bytes)).unwrap_err(), SessionError::TooLarge);
+        }
+        assert_eq!(Session::layout(&shape(0)).map(|(bytes, _)| bytes), Ok(2 * PAGE_BYTES));
+    }
+}
