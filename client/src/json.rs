@@ -167,6 +167,21 @@ pub(crate) fn status(status: &v1::Status) -> Value {
         "connections": status.connections,
         "devices": devices,
         "uses": status.uses.iter().map(function_use).collect::<Vec<_>>(),
+        "sessions": status.sessions.iter().map(session).collect::<Vec<_>>(),
+    })
+}
+
+/// An open session.
+fn session(one: &v1::SessionStatus) -> Value {
+    json!({
+        "session": one.session,
+        "tenant": one.tenant,
+        "function": one.function,
+        "bytes": one.bytes,
+        "calls": one.calls,
+        "open_calls": one.open_calls,
+        "age_ms": one.age_ms,
+        "idle_ms": one.idle_ms,
     })
 }
 

@@ -132,6 +132,19 @@ impl Client {
         answer!(self.call(request::Body::Status(v1::Empty {}), Vec::new()).await?, Status)
     }
 
+    /// Begins a session of a function that has state, which is zero. Calls are made in it with [`Invocation::session`]; it ends with
+    /// the connection.
+    pub async fn open_session(&self, function: &str) -> Result<v1::SessionOpened> {
+        let body = request::Body::OpenSession(v1::OpenSession { function: function.into() });
+        answer!(self.call(body, Vec::new()).await?, Session)
+    }
+
+    /// Ends a session. Calls of it that were accepted end as ever.
+    pub async fn close_session(&self, session: u64) -> Result<()> {
+        let body = request::Body::CloseSession(v1::CloseSession { session });
+        answer!(self.call(body, Vec::new()).await?, Done).map(drop)
+    }
+
     /// Creates an arena of `bytes` zeros and shares it with the supervisor.
     pub async fn open_arena(&self, bytes: u64) -> Result<Arena> {
         let memfd = Arc::new(memfd::arena("pappus-arena", bytes)?);

@@ -266,7 +266,7 @@ fn known(package: &Package, inputs: &[Assignment<SizeOrSpec>]) -> Result<Known> 
     known.weights.extend(package.constants().map(|(name, bytes)| (name.to_owned(), bytes)));
     let mut opened = Vec::new();
     let blueprint = package.blueprint();
-    let names = blueprint.inputs().iter().map(|id| &*blueprint.buffers()[id.index()].name);
+    let names = blueprint.brought().iter().map(|id| &*blueprint.buffers()[id.index()].name);
     let names: Vec<&str> = names.collect();
     for Assignment { name, value } in inputs {
         if !names.contains(&name.as_str()) {

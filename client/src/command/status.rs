@@ -56,6 +56,7 @@ fn print(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
     }
 
     all_of_devices(status, out)?;
+    sessions(status, out)?;
     writeln!(out)?;
     verdict::print(status, out)
 }
@@ -281,6 +282,31 @@ fn tenants(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
                 one.class.clone(),
             ]);
         }
+    }
+    print_if_any(&table, out)
+}
+
+/// Open sessions; nothing where there are none.
+fn sessions(status: &v1::Status, out: &mut dyn Write) -> Result<()> {
+    let mut table = Table::new(&[
+        ("SESSION OF", Align::Left),
+        ("TENANT", Align::Left),
+        ("STATE", Align::Right),
+        ("CALLS", Align::Right),
+        ("OPEN CALLS", Align::Right),
+        ("AGE", Align::Right),
+        ("IDLE", Align::Right),
+    ]);
+    for one in &status.sessions {
+        table.row([
+            one.function.clone(),
+            one.tenant.clone(),
+            rough_bytes(one.bytes),
+            one.calls.to_string(),
+            one.open_calls.to_string(),
+            nanoseconds(one.age_ms * 1_000_000),
+            nanoseconds(one.idle_ms * 1_000_000),
+        ]);
     }
     print_if_any(&table, out)
 }

@@ -36,7 +36,7 @@ pub(crate) struct Bound {
 impl Signature {
     /// As its blueprint declares it.
     pub(crate) fn of(blueprint: &Blueprint) -> Self {
-        let names = blueprint.inputs().iter().map(|id| blueprint.buffers()[id.index()].name.clone());
+        let names = blueprint.brought().iter().map(|id| blueprint.buffers()[id.index()].name.clone());
         Self {
             inputs: names.zip(blueprint.input_types().iter().cloned()).collect(),
             free: blueprint.free_dimensions().iter().map(|name| name.to_string()).collect(),

@@ -143,7 +143,8 @@ fn learn_one(known: &mut Known, blueprint: &Blueprint, input: &Input) -> Result<
 /// The plan, if everything it depends on is known.
 pub(crate) fn plan(blueprint: &Blueprint, known: &Known) -> Result<Option<Plan>> {
     let name = |id: &pappus_blueprint::BufferId| &blueprint.buffers()[id.index()].name;
-    let inputs = blueprint.inputs().iter().map(|id| known.inputs.get(name(id)).copied());
+    let brought = blueprint.brought().iter().map(|id| known.inputs.get(name(id)).copied());
+    let inputs = brought.chain(blueprint.state_bytes().iter().map(|bytes| Some(*bytes)));
     let weights = blueprint.weights().iter().map(|id| known.weights.get(name(id)).copied());
     let words = blueprint.words().iter().map(|word| {
         let input = name(&blueprint.inputs()[word.input as usize]);

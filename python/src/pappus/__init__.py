@@ -25,7 +25,7 @@ from pappus._call import Result
 from pappus._proto import pappus_pb2 as v1
 from pappus._signature import Port
 from pappus.arena import Arena
-from pappus.client import Call, Client, Function, connect
+from pappus.client import Call, Client, Function, Session, connect
 from pappus.errors import (
     AlreadyExists,
     Cancelled,
@@ -43,6 +43,7 @@ from pappus.errors import (
     ProtocolError,
     Quarantined,
     ResourceExhausted,
+    SessionLost,
     Unavailable,
     Unreachable,
     Unsupported,
@@ -75,6 +76,8 @@ __all__ = [
     "Quarantined",
     "ResourceExhausted",
     "Result",
+    "Session",
+    "SessionLost",
     "Unavailable",
     "Unreachable",
     "Unsupported",

@@ -75,6 +75,8 @@ class Options:
     copy: bool = True
     out: Mapping[str, Array] | None = None
     request_id: str = ""
+    # The number of the session that calls are in; 0 where they are in none.
+    session: int = 0
 
     def deadline_ns(self) -> int:
         """As in a request, where 0 means the supervisor's default."""
@@ -314,6 +316,7 @@ class Bound:
             deadline_ns=self._deadline_ns,
             function_version=version,
             request_id=self.options.request_id,
+            session=self.options.session,
         )
         given = zip(self.signature.inputs, inputs, layout.inputs, layout.types, strict=True)
         for port, place, (_, size), type in given:

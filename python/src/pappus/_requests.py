@@ -18,7 +18,7 @@ from pappus._numbers import shown as described
 from pappus._pool import Mapped, Pool
 from pappus._proto import pappus_pb2 as v1
 from pappus._wire import MAX_ARENA_BYTES, MAX_INLINE_BYTES
-from pappus.errors import InvalidArgument, NotFound, ProtocolError, ResourceExhausted
+from pappus.errors import InvalidArgument, NotFound, ProtocolError, ResourceExhausted, SessionLost
 
 T = TypeVar("T")
 
@@ -206,6 +206,19 @@ def open_arena(pool: Pool, size: int) -> Operation[Mapped]:
             pool.give_up(arena)
             raise
         return arena
+
+
+def open_session(function: str) -> Operation[int]:
+    """Opens a session of a function that has state; returns its number."""
+    opened = yield from ask("session", v1.Request(open_session=v1.OpenSession(function=function)))
+    number: int = opened.session
+    return number
+
+
+def close_session(number: int) -> Operation[None]:
+    """Ends a session. One that is over already is none to end."""
+    with contextlib.suppress(SessionLost):
+        yield from ask("done", v1.Request(close_session=v1.CloseSession(session=number)))
 
 
 def close_arena(pool: Pool, arena: Mapped) -> Operation[None]:

@@ -15,10 +15,11 @@ A call whose task is cancelled is cancelled at the supervisor.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pappus import _aio_connection, _opening, _requests
 from pappus._aio_connection import AsyncConnection
@@ -31,6 +32,9 @@ from pappus._signature import Signature
 from pappus.arena import Arena
 from pappus.client import ASK_AGAIN, default_path
 from pappus.errors import ConnectionLost, Error, InvalidArgument, Unavailable
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -133,6 +137,26 @@ class AsyncFunction(Handle[R]):
         return bound is not None
 
 
+class AsyncSession(AsyncFunction[R]):
+    """As :class:`pappus.Session`. Calls run in the order in which they were begun."""
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the session, and frees its state. Calls in flight go on."""
+        connection = self._client._connection
+        with contextlib.suppress(Unavailable):
+            await _run(_requests.close_session(self._bound.options.session), connection)
+
+
 class AsyncClient(OfThisProcess):
     """A connection to a supervisor, for one event loop. Its methods are those of :class:`pappus.Client`."""
 
@@ -176,6 +200,12 @@ class AsyncClient(OfThisProcess):
         """A function as it is registered now, ``NAME`` or another tenant's ``OWNER/NAME``."""
         signature = Signature(await self._run(_requests.show_function(name)))
         return AsyncFunction(self, Bound(name, signature, self._pool, Options()))
+
+    async def session(self, name: str) -> AsyncSession[Any]:
+        """Begins a session of a function that has state, whose calls keep it."""
+        bound = (await self.function(name))._bound
+        number = await self._run(_requests.open_session(name))
+        return AsyncSession(self, bound.but_with(None, {"session": number}))
 
     async def add_function(
         self,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from pappus import _opening, _requests
 from pappus._call import REPLACED, Bound, Handle, OfThisProcess, Options, Prepared, R
@@ -19,6 +20,9 @@ from pappus._requests import Operation
 from pappus._signature import Signature
 from pappus.arena import Arena
 from pappus.errors import ConnectionLost, Error, InvalidArgument, Unavailable
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -222,6 +226,32 @@ class Function(Handle[R]):
         return Call(self, prepared, sent, connection)
 
 
+class Session(Function[R]):
+    """A function whose state stays from one call to the next, and is zero when the session begins.
+
+    Calls run one after the other, in the order in which they were made. One that fails has changed nothing. The session ends
+    with ``close``, with the ``with`` block, with the connection, or when the supervisor saw no call of it for too long: calls
+    raise :class:`pappus.SessionLost` then.
+
+    >>> with client.session("gpt") as gpt:                     # doctest: +SKIP
+    ...     tokens = [gpt(token=np.int32([t])) for t in prompt]
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the session, and frees its state. Calls that were submitted go on."""
+        connection = self._client._connection
+        with contextlib.suppress(Unavailable):
+            _run(_requests.close_session(self._bound.options.session), connection)
+
+
 class Client(OfThisProcess):
     """A connection to a supervisor. Any number of threads may use it at once.
 
@@ -276,6 +306,15 @@ class Client(OfThisProcess):
         """
         signature = Signature(self._run(_requests.show_function(name)))
         return Function(self, Bound(name, signature, self._link.pool, Options()))
+
+    def session(self, name: str) -> Session[Any]:
+        """Begins a session of a function that has state, whose calls keep it.
+
+        Of a client that outlives restarts, a session does not: it ends with the connection.
+        """
+        bound = self.function(name)._bound
+        number = self._run(_requests.open_session(name))
+        return Session(self, bound.but_with(None, {"session": number}))
 
     def add_function(
         self,

@@ -31,6 +31,7 @@ class Code(str, enum.Enum):
     INTERNAL = "INTERNAL"
     QUARANTINED = "QUARANTINED"
     OVERRUN = "OVERRUN"
+    SESSION_LOST = "SESSION_LOST"
 
     def __str__(self) -> str:
         return self.value
@@ -171,6 +172,12 @@ class Overrun(Error):
     code = Code.OVERRUN
 
 
+class SessionLost(Error):
+    """The session is over, and its state is gone: another one begins with zeroes."""
+
+    code = Code.SESSION_LOST
+
+
 class Unreachable(Unavailable):
     """No supervisor listens on the socket."""
 
@@ -201,6 +208,7 @@ _CLASSES: dict[int, type[Error]] = {
         Internal,
         Quarantined,
         Overrun,
+        SessionLost,
     )
 }
 
@@ -240,6 +248,7 @@ __all__: list[str] = [
     "ProtocolError",
     "Quarantined",
     "ResourceExhausted",
+    "SessionLost",
     "Unavailable",
     "Unreachable",
     "Unsupported",

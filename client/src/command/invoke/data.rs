@@ -39,6 +39,8 @@ pub(super) struct Data {
     types: Vec<Typed>,
     /// What the function was when it was asked for.
     version: u64,
+    /// True if the function has state: its calls are in a session.
+    has_state: bool,
     /// The devices that have the function's code and weights before the call; nothing where it is called more than once.
     warm_on: Option<Vec<String>>,
 }
@@ -59,11 +61,11 @@ impl Data {
             return Self::of_another(client, &function, arguments);
         }
         let mut blueprint = parse(function.config.as_bytes())?;
-        let own_outputs = blueprint.outputs().len();
+        let own_outputs = blueprint.returned().len();
         if arguments.is_checked() {
             blueprint = blueprint.checked()?;
         }
-        let names = blueprint.inputs().iter().map(|id| blueprint.buffers()[id.index()].name.as_str());
+        let names = blueprint.brought().iter().map(|id| blueprint.buffers()[id.index()].name.as_str());
         let declared = |name: &str| blueprint.input_type(name);
         let inputs = open_inputs(&names.collect::<Vec<_>>(), declared, arguments)?;
         let (known, types) = known(&blueprint, &inputs, &function)?;
@@ -76,7 +78,7 @@ impl Data {
         check_outputs(&blueprint, &plan, arguments)?;
 
         let sizes = inputs.iter().flat_map(|input| input.items.iter().map(input::Item::bytes));
-        let output_sizes = blueprint.outputs().iter().map(|id| plan.buffers[id.index()].bytes);
+        let output_sizes = blueprint.returned().iter().map(|id| plan.buffers[id.index()].bytes);
         let bytes = sizes.chain(output_sizes).fold(0, |sum: u64, bytes| sum.saturating_add(aligned(bytes)));
         // A function without data still gets an arena that can be mapped.
         let mut arena = client.open_arena(bytes.max(aligned(1)))?;
@@ -86,6 +88,7 @@ impl Data {
             inputs,
             types,
             version: function.version,
+            has_state: function.state_bytes > 0,
             arena,
             warm_on: (arguments.repeat == 1).then_some(function.warm_on),
         })
@@ -133,7 +136,13 @@ impl Data {
         });
         let outputs = outputs.collect::<Result<_>>()?;
         let warm_on = (arguments.repeat == 1).then(|| granted.warm_on.clone());
-        Ok(Self { items, inputs, outputs, types: bound.arrays, version: granted.version, arena, warm_on })
+        let (version, has_state) = (granted.version, granted.state_bytes > 0);
+        Ok(Self { items, inputs, outputs, types: bound.arrays, version, has_state, arena, warm_on })
+    }
+
+    /// True if the function has state.
+    pub(super) fn has_state(&self) -> bool {
+        self.has_state
     }
 
     /// True if the call waited for code or weights.
@@ -338,7 +347,7 @@ fn known(
 
 /// Everything about output files that can be wrong is found before the function runs.
 fn check_outputs(blueprint: &Blueprint, plan: &Plan, arguments: &InvokeArguments) -> Result<()> {
-    let names = blueprint.outputs().iter().map(|id| blueprint.buffers()[id.index()].name.as_str());
+    let names = blueprint.returned().iter().map(|id| blueprint.buffers()[id.index()].name.as_str());
     let names: Vec<&str> = names.collect();
     for Assignment { name, value: to } in arguments.written() {
         let at = position(&names, name, arguments)?;
@@ -347,7 +356,7 @@ fn check_outputs(blueprint: &Blueprint, plan: &Plan, arguments: &InvokeArguments
         check_stdout(name, to, dtype, arguments)?;
         match to {
             Destination::Stdout if arguments.json.json => {
-                check_json_bytes(name, plan.buffers[blueprint.outputs()[at].index()].bytes)?;
+                check_json_bytes(name, plan.buffers[blueprint.returned()[at].index()].bytes)?;
             }
             Destination::Stdout => {}
             Destination::File(path) if Format::to_write(path, name)? == Format::Png => {
@@ -470,7 +479,7 @@ fn place_outputs(
     arguments: &InvokeArguments,
 ) -> Result<Vec<Output>> {
     let mut outputs = Vec::new();
-    for (nth, id) in blueprint.outputs().iter().enumerate() {
+    for (nth, id) in blueprint.returned().iter().enumerate() {
         let name = &blueprint.buffers()[id.index()].name;
         let to = destination_of(arguments, name);
         if nth < own_outputs || to.is_some() || name == PRINTED {

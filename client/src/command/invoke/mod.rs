@@ -39,6 +39,10 @@ pub(crate) fn run(
     if arguments.is_checked() {
         call = call.checked();
     }
+    if data.has_state() {
+        // All calls of the command are in one, which ends with its connection.
+        call = call.session(client.open_session(&arguments.name)?.session);
+    }
     let (answer, latencies) = repeat(client, &call, arguments)?;
     // A closed stderr hears nothing.
     let _ = write!(anstream::stderr(), "{}", data.printed(&answer)?);

@@ -55,6 +55,8 @@ class _CodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Code.ValueType],
     """The function failed too often in a row for this caller and is refused for a while; see retry_after_ms."""
     OVERRUN: _Code.ValueType  # 15
     """The call kept others from the device for longer than its tenant's overrun-limit, and was ended."""
+    SESSION_LOST: _Code.ValueType  # 16
+    """The session is not there, or no more: what it kept is gone, and another one begins with zeroes."""
 
 class Code(_Code, metaclass=_CodeEnumTypeWrapper): ...
 
@@ -82,6 +84,8 @@ QUARANTINED: Code.ValueType  # 14
 """The function failed too often in a row for this caller and is refused for a while; see retry_after_ms."""
 OVERRUN: Code.ValueType  # 15
 """The call kept others from the device for longer than its tenant's overrun-limit, and was ended."""
+SESSION_LOST: Code.ValueType  # 16
+"""The session is not there, or no more: what it kept is gone, and another one begins with zeroes."""
 Global___Code: _TypeAlias = Code  # noqa: Y015
 
 class _Registration:
@@ -144,6 +148,8 @@ class Request(_message.Message):
     DECLINE_FIELD_NUMBER: _builtins.int
     USE_VERSION_FIELD_NUMBER: _builtins.int
     SET_ALIAS_FIELD_NUMBER: _builtins.int
+    OPEN_SESSION_FIELD_NUMBER: _builtins.int
+    CLOSE_SESSION_FIELD_NUMBER: _builtins.int
     TENANT_TOKEN_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Chosen by the client; unique among its requests that are not answered yet."""
@@ -222,6 +228,10 @@ class Request(_message.Message):
 
     @_builtins.property
     def set_alias(self) -> Global___SetAlias: ...
+    @_builtins.property
+    def open_session(self) -> Global___OpenSession: ...
+    @_builtins.property
+    def close_session(self) -> Global___CloseSession: ...
     def __init__(
         self,
         *,
@@ -253,13 +263,15 @@ class Request(_message.Message):
         decline: Global___Decline | None = ...,
         use_version: Global___Name | None = ...,
         set_alias: Global___SetAlias | None = ...,
+        open_session: Global___OpenSession | None = ...,
+        close_session: Global___CloseSession | None = ...,
         tenant_token: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["act_for", b"act_for", "add_function", b"add_function", "add_module", b"add_module", "body", b"body", "cancel", b"cancel", "close_arena", b"close_arena", "decline", b"decline", "drain", b"drain", "grant", b"grant", "invoke", b"invoke", "list_functions", b"list_functions", "list_grants", b"list_grants", "list_modules", b"list_modules", "list_tenants", b"list_tenants", "open_arena", b"open_arena", "put_blob", b"put_blob", "quota", b"quota", "reload", b"reload", "remove_function", b"remove_function", "remove_module", b"remove_module", "revoke", b"revoke", "set_alias", b"set_alias", "set_device", b"set_device", "settings", b"settings", "show_function", b"show_function", "show_module", b"show_module", "status", b"status", "use_version", b"use_version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["act_for", b"act_for", "add_function", b"add_function", "add_module", b"add_module", "body", b"body", "cancel", b"cancel", "close_arena", b"close_arena", "close_session", b"close_session", "decline", b"decline", "drain", b"drain", "grant", b"grant", "invoke", b"invoke", "list_functions", b"list_functions", "list_grants", b"list_grants", "list_modules", b"list_modules", "list_tenants", b"list_tenants", "open_arena", b"open_arena", "open_session", b"open_session", "put_blob", b"put_blob", "quota", b"quota", "reload", b"reload", "remove_function", b"remove_function", "remove_module", b"remove_module", "revoke", b"revoke", "set_alias", b"set_alias", "set_device", b"set_device", "settings", b"settings", "show_function", b"show_function", "show_module", b"show_module", "status", b"status", "use_version", b"use_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["act_for", b"act_for", "add_function", b"add_function", "add_module", b"add_module", "body", b"body", "cancel", b"cancel", "close_arena", b"close_arena", "decline", b"decline", "drain", b"drain", "grant", b"grant", "id", b"id", "invoke", b"invoke", "list_functions", b"list_functions", "list_grants", b"list_grants", "list_modules", b"list_modules", "list_tenants", b"list_tenants", "open_arena", b"open_arena", "put_blob", b"put_blob", "quota", b"quota", "reload", b"reload", "remove_function", b"remove_function", "remove_module", b"remove_module", "revoke", b"revoke", "set_alias", b"set_alias", "set_device", b"set_device", "settings", b"settings", "show_function", b"show_function", "show_module", b"show_module", "status", b"status", "tenant_token", b"tenant_token", "use_version", b"use_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["act_for", b"act_for", "add_function", b"add_function", "add_module", b"add_module", "body", b"body", "cancel", b"cancel", "close_arena", b"close_arena", "close_session", b"close_session", "decline", b"decline", "drain", b"drain", "grant", b"grant", "id", b"id", "invoke", b"invoke", "list_functions", b"list_functions", "list_grants", b"list_grants", "list_modules", b"list_modules", "list_tenants", b"list_tenants", "open_arena", b"open_arena", "open_session", b"open_session", "put_blob", b"put_blob", "quota", b"quota", "reload", b"reload", "remove_function", b"remove_function", "remove_module", b"remove_module", "revoke", b"revoke", "set_alias", b"set_alias", "set_device", b"set_device", "settings", b"settings", "show_function", b"show_function", "show_module", b"show_module", "status", b"status", "tenant_token", b"tenant_token", "use_version", b"use_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["put_blob", "add_module", "remove_module", "list_modules", "show_module", "add_function", "remove_function", "list_functions", "show_function", "open_arena", "close_arena", "invoke", "cancel", "status", "drain", "settings", "act_for", "grant", "revoke", "list_grants", "quota", "list_tenants", "reload", "set_device", "decline", "use_version", "set_alias"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["put_blob", "add_module", "remove_module", "list_modules", "show_module", "add_function", "remove_function", "list_functions", "show_function", "open_arena", "close_arena", "invoke", "cancel", "status", "drain", "settings", "act_for", "grant", "revoke", "list_grants", "quota", "list_tenants", "reload", "set_device", "decline", "use_version", "set_alias", "open_session", "close_session"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -630,6 +642,52 @@ class CloseArena(_message.Message):
 Global___CloseArena: _TypeAlias = CloseArena  # noqa: Y015
 
 @_typing.final
+class OpenSession(_message.Message):
+    """Begins a session of a function that has state: the state is zero, and stays from one call of the session to the next. The session
+    belongs to the connection, and at a gateway's to the tenant as well. It ends when it is closed, with the connection, or when it was
+    idle for longer than the operator allows; the state is cleared then.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FUNCTION_FIELD_NUMBER: _builtins.int
+    function: _builtins.str
+    """As in Invoke."""
+    def __init__(
+        self,
+        *,
+        function: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["function", b"function"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenSession: _TypeAlias = OpenSession  # noqa: Y015
+
+@_typing.final
+class CloseSession(_message.Message):
+    """Ends a session. Calls of it that were accepted are answered as if it went on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    session: _builtins.int
+    def __init__(
+        self,
+        *,
+        session: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CloseSession: _TypeAlias = CloseSession  # noqa: Y015
+
+@_typing.final
 class Invoke(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -640,6 +698,7 @@ class Invoke(_message.Message):
     FUNCTION_VERSION_FIELD_NUMBER: _builtins.int
     CHECKED_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     function: _builtins.str
     """NAME for its current version, NAME@NUMBER for exactly this one, NAME:ALIAS for the one that has the alias; with OWNER/ before
     it for one that another tenant granted.
@@ -659,6 +718,10 @@ class Invoke(_message.Message):
     """Names the request in the supervisor's log, for whoever follows it through several programs: at most 128 bytes of visible
     ASCII; it means nothing else, and two calls may have the same.
     """
+    session: _builtins.int
+    """The session whose state the call reads and changes; 0 for a function without state. Calls of one session run in the order in which
+    they came, one at a time. A call that is answered with its outputs has changed the state; any other has not.
+    """
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Input]: ...
     @_builtins.property
@@ -673,10 +736,11 @@ class Invoke(_message.Message):
         function_version: _builtins.int = ...,
         checked: _builtins.bool = ...,
         request_id: _builtins.str = ...,
+        session: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked", "deadline_ns", b"deadline_ns", "function", b"function", "function_version", b"function_version", "inputs", b"inputs", "outputs", b"outputs", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked", "deadline_ns", b"deadline_ns", "function", b"function", "function_version", b"function_version", "inputs", b"inputs", "outputs", b"outputs", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -981,6 +1045,7 @@ class Response(_message.Message):
     TENANTS_FIELD_NUMBER: _builtins.int
     DEVICE_SETTINGS_FIELD_NUMBER: _builtins.int
     RELOADED_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     @_builtins.property
     def error(self) -> Global___Error: ...
@@ -1014,6 +1079,8 @@ class Response(_message.Message):
     def device_settings(self) -> Global___DeviceSettings: ...
     @_builtins.property
     def reloaded(self) -> Global___Reloaded: ...
+    @_builtins.property
+    def session(self) -> Global___SessionOpened: ...
     def __init__(
         self,
         *,
@@ -1034,12 +1101,13 @@ class Response(_message.Message):
         tenants: Global___TenantList | None = ...,
         device_settings: Global___DeviceSettings | None = ...,
         reloaded: Global___Reloaded | None = ...,
+        session: Global___SessionOpened | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["arena", b"arena", "blob", b"blob", "body", b"body", "device_settings", b"device_settings", "done", b"done", "error", b"error", "function", b"function", "functions", b"functions", "grants", b"grants", "invoked", b"invoked", "module", b"module", "modules", b"modules", "reloaded", b"reloaded", "settings", b"settings", "status", b"status", "tenant", b"tenant", "tenants", b"tenants"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["arena", b"arena", "blob", b"blob", "body", b"body", "device_settings", b"device_settings", "done", b"done", "error", b"error", "function", b"function", "functions", b"functions", "grants", b"grants", "invoked", b"invoked", "module", b"module", "modules", b"modules", "reloaded", b"reloaded", "session", b"session", "settings", b"settings", "status", b"status", "tenant", b"tenant", "tenants", b"tenants"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arena", b"arena", "blob", b"blob", "body", b"body", "device_settings", b"device_settings", "done", b"done", "error", b"error", "function", b"function", "functions", b"functions", "grants", b"grants", "id", b"id", "invoked", b"invoked", "module", b"module", "modules", b"modules", "reloaded", b"reloaded", "settings", b"settings", "status", b"status", "tenant", b"tenant", "tenants", b"tenants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arena", b"arena", "blob", b"blob", "body", b"body", "device_settings", b"device_settings", "done", b"done", "error", b"error", "function", b"function", "functions", b"functions", "grants", b"grants", "id", b"id", "invoked", b"invoked", "module", b"module", "modules", b"modules", "reloaded", b"reloaded", "session", b"session", "settings", b"settings", "status", b"status", "tenant", b"tenant", "tenants", b"tenants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["error", "done", "blob", "module", "function", "modules", "functions", "arena", "invoked", "status", "settings", "grants", "tenant", "tenants", "device_settings", "reloaded"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["error", "done", "blob", "module", "function", "modules", "functions", "arena", "invoked", "status", "settings", "grants", "tenant", "tenants", "device_settings", "reloaded", "session"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -1283,6 +1351,7 @@ class FunctionInfo(_message.Message):
     WARM_ON_FIELD_NUMBER: _builtins.int
     REGISTRATION_FIELD_NUMBER: _builtins.int
     COMPOSITION_SHA256_FIELD_NUMBER: _builtins.int
+    STATE_BYTES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     config_sha256: _builtins.bytes
     config: _builtins.str
@@ -1301,6 +1370,8 @@ class FunctionInfo(_message.Message):
     """Present in answers to add_function only."""
     composition_sha256: _builtins.bytes
     """Of a composition, the SHA-256 of its JSON, where `config_sha256` is that of what was made of it. Absent where others granted it."""
+    state_bytes: _builtins.int
+    """Bytes of its state, which calls of one session keep; 0: it is called without a session."""
     @_builtins.property
     def modules(self) -> _containers.RepeatedCompositeFieldContainer[Global___FunctionModule]:
         """In answers to list_functions without their variants."""
@@ -1363,10 +1434,11 @@ class FunctionInfo(_message.Message):
         warm_on: _abc.Iterable[_builtins.str] | None = ...,
         registration: Global___Registration.ValueType = ...,
         composition_sha256: _builtins.bytes = ...,
+        state_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "composition_sha256", b"composition_sha256", "config", b"config", "config_sha256", b"config_sha256", "current", b"current", "found", b"found", "granted", b"granted", "input_types", b"input_types", "inputs", b"inputs", "kept", b"kept", "modules", b"modules", "name", b"name", "number", b"number", "outputs", b"outputs", "quarantine", b"quarantine", "registration", b"registration", "version", b"version", "warm_on", b"warm_on", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "composition_sha256", b"composition_sha256", "config", b"config", "config_sha256", b"config_sha256", "current", b"current", "found", b"found", "granted", b"granted", "input_types", b"input_types", "inputs", b"inputs", "kept", b"kept", "modules", b"modules", "name", b"name", "number", b"number", "outputs", b"outputs", "quarantine", b"quarantine", "registration", b"registration", "state_bytes", b"state_bytes", "version", b"version", "warm_on", b"warm_on", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1711,6 +1783,29 @@ class ArenaOpened(_message.Message):
 Global___ArenaOpened: _TypeAlias = ArenaOpened  # noqa: Y015
 
 @_typing.final
+class SessionOpened(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    STATE_BYTES_FIELD_NUMBER: _builtins.int
+    session: _builtins.int
+    state_bytes: _builtins.int
+    """Bytes of the state."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.int = ...,
+        state_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session", "state_bytes", b"state_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionOpened: _TypeAlias = SessionOpened  # noqa: Y015
+
+@_typing.final
 class Invoked(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1832,6 +1927,7 @@ class Status(_message.Message):
     CONNECTIONS_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
     USES_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     uptime_ms: _builtins.int
     draining: _builtins.bool
@@ -1848,6 +1944,12 @@ class Status(_message.Message):
         where there are more than a list has room for.
         """
 
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionStatus]:
+        """Open sessions: to the operator those of all tenants, to others their own. The ones that were opened last where there are more
+        than a list has room for.
+        """
+
     def __init__(
         self,
         *,
@@ -1860,14 +1962,62 @@ class Status(_message.Message):
         connections: _builtins.int = ...,
         ready: _builtins.bool = ...,
         uses: _abc.Iterable[Global___FunctionUse] | None = ...,
+        sessions: _abc.Iterable[Global___SessionStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connections", b"connections", "devices", b"devices", "draining", b"draining", "functions", b"functions", "modules", b"modules", "ready", b"ready", "uptime_ms", b"uptime_ms", "uses", b"uses", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connections", b"connections", "devices", b"devices", "draining", b"draining", "functions", b"functions", "modules", b"modules", "ready", b"ready", "sessions", b"sessions", "uptime_ms", b"uptime_ms", "uses", b"uses", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Status: _TypeAlias = Status  # noqa: Y015
+
+@_typing.final
+class SessionStatus(_message.Message):
+    """A session and its state."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    FUNCTION_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    OPEN_CALLS_FIELD_NUMBER: _builtins.int
+    AGE_MS_FIELD_NUMBER: _builtins.int
+    IDLE_MS_FIELD_NUMBER: _builtins.int
+    session: _builtins.int
+    tenant: _builtins.str
+    """Whose it is: the tenant's name."""
+    function: _builtins.str
+    """OWNER/NAME of the function that it was opened for."""
+    bytes: _builtins.int
+    """What its state takes of the tenant's session-bytes."""
+    calls: _builtins.int
+    """Calls that changed its state, and calls that are accepted and not over."""
+    open_calls: _builtins.int
+    age_ms: _builtins.int
+    idle_ms: _builtins.int
+    """Since a call of it came or was answered."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.int = ...,
+        tenant: _builtins.str = ...,
+        function: _builtins.str = ...,
+        bytes: _builtins.int = ...,
+        calls: _builtins.int = ...,
+        open_calls: _builtins.int = ...,
+        age_ms: _builtins.int = ...,
+        idle_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "bytes", b"bytes", "calls", b"calls", "function", b"function", "idle_ms", b"idle_ms", "open_calls", b"open_calls", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionStatus: _TypeAlias = SessionStatus  # noqa: Y015
 
 @_typing.final
 class FunctionUse(_message.Message):
