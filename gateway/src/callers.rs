@@ -26,6 +26,7 @@ use crate::limits::{
 };
 use crate::metrics::{Metrics, Pending};
 use crate::model::Model;
+use crate::sequences::Sequences;
 use crate::shared_memory::Regions;
 use crate::statistics::Statistics;
 use crate::traces::{Origin, Traced, Traces};
@@ -59,6 +60,7 @@ pub struct Known {
     models: Mutex<HashMap<String, Remembered>>,
     statistics: Mutex<HashMap<String, Arc<Statistics>>>,
     regions: Regions,
+    sequences: Sequences,
 }
 
 /// A function, and when it was looked for.
@@ -71,7 +73,15 @@ struct Remembered {
 impl Default for Known {
     fn default() -> Self {
         let places = Arc::new(Semaphore::new(MAX_CALLS_PER_TOKEN));
-        Self { places, models: Mutex::default(), statistics: Mutex::default(), regions: Regions::default() }
+        let (models, statistics) = (Mutex::default(), Mutex::default());
+        Self { places, models, statistics, regions: Regions::default(), sequences: Sequences::default() }
+    }
+}
+
+impl Known {
+    /// True if nothing of the token is under way.
+    fn is_idle(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) == 1 && self.sequences.is_empty()
     }
 }
 
@@ -177,8 +187,7 @@ impl Callers {
             return known.clone();
         }
         if all.len() >= MAX_TOKENS
-            && let Some(idle) =
-                all.iter().find(|(_, known)| Arc::strong_count(known) == 1).map(|(key, _)| *key)
+            && let Some(idle) = all.iter().find(|(_, known)| known.is_idle()).map(|(key, _)| *key)
         {
             all.remove(&idle);
         }
@@ -259,6 +268,11 @@ impl Caller {
                 "this gateway takes no shared memory (--shared-memory): send the bytes",
             )),
         }
+    }
+
+    /// The caller's sequences.
+    pub fn sequences(&self) -> &Sequences {
+        &self.known.sequences
     }
 
     /// The counts of a function.

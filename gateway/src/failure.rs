@@ -124,6 +124,11 @@ impl Failure {
         }
     }
 
+    /// True if the session that a request was in is over.
+    pub fn is_session_lost(&self) -> bool {
+        self.kind == Kind::Supervisor(Code::SessionLost)
+    }
+
     /// True if a call was refused since its function was replaced, or is gone: its name may mean another one by now.
     pub fn is_replaced(&self) -> bool {
         self.place == "function_version" || self.kind == Kind::Supervisor(Code::NotFound)

@@ -239,6 +239,9 @@ pub struct ModelOutput {
     #[prost(int64, repeated, tag = "3")]
     pub dims: ::prost::alloc::vec::Vec<i64>,
 }
+/// There for a model that keeps state between the requests of a sequence.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelSequenceBatching {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ModelConfig {
     #[prost(string, tag = "1")]
@@ -253,6 +256,8 @@ pub struct ModelConfig {
     pub output: ::prost::alloc::vec::Vec<ModelOutput>,
     #[prost(string, tag = "17")]
     pub backend: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "13")]
+    pub sequence_batching: ::core::option::Option<ModelSequenceBatching>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModelStatisticsRequest {

@@ -25,6 +25,7 @@ use crate::limits::{MAX_INLINE_BYTES, MAX_RANK, MAX_TENSORS};
 use crate::memory::Share;
 use crate::model::Model;
 use crate::models;
+use crate::sequences::InSequence;
 use crate::shared_memory::Place;
 use crate::traces::Origin;
 
@@ -61,6 +62,8 @@ pub struct Asked {
     pub inputs: Vec<Given>,
     /// Outputs; empty for all.
     pub outputs: Vec<Wanted>,
+    /// The sequence of requests that it is in, if any.
+    pub sequence: Option<InSequence>,
     /// How long the call may take; none for the supervisor's default.
     pub deadline: Option<Duration>,
     /// Where the request comes from.
@@ -99,10 +102,10 @@ pub async fn infer(caller: &Caller, asked: &Asked, share: &Share) -> Result<Infe
     check(asked)?;
     let mut model = models::find(caller, &asked.model, &asked.version).await?;
     let (pending, traced) = caller.begins(&asked.origin, &model);
-    let mut answer = call(&caller.client, &model, asked, share).await;
+    let mut answer = call(caller, &model, asked, share).await;
     if answer.as_ref().is_err_and(Failure::is_replaced) {
         model = models::look(caller, &asked.model, &asked.version).await?;
-        answer = call(&caller.client, &model, asked, share).await;
+        answer = call(caller, &model, asked, share).await;
     }
     let statistics = caller.statistics(&model.function);
     match answer {
@@ -196,9 +199,27 @@ struct Ran {
     version: u32,
 }
 
-async fn call(client: &Client, model: &Model, asked: &Asked, share: &Share) -> Result<Ran> {
+/// Calls the function, in the request's sequence where it is in one.
+async fn call(caller: &Caller, model: &Model, asked: &Asked, share: &Share) -> Result<Ran> {
+    let Some(within) = &asked.sequence else {
+        return match model.has_state {
+            false => call_in(&caller.client, 0, model, asked, share).await,
+            true => Err(Failure::invalid(
+                "this model keeps state: name a sequence (sequence_id), and begin it with sequence_start",
+            )
+            .at("sequence_id")),
+        };
+    };
+    let sequence = caller.sequences().of(&caller.client, &model.function, within).await?;
+    let answer = call_in(&sequence.client, sequence.session, model, asked, share).await;
+    let is_lost = answer.as_ref().is_err_and(Failure::is_session_lost) || sequence.client.is_over();
+    caller.sequences().answered(&model.function, within, sequence, is_lost).await;
+    answer
+}
+
+async fn call_in(client: &Client, session: u64, model: &Model, asked: &Asked, share: &Share) -> Result<Ran> {
     let bytes: u64 = asked.inputs.iter().map(|input| input.bytes.len() as u64).sum();
-    let mut invocation = Invocation::new(&model.function).made_for(model.number);
+    let mut invocation = Invocation::new(&model.function).made_for(model.number).session(session);
     // It is declared before the call: closed only behind what cancels the call.
     let mut inputs = None;
     if bytes <= MAX_INLINE_BYTES {

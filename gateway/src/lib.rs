@@ -18,6 +18,7 @@
 //! - [`model`]: a function as a model: names, version, tensors.
 //! - [`jwt`]: signed tokens of an identity provider, for tenants' own.
 //! - [`shared_memory`]: regions that clients on this machine registered.
+//! - [`sequences`]: sequences of requests, which are sessions.
 //! - [`callers`]: from a request's token to what is known of whoever sent it.
 //! - [`models`]: which function a name means for a caller.
 //! - [`infer`]: one inference, from bytes to bytes.
@@ -51,6 +52,7 @@ pub mod model;
 pub mod models;
 pub mod patient_io;
 pub mod run;
+pub mod sequences;
 pub mod shared_memory;
 pub mod statistics;
 pub mod tls;

@@ -64,6 +64,10 @@ pub const MAX_INLINE_BYTES: u64 = 1 << 20;
 pub const RECONNECT_AFTER: Duration = Duration::from_millis(200);
 /// How long the supervisor may take to answer what it does at once.
 pub const UPSTREAM_PATIENCE: Duration = Duration::from_secs(10);
+/// Sequences of one token that are open.
+pub const MAX_SEQUENCES: usize = 1000;
+/// How long one of these must be unused to make room for another one.
+pub const UNUSED_SEQUENCE: Duration = Duration::from_secs(60);
 /// Regions of shared memory of one token.
 pub const MAX_REGIONS: usize = 64;
 /// Bytes of the name of a region.

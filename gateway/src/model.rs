@@ -53,6 +53,8 @@ pub struct Model {
     pub inputs: Vec<Port>,
     /// What it gives.
     pub outputs: Vec<Port>,
+    /// True if it keeps state between the requests of a sequence.
+    pub has_state: bool,
 }
 
 impl Model {
@@ -78,6 +80,7 @@ impl Model {
                 .iter()
                 .map(|output| Port::new(&output.name, &output.dtype, output.shape.as_ref()))
                 .collect(),
+            has_state: info.state_bytes > 0,
         }
     }
 

@@ -5,12 +5,13 @@
 //! nothing, and a session outlives every process that its calls were in.
 //!
 //! ```text
-//! line_up ──no call is there──► Turn ──► in the call, whose answer says keep() or nothing; dropped with the call
-//!    └──────► waits ──────────────► Turn, from the one that is dropped before it
+//! line_up ──no call is there──► Turn ──► in the call: passed on by keep(), or where the call is dropped without
+//!    └──────► waits ──────────────► Turn, from the call before it
 //! ```
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pappus_blueprint::{Blueprint, limits::BUFFER_ALIGN};
@@ -223,7 +224,7 @@ impl Session {
             match next.send(turn) {
                 Ok(()) => return,
                 // It was given up.
-                Err(mut turn) => turn.passed = true,
+                Err(turn) => turn.passed.store(true, Ordering::Relaxed),
             }
         }
     }
@@ -279,7 +280,7 @@ impl Line {
     fn turn(&mut self, session: &Arc<Session>) -> Option<Turn> {
         let (memory, in_second) = (self.memory.clone()?, self.in_second);
         self.busy = true;
-        Some(Turn { session: session.clone(), memory, in_second, passed: false })
+        Some(Turn { session: session.clone(), memory, in_second, passed: AtomicBool::new(false) })
     }
 
     fn end(&mut self, why: WhyOver) -> Option<Arc<Arena>> {
@@ -300,7 +301,7 @@ pub enum Place {
     Later(oneshot::Receiver<Turn>),
 }
 
-/// A call's right to its session's state, until it is dropped.
+/// A call's right to its session's state, until it is kept or dropped.
 #[derive(Debug)]
 pub struct Turn {
     session: Arc<Session>,
@@ -308,8 +309,8 @@ pub struct Turn {
     pub memory: Arc<Arena>,
     /// True if the state lies in the second half.
     in_second: bool,
-    /// True if the turn was another one's before it was used.
-    passed: bool,
+    /// True if the next call has the turn.
+    passed: AtomicBool,
 }
 
 impl Turn {
@@ -327,19 +328,27 @@ impl Turn {
         buffers.map(move |(offset, (_, bytes))| (from + offset, to + offset, *bytes))
     }
 
-    /// The call is answered with its outputs: what it wrote is the state from now on.
+    /// The call is about to be answered with its outputs: what it wrote is the state from now on, and the next call has the turn, so
+    /// that one which follows the answer need not wait.
     pub fn keep(&self) {
-        let mut line = self.session.line.lock();
-        line.in_second = !self.in_second;
-        line.calls += 1;
+        {
+            let mut line = self.session.line.lock();
+            line.in_second = !self.in_second;
+            line.calls += 1;
+        }
+        self.pass();
+    }
+
+    fn pass(&self) {
+        if !self.passed.swap(true, Ordering::Relaxed) {
+            self.session.pass();
+        }
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        if !self.passed {
-            self.session.pass();
-        }
+        self.pass();
     }
 }
 
@@ -393,7 +402,6 @@ mod tests {
         let turn = now(&session);
         assert_eq!(places(&turn)[0], (0, 4096, 300), "the call before was not kept");
         turn.keep();
-        drop(turn);
         let turn = now(&session);
         assert_eq!(places(&turn), [(4096, 0, 300), (4096 + 512, 512, 8)]);
         assert_eq!((session.view().unwrap().calls, session.view().unwrap().open_calls), (1, 1));
@@ -409,11 +417,11 @@ mod tests {
         drop(third);
         assert_eq!(session.view().unwrap().open_calls, 3);
         first.keep();
-        drop(first);
         let turn = second.try_recv().unwrap();
         assert_eq!(places(&turn)[0].0, 4096, "what the first one wrote");
         // The third one was given up before its turn came.
-        assert!(fourth.try_recv().is_err());
+        drop(first);
+        assert!(fourth.try_recv().is_err(), "it was passed on already");
         drop(turn);
         // The fourth one is given up with the turn in its hands.
         drop(fourth);

@@ -138,6 +138,21 @@ pub(crate) fn add_copy(client: &mut Client) {
     add_copy_as(client, "copy", probes()).unwrap();
 }
 
+/// Registers `in` → `out`, 8 bytes each: `out` is what the call before brought, which is the state. `more` runs behind that.
+pub(crate) fn add_last(client: &mut Client, name: &str, more: &[Value]) {
+    let copy = |from: &str, to: &str| json!({"Copy": {"from": from, "to": to, "bytes": 8}});
+    let steps = [&[copy("last", "out"), copy("in", "last")], more].concat();
+    let function = Function {
+        inputs: &["in"],
+        state: &[("last", absolute(8))],
+        buffers: &[("out", absolute(8))],
+        outputs: &["out"],
+        steps: &steps,
+        ..Function::default()
+    };
+    function.add(client, name);
+}
+
 /// Nothing → nothing: one launch of `kernel`.
 pub(crate) fn add_kernel(client: &mut Client, name: &str, kernel: &str, args: &[Value]) {
     let function = Function { steps: &[launch(kernel, args)], ..Function::default() };

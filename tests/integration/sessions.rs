@@ -1,26 +1,11 @@
 //! Sessions: state stays from call to call, in order, and changes with the calls that are answered with their outputs alone.
 
 use pappus_client::{Client, Code, Invocation, Result, v1};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::fixture::{Supervisor, until};
 use crate::house::{enter, house};
 use crate::kit::{self, Function, absolute, constant, fails, launch, refused};
-
-/// Registers `in` → `out`, 8 bytes each: `out` is what the call before brought, which is the state. `more` runs behind that.
-fn add(client: &mut Client, name: &str, more: &[Value]) {
-    let copy = |from: &str, to: &str| json!({"Copy": {"from": from, "to": to, "bytes": 8}});
-    let steps = [&[copy("last", "out"), copy("in", "last")], more].concat();
-    let function = Function {
-        inputs: &["in"],
-        state: &[("last", absolute(8))],
-        buffers: &[("out", absolute(8))],
-        outputs: &["out"],
-        steps: &steps,
-        ..Function::default()
-    };
-    function.add(client, name);
-}
 
 fn open(client: &mut Client) -> u64 {
     client.open_session("last").unwrap().session
@@ -46,7 +31,7 @@ fn start() -> (Supervisor, Client) {
 fn start_with(flags: &[&str]) -> (Supervisor, Client) {
     let supervisor = Supervisor::with(flags);
     let mut client = supervisor.client();
-    add(&mut client, "last", &[]);
+    kit::add_last(&mut client, "last", &[]);
     (supervisor, client)
 }
 
@@ -98,8 +83,8 @@ fn calls_of_a_session_run_in_the_order_in_which_they_came() {
 #[test]
 fn only_a_call_that_is_answered_with_its_outputs_changes_the_state() {
     let (_supervisor, mut client) = start();
-    add(&mut client, "traps", &[launch("trap", &[])]);
-    add(&mut client, "spins", &[launch("spin", &[])]);
+    kit::add_last(&mut client, "traps", &[launch("trap", &[])]);
+    kit::add_last(&mut client, "spins", &[launch("spin", &[])]);
     let session = open(&mut client);
     assert_eq!(said(&mut client, session, 1).unwrap(), 0);
     // Each of them has written the state before it fails.
@@ -120,7 +105,7 @@ fn only_a_call_that_is_answered_with_its_outputs_changes_the_state() {
 #[test]
 fn a_session_outlives_the_processes_of_its_calls() {
     let (supervisor, mut client) = start();
-    add(&mut client, "works", &[launch("work", &[constant(100_000_000)])]);
+    kit::add_last(&mut client, "works", &[launch("work", &[constant(100_000_000)])]);
     let session = open(&mut client);
     assert_eq!(said(&mut client, session, 1).unwrap(), 0);
     let id = client.send_invocation(&call("works", session, 2)).unwrap();
@@ -134,7 +119,7 @@ fn a_session_outlives_the_processes_of_its_calls() {
 #[test]
 fn a_call_that_waits_behind_others_can_be_cancelled_and_has_its_deadline() {
     let (supervisor, mut client) = start();
-    add(&mut client, "spins", &[launch("spin", &[])]);
+    kit::add_last(&mut client, "spins", &[launch("spin", &[])]);
     let session = open(&mut client);
     let first = client.send_invocation(&call("spins", session, 1)).unwrap();
     supervisor.until_running();
@@ -206,7 +191,7 @@ fn a_session_goes_on_with_the_function_that_takes_the_place_of_its_own() {
 fn the_state_is_in_its_tenants_quota() {
     let supervisor = house(&[("alice", "session-bytes = 8192")]);
     let mut alice = enter(&supervisor, "alice");
-    add(&mut alice, "last", &[]);
+    kit::add_last(&mut alice, "last", &[]);
     let session = open(&mut alice);
     refused(alice.open_session("last"), Code::ResourceExhausted, "close sessions");
     alice.close_session(session).unwrap();

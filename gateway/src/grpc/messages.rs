@@ -15,12 +15,14 @@ use crate::generated::model_infer_response::InferOutputTensor;
 use crate::generated::model_metadata_response::TensorMetadata;
 use crate::generated::{
     DataType, InferParameter, InferStatistics, InferTensorContents, ModelConfig, ModelInferRequest,
-    ModelInferResponse, ModelInput, ModelMetadataResponse, ModelOutput, ModelStatistics, StatisticDuration,
+    ModelInferResponse, ModelInput, ModelMetadataResponse, ModelOutput, ModelSequenceBatching,
+    ModelStatistics, StatisticDuration,
 };
 use crate::infer::{Asked, Given, Inferred, Wanted};
 use crate::limits::MAX_ID_BYTES;
 use crate::memory::Share;
 use crate::model::{Model, Port};
+use crate::sequences::{InSequence, SequenceId};
 use crate::shared_memory::Place;
 use crate::statistics::{Counts, Tally};
 use crate::traces::Origin;
@@ -35,11 +37,14 @@ pub(super) fn asked(
     if request.id.len() > MAX_ID_BYTES {
         return Err(Failure::invalid(format!("it has more than {MAX_ID_BYTES} bytes")).at("id"));
     }
-    if request.parameters.get("sequence_id").is_some_and(is_some) {
-        return Err(
-            Failure::unsupported("functions keep nothing between requests: leave it out").at("sequence_id")
-        );
-    }
+    let says = |name| request.parameters.get(name).is_some_and(is_some);
+    let id = match request.parameters.get("sequence_id").and_then(|id| id.parameter_choice.as_ref()) {
+        Some(ParameterChoice::Int64Param(number)) => SequenceId::of_number(*number as u64),
+        Some(ParameterChoice::Uint64Param(number)) => SequenceId::of_number(*number),
+        Some(ParameterChoice::StringParam(text)) => SequenceId::of_text(text),
+        None | Some(ParameterChoice::BoolParam(_) | ParameterChoice::DoubleParam(_)) => None,
+    };
+    let sequence = InSequence::new(id, says("sequence_start"), says("sequence_end"))?;
     let raw = request.raw_input_contents;
     let sent = request.inputs.iter().filter(|input| !is_placed(&input.parameters)).count();
     if !raw.is_empty() && raw.len() != sent {
@@ -75,7 +80,7 @@ pub(super) fn asked(
         };
     let deadline = timeout.or(by_parameter.filter(|us| *us > 0).map(Duration::from_micros));
     let (model, version) = (request.model_name, request.model_version);
-    let asked = Asked { model, version, inputs, outputs, deadline, origin: Origin::default() };
+    let asked = Asked { model, version, inputs, outputs, sequence, deadline, origin: Origin::default() };
     Ok((asked, request.id))
 }
 
@@ -235,6 +240,7 @@ pub(super) fn config(model: &Model) -> ModelConfig {
         input: model.inputs.iter().map(input).collect(),
         output: model.outputs.iter().map(output).collect(),
         backend: "pappus".to_owned(),
+        sequence_batching: model.has_state.then(ModelSequenceBatching::default),
     }
 }
 
@@ -317,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_parameters_are_ignored_and_sequences_refused() {
+    fn unknown_parameters_are_ignored_and_sequences_read() {
         let mut request = request(vec![], &[]);
         let yes = InferParameter { parameter_choice: Some(ParameterChoice::BoolParam(true)) };
         request.parameters.insert("triton_enable_empty_final_response".into(), yes);
@@ -328,6 +334,13 @@ mod tests {
         assert_eq!(asked(request.clone(), second).unwrap().0.deadline, second);
         let sequence = InferParameter { parameter_choice: Some(ParameterChoice::StringParam("s".into())) };
         request.parameters.insert("sequence_id".into(), sequence);
-        assert_eq!(asked(request, None).unwrap_err().row().grpc, 12);
+        request.parameters.insert(
+            "sequence_start".into(),
+            InferParameter { parameter_choice: Some(ParameterChoice::BoolParam(true)) },
+        );
+        let sequence = asked(request.clone(), None).unwrap().0.sequence.unwrap();
+        assert_eq!(sequence, InSequence { id: SequenceId::Text("s".into()), start: true, end: false });
+        request.parameters.remove("sequence_id");
+        assert_eq!(asked(request, None).unwrap_err().row().grpc, 3);
     }
 }

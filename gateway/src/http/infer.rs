@@ -19,6 +19,7 @@ use crate::limits::{JSON_FACTOR, JSON_OUTPUT_FACTOR, MAX_ID_BYTES, MAX_JSON_BYTE
 use crate::memory::Share;
 use crate::model::Model;
 use crate::models;
+use crate::sequences::InSequence;
 use crate::traces::Origin;
 
 /// What a request asks for.
@@ -70,11 +71,8 @@ pub async fn parse(
     if request.id.len() > MAX_ID_BYTES {
         return Err(Failure::invalid(format!("it has more than {MAX_ID_BYTES} bytes")).at("id"));
     }
-    if request.parameters.sequence_id.0 {
-        return Err(
-            Failure::unsupported("functions keep nothing between requests: leave it out").at("sequence_id")
-        );
-    }
+    let said = &request.parameters;
+    let sequence = InSequence::new(said.sequence_id.clone(), said.sequence_start, said.sequence_end)?;
     // What the function declares is asked for only where the request does not say it.
     let model = match request.inputs.iter().any(|input| input.datatype.is_none()) {
         true => Some(models::find(caller, &route.name, &route.version).await?),
@@ -110,7 +108,7 @@ pub async fn parse(
     let deadline = request.parameters.timeout.filter(|us| *us > 0).map(Duration::from_micros);
     let (model, version) = (route.name.clone(), route.version.clone());
     Ok(Parsed {
-        asked: Asked { model, version, inputs, outputs, deadline, origin: Origin::default() },
+        asked: Asked { model, version, inputs, outputs, sequence, deadline, origin: Origin::default() },
         id: request.id,
         binary,
         all_binary,
@@ -400,6 +398,7 @@ mod tests {
             versions: vec![2],
             inputs: vec![],
             outputs: vec![],
+            has_state: false,
         });
         let output = |name: &str| Output {
             name: name.into(),

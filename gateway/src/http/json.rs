@@ -8,6 +8,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 
 use crate::data_type::Number;
 use crate::limits::{MAX_RANK, MAX_TENSORS};
+use crate::sequences::SequenceId;
 
 /// A request.
 #[derive(Debug, Deserialize)]
@@ -36,13 +37,15 @@ pub struct RequestParameters {
     #[serde(default)]
     pub timeout: Option<u64>,
     /// Of a sequence of requests with a state of their own.
+    #[serde(default, deserialize_with = "sequence_id")]
+    pub sequence_id: Option<SequenceId>,
+    /// True if the request is the first one of its sequence.
     #[serde(default)]
-    pub sequence_id: SequenceId,
+    pub sequence_start: bool,
+    /// True if the request is the last one.
+    #[serde(default)]
+    pub sequence_end: bool,
 }
-
-/// The name of a sequence; only whether there is one matters here.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct SequenceId(pub bool);
 
 /// An input.
 #[derive(Debug, Deserialize)]
@@ -135,26 +138,24 @@ pub struct Data {
     pub shape: Vec<u64>,
 }
 
-impl<'de> Deserialize<'de> for SequenceId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Any;
-        impl Visitor<'_> for Any {
-            type Value = SequenceId;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number or a text")
-            }
-            fn visit_u64<E>(self, id: u64) -> Result<SequenceId, E> {
-                Ok(SequenceId(id != 0))
-            }
-            fn visit_i64<E>(self, id: i64) -> Result<SequenceId, E> {
-                Ok(SequenceId(id != 0))
-            }
-            fn visit_str<E>(self, id: &str) -> Result<SequenceId, E> {
-                Ok(SequenceId(!id.is_empty()))
-            }
+fn sequence_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SequenceId>, D::Error> {
+    struct Any;
+    impl Visitor<'_> for Any {
+        type Value = Option<SequenceId>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a number or a text")
         }
-        deserializer.deserialize_any(Any)
+        fn visit_u64<E>(self, id: u64) -> Result<Self::Value, E> {
+            Ok(SequenceId::of_number(id))
+        }
+        fn visit_i64<E>(self, id: i64) -> Result<Self::Value, E> {
+            Ok(SequenceId::of_number(id as u64))
+        }
+        fn visit_str<E>(self, id: &str) -> Result<Self::Value, E> {
+            Ok(SequenceId::of_text(id))
+        }
     }
+    deserializer.deserialize_any(Any)
 }
 
 /// A list of few things.
@@ -320,6 +321,6 @@ mod tests {
         assert!(serde_json::from_str::<Input>("{\"name\": \"A\", \"shape\": [-1]}").is_err());
         let text = "{\"what\": [[{}]], \"parameters\": {\"sequence_id\": 0, \"x\": 1}, \"inputs\": []}";
         let request: Request = serde_json::from_str(text).unwrap();
-        assert_eq!((request.parameters.sequence_id, request.outputs.len()), (SequenceId(false), 0));
+        assert_eq!((request.parameters.sequence_id, request.outputs.len()), (None, 0));
     }
 }

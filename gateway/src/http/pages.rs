@@ -6,8 +6,8 @@ use crate::model::{Model, Port};
 use crate::statistics::{Counts, Tally};
 
 /// Extensions of the protocol that are served.
-pub const EXTENSIONS: [&str; 5] =
-    ["binary_tensor_data", "model_configuration", "model_repository", "parameters", "statistics"];
+pub const EXTENSIONS: [&str; 6] =
+    ["binary_tensor_data", "model_configuration", "model_repository", "parameters", "sequence", "statistics"];
 
 /// The server itself.
 pub fn server() -> Value {
@@ -29,7 +29,7 @@ pub fn metadata(model: &Model) -> Value {
 /// The same, as Triton's configuration of a model.
 pub fn config(model: &Model) -> Value {
     let port = |port: &Port| json!({ "name": port.name, "data_type": format!("TYPE_{}", port.datatype()), "dims": port.shape });
-    json!({
+    let mut config = json!({
         "name": model.name,
         "platform": "pappus",
         "backend": "pappus",
@@ -40,7 +40,11 @@ pub fn config(model: &Model) -> Value {
         "instance_group": [],
         "default_model_filename": "",
         "parameters": {},
-    })
+    });
+    if model.has_state {
+        config["sequence_batching"] = json!({});
+    }
+    config
 }
 
 /// A function as entries of the index, one for each version.

@@ -293,6 +293,12 @@ pub fn registered(functions: u64, modules: u64) {
     gauge!("pappus_modules").set(modules as f64);
 }
 
+/// Open sessions of all tenants, and what their state takes.
+pub fn sessions(open: usize, bytes: u64) {
+    gauge!("pappus_sessions").set(open as f64);
+    gauge!("pappus_session_bytes").set(bytes as f64);
+}
+
 /// Room on the disk of the state directory for this user.
 pub fn state_free(bytes: u64) {
     gauge!("pappus_state_free_bytes").set(bytes as f64);
@@ -347,6 +353,8 @@ pub(crate) fn describe() {
     describe_gauge!("pappus_functions", "Registered functions");
     describe_gauge!("pappus_modules", "Registered modules");
     describe_gauge!("pappus_open_connections", "Connections that are open");
+    describe_gauge!("pappus_sessions", "Sessions that are open");
+    describe_gauge!("pappus_session_bytes", Unit::Bytes, "Host memory of their state, twice over");
     describe_gauge!("pappus_state_free_bytes", Unit::Bytes, "Room on the disk of the state directory");
     describe_gauge!("pappus_device_lost", "Whether no worker of the device gets ready");
     describe_gauge!("pappus_workers_at_most", "The most worker processes that there may be");

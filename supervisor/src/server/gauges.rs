@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::state::Server;
 use crate::device::Device;
 use crate::metrics;
+use crate::quota::Limit;
 use crate::routing::Destination;
 use crate::schedule::Compartment;
 
@@ -18,6 +19,10 @@ impl Server {
             self.devices.iter().for_each(|device| self.export(device));
             let (functions, modules) = self.registry.counts();
             metrics::registered(functions, modules);
+            metrics::sessions(
+                self.sessions.count(),
+                self.registry.tenants.ledger().used(Limit::SessionBytes),
+            );
             self.metrics.open.set(self.connections() as f64);
             self.heartbeat.beat();
             tokio::time::sleep(PERIOD).await;

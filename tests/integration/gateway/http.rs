@@ -422,8 +422,6 @@ fn what_is_not_served_is_told() {
     gateway.ask("GET", "/v3", "").error(404, "NO_ROUTE", "v2/models/NAME/infer");
     gateway.ask("POST", "/v2/repository/models/copy/unload", "").error(501, "UNSUPPORTED", "");
     assert_eq!(gateway.ask("POST", "/v2/repository/models/copy/load", "").status, 200);
-    let sequence = r#"{"parameters": {"sequence_id": 5}, "inputs": []}"#;
-    gateway.ask("POST", "/v2/models/copy/infer", sequence).error(501, "UNSUPPORTED", "sequence_id");
 }
 
 /// Of this user alone, on a machine that is its own.

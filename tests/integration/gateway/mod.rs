@@ -1,6 +1,7 @@
 //! The gateway, a process of its own, in front of a supervisor with tenants: what its clients get, and what hostile ones do not.
 //!
 //! - `http`: requests by hand, as bytes. `grpc`: by tonic.
+//! - `sequences`: requests that share state.
 //! - `tls`: certificates.
 //! - `watching`: metrics, the log, traces.
 //! - `hostile`: requests that break rules, and clients that stall or flood.
@@ -8,6 +9,7 @@
 mod grpc;
 mod hostile;
 mod http;
+mod sequences;
 mod tls;
 mod watching;
 
