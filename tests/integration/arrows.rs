@@ -63,7 +63,7 @@ const ORDER: [(&str, &[Level]); 5] = [
             &["jwt", "statistics"],
             &["arguments"],
             &["memory", "model", "traces", "upstream"],
-            &["metrics", "shared_memory"],
+            &["metrics", "sequences", "shared_memory"],
             &["callers", "endpoint"],
             &["models"],
             &["infer"],
