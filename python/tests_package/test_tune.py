@@ -109,8 +109,11 @@ def test_tables_are_read_from_wherever_they_lie(tmp_path: Path, command: list[st
         tune(made, "cuda:0", command=command)
     for path in (folder, file, folder / TABLE):
         table = points.read_table(path)
-        assert [table.choice(name) for name in ("mm", "conv", "other")] == ["tile 3", "tile 1", None]
-    assert points.read_table(None).choice("mm") is None
+        tiles = ["tile 1", "tile 3"]
+        assert [table.choice(name, tiles) for name in ("mm", "conv", "other")] == ["tile 3", "tile 1", None]
+        with pytest.warns(UserWarning, match="mm does not get 'tile 3', which was the fastest on A GPU"):
+            assert table.choice("mm", ["tile 1"]) is None
+    assert points.read_table(None).choice("mm", ["tile 1"]) is None
 
 
 def test_a_package_takes_along_what_is_about_its_operations(tmp_path: Path) -> None:
@@ -123,7 +126,7 @@ def test_a_package_takes_along_what_is_about_its_operations(tmp_path: Path) -> N
     assert json.loads(table.files(["mm", "new"])[TABLE]) == {"A": {"mm": row}}
     assert json.loads(table.files(["conv"])[TABLE]) == {"A": {"conv": row}, "B": {"conv": row}}
     assert table.files(["new"]) == {}
-    assert points.read_table(file, "B").choice("mm") is None
+    assert points.read_table(file, "B").choice("mm", ["tile 1"]) is None
 
 
 def test_tables_of_several_devices_stay(tmp_path: Path, command: list[str]) -> None:

@@ -46,11 +46,12 @@ class Choices:
         key = key_of(best, self.float32)
         self.seen.add(key)
         if self.keep and key not in self.kept:
-            made = [choice for choice in (each.choice() for each in waiting[: self.keep]) if choice is not None]
-            simple = [choice for choice in made if not getattr(choice.bmreq, "workspace_size", None)]
-            self.kept[key] = {choice.description: _alone(choice, self.float32) for choice in simple}
-        fastest = self.table.choice(key)
-        measured = None if fastest is None else _made([each for each in waiting if each.description == fastest])
+            made = [(each.description, each.choice()) for each in waiting[: self.keep]]
+            simple = [(name, choice) for name, choice in made if choice and not getattr(choice.bmreq, "workspace_size", None)]
+            self.kept[key] = {name: _alone(choice, self.float32) for name, choice in simple}
+        # Tables and those kept have the names of what waits; Inductor may call what becomes of it otherwise.
+        fastest = self.table.choice(key, [each.description for each in waiting])
+        measured = _made([each for each in waiting if each.description == fastest])
         return [measured or best]
 
     def files(self, targets: Sequence[Target]) -> dict[str, bytes]:

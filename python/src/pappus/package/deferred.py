@@ -7,6 +7,7 @@ the rest of a lowering. Here each waits until it is chosen.
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,15 @@ from unittest import mock
 
 from torch._inductor.select_algorithm import TritonTemplate
 
+# What Inductor hands to a template beside its configuration.
+_NO_CONFIGURATION = frozenset(inspect.signature(TritonTemplate.generate).parameters)
+
 
 class Deferred:
-    """One configuration; what is estimated from looks like that of the choice that it becomes."""
+    """One configuration; what is estimated from looks like that of the choice that it becomes.
+
+    Its ``description`` is what tables of measurements call it.
+    """
 
     def __init__(self, make: Any, template: Any, given: dict[str, Any]) -> None:
         self._make = make
@@ -25,12 +32,8 @@ class Deferred:
         self.name = f"triton_{template.name}_0"
         self.layout = given["layout"]
         self.input_nodes = given["input_nodes"]
-        numbers = {key: value for key, value in given.items() if isinstance(value, int | str)}
-        last = {key: numbers.pop(key) for key in ("num_stages", "num_warps")}
-        numbers.pop("generate_with_caching", None)
-        shown = [f"{key}={value}" for key, value in [*sorted(numbers.items()), *last.items()]]
-        self.description = ", ".join(shown)
-        self.bmreq = SimpleNamespace(**last)
+        self.description = _described(given)
+        self.bmreq = SimpleNamespace(num_stages=given["num_stages"], num_warps=given["num_warps"])
         self.annotations: dict[str, Any] = {}
 
     def choice(self) -> Any:
@@ -42,6 +45,14 @@ class Deferred:
         if made is not None:
             made.annotations = self.annotations
         return made
+
+
+def _described(given: dict[str, Any]) -> str:
+    """What Inductor will call the configuration once there is a source of it; tables have been written with these words."""
+    shown = [f"{key}={given[key]!r}" for key in sorted(given.keys() - _NO_CONFIGURATION)]
+    shown += [f"{key}={given[key]}" for key in ("num_stages", "num_warps")]
+    # Inductor puts dashes between them, and replaces these afterwards with every minus.
+    return "-".join(shown).strip("-").replace("-", ", ")
 
 
 @contextlib.contextmanager

@@ -165,7 +165,9 @@ class Builder:
                 plan.buffers[one.name] = dense_bytes(one.dtype, shape)
             plan.types[one.name] = ArrayType(one.dtype, shape)
         for launch in self._launches:
-            fastest = table.choice(launch.operation) if table is not None else None
+            # A configuration that the caller said is the only one, whatever the table says.
+            several = len(launch.forms) > 1
+            fastest = table.choice(launch.operation, launch.forms) if table is not None and several else None
             form = launch.forms.get(fastest or "") or next(iter(launch.forms.values()))
             # One kernel for each way in which it was specialised.
             name = next((n for n, other in plan.kernels.items() if _same(other, form.source)), None)

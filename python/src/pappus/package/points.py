@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,22 @@ class Table:
     rows: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     device: str | None = None
 
-    def choice(self, operation: str) -> str | None:
-        """The fastest candidate; none where it was not measured."""
+    def choice(self, operation: str, among: Collection[str]) -> str | None:
+        """The fastest of an operation's configurations; none where the operation was not measured.
+
+        None, too, with a warning, where the operation no longer has the one that was the fastest.
+        """
         row = self.rows[self.device].get(operation) if self.device is not None else None
-        return None if row is None else str(row["choice"])
+        if row is None:
+            return None
+        fastest = str(row["choice"])
+        if fastest in among:
+            return fastest
+        warnings.warn(
+            f"{operation} does not get {fastest!r}, which was the fastest on {self.device}: it has no such configuration",
+            stacklevel=2,
+        )
+        return None
 
     def files(self, operations: Iterable[str]) -> dict[str, bytes]:
         """The rows of these operations, on all devices, as a package carries them."""
