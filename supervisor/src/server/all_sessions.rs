@@ -77,6 +77,9 @@ impl Sessions {
 
     /// Waits until all sessions are over, or so long; from then on their calls are refused, too.
     pub async fn drain(&self, grace: Duration) {
+        if !self.go_on() {
+            return;
+        }
         let open = self.count();
         if open > 0 {
             tracing::info!(
@@ -94,12 +97,12 @@ impl Sessions {
                 closed.await;
             }
         };
-        if tokio::time::timeout(grace, all_over).await.is_err() {
+        let waited = tokio::time::timeout(grace, all_over).await;
+        if !self.ended.swap(true, Ordering::AcqRel) && waited.is_err() {
             let left = self.count();
             tracing::warn!(
                 "draining: {left} sessions are open after session-grace, and end with their state"
             );
         }
-        self.ended.store(true, Ordering::Release);
     }
 }

@@ -289,8 +289,8 @@ impl Server {
             tracing::info!("draining: {calls} calls are waited for; a second signal ends at once");
             self.service_manager.stopping();
             self.drain_began.notify_waiters();
-            self.sessions.drain(self.settings().session_grace).await;
         }
+        self.sessions.drain(self.settings().session_grace).await;
         let busy =
             || self.registry.tenants.ledger().accepted() > 0 || self.devices.iter().any(|d| d.load() > 0);
         while busy() {
