@@ -37,7 +37,7 @@ pub const CONNECTION_BYTES: u64 = 128 << 10;
 pub const MAX_SEATS: usize = 16_384;
 /// Arenas of one connection, and at a gateway's of each tenant.
 pub const MAX_ARENAS_PER_CONNECTION: usize = 64;
-/// Sessions of one connection, and at a gateway's of each tenant; those that are over and were not closed count, too.
+/// Sessions of one connection, and at a gateway's of each tenant.
 pub const MAX_SESSIONS_PER_CONNECTION: usize = 1024;
 /// Sessions that are shown.
 pub const MAX_SESSIONS_SHOWN: usize = 200;

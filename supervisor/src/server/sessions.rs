@@ -23,12 +23,19 @@ const LOOK: Duration = Duration::from_secs(10);
 
 /// Sessions of one tenant at one connection, by number. Those that are over stay until they are closed, to say why they are.
 #[derive(Debug, Default)]
-pub struct OpenSessions(OrderedMutex<HashMap<u64, Arc<Session>>, { rank::SESSIONS }>);
+pub struct OpenSessions(OrderedMutex<Opened, { rank::SESSIONS }>);
+
+#[derive(Debug, Default)]
+struct Opened {
+    by_number: HashMap<u64, Arc<Session>>,
+    /// True once the connection has ended: what is opened from then on would stay.
+    ended: bool,
+}
 
 impl OpenSessions {
     /// True if none is open.
     pub fn is_empty(&self) -> bool {
-        self.0.lock().values().all(|session| session.view().is_none())
+        self.0.lock().by_number.values().all(|session| session.view().is_none())
     }
 
     /// Opens a session of a function.
@@ -52,12 +59,20 @@ impl OpenSessions {
         let session = Session::new(id, account.clone(), name, shape, offsets, memory);
         {
             let mut open = self.0.lock();
-            if open.len() >= MAX_SESSIONS_PER_CONNECTION {
+            if open.ended {
+                return Err(SessionError::None(id).into());
+            }
+            if open.by_number.len() >= MAX_SESSIONS_PER_CONNECTION {
+                // Those that are over say so no more.
+                open.by_number.retain(|_, session| session.view().is_some());
+            }
+            if open.by_number.len() >= MAX_SESSIONS_PER_CONNECTION {
                 return Err(SessionError::TooMany.into());
             }
-            open.insert(id, session.clone());
+            open.by_number.insert(id, session.clone());
+            // Under the lock: whoever closes all of them finds it among those of all tenants.
+            server.sessions.insert(&session);
         }
-        server.sessions.insert(&session);
         tokio::spawn(watch(server.clone(), Arc::downgrade(&session)));
         Ok(Response::Session(v1::SessionOpened { session: id, state_bytes: session.state_bytes() }))
     }
@@ -67,20 +82,24 @@ impl OpenSessions {
         if id == 0 {
             return Ok(None);
         }
-        let session = self.0.lock().get(&id).cloned().ok_or(SessionError::None(id))?;
+        let session = self.0.lock().by_number.get(&id).cloned().ok_or(SessionError::None(id))?;
         session.line_up().map(Some)
     }
 
     /// Closes one, or forgets one that is over.
     pub fn close(&self, server: &Server, id: u64) -> Result<(), SessionError> {
-        let session = self.0.lock().remove(&id).ok_or(SessionError::None(id))?;
+        let session = self.0.lock().by_number.remove(&id).ok_or(SessionError::None(id))?;
         end(server, &session, WhyOver::Closed);
         Ok(())
     }
 
-    /// Closes all of them.
+    /// The connection has ended: closes all of them.
     pub fn close_all(&self, server: &Server) {
-        let all = std::mem::take(&mut *self.0.lock());
+        let all = {
+            let mut open = self.0.lock();
+            open.ended = true;
+            std::mem::take(&mut open.by_number)
+        };
         all.values().for_each(|session| end(server, session, WhyOver::Closed));
     }
 }
