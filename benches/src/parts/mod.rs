@@ -10,6 +10,7 @@ mod matmul;
 mod memory;
 mod modules;
 pub mod sandbox;
+mod session;
 mod throughput;
 mod turns;
 mod wasm;
@@ -47,12 +48,14 @@ pub enum Part {
     Turns,
     /// What the gateway adds to a call, and how many it takes.
     Gateway,
+    /// Calls of a session against calls that bring their state and take it back.
+    Session,
     /// From a fault, a worker's exit or an endless kernel to the next good answer.
     Fault,
 }
 
 impl Part {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Latency,
         Self::Matmul,
         Self::Wasm,
@@ -65,6 +68,7 @@ impl Part {
         Self::Modules,
         Self::Turns,
         Self::Gateway,
+        Self::Session,
         Self::Fault,
     ];
 
@@ -90,6 +94,7 @@ impl Part {
             Self::Modules => "modules",
             Self::Turns => "turns",
             Self::Gateway => "gateway",
+            Self::Session => "session",
             Self::Fault => "fault",
         }
     }
@@ -111,6 +116,7 @@ pub fn measure(part: Part, rounds: u32, report: &mut Report) -> Result<()> {
         Part::Modules => modules::measure(rounds, report),
         Part::Turns => turns::measure(rounds, report),
         Part::Gateway => gateway::measure(rounds, report),
+        Part::Session => session::measure(rounds, report),
         Part::Fault => fault::measure(report),
     }
     .map_err(|error| format!("{}: {error}", part.name()).into())

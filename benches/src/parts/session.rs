@@ -1,0 +1,89 @@
+//! A call of a session against the same call with its state in an arena of the client's, in and out, and against a call without state.
+
+use pappus_client::v1::Region;
+use pappus_client::{Client, Invocation};
+use pappus_kernels::artefact;
+
+use super::ONE_WORKER;
+use crate::Result;
+use crate::harness::functions::Handed;
+use crate::harness::sampling::Samples;
+use crate::harness::supervisor::Home;
+use crate::report::{Report, Unit};
+
+const CALLS: u32 = 500;
+/// More of them take long.
+const LARGE_CALLS: u32 = 20;
+/// What a session may add to a call without state whose inputs are as short.
+const ADDED_TARGET: f64 = 1.25;
+/// What a session may take of a call that brings the state and takes it back.
+const ARENA_TARGET: f64 = 1.1;
+const SIZES: [(u64, &str); 3] = [(8, "8 B"), (64 << 10, "64 KiB"), (12 << 20, "12 MiB")];
+
+pub(super) fn measure(rounds: u32, report: &mut Report) -> Result<()> {
+    let home = Home::new()?;
+    let supervisor = home.start(ONE_WORKER)?;
+    let mut client = supervisor.connect()?;
+    add(&mut client, "stateless", "", "")?;
+    let stateless = Invocation::new("stateless").input("x", vec![1; 8]).output("y");
+    let mut floor = Samples::new()?;
+    for (bytes, size) in SIZES {
+        let calls = if bytes > 1 << 20 { LARGE_CALLS } else { CALLS };
+        let state = format!(r#""state": {{"kv": {bytes}}},"#);
+        add(&mut client, &format!("kept{bytes}"), &state, "")?;
+        add(&mut client, &format!("carried{bytes}"), "", "kv")?;
+        let session = client.open_session(&format!("kept{bytes}"))?.session;
+        let kept =
+            Invocation::new(&format!("kept{bytes}")).session(session).input("x", vec![1; 8]).output("y");
+        let mut arena = client.open_arena(2 * bytes.next_multiple_of(4096))?;
+        let halves = [arena.alloc(bytes)?, arena.alloc(bytes)?];
+        let carried =
+            [(halves[0], halves[1]), (halves[1], halves[0])].map(|(from, to)| carried(bytes, from, to));
+        let (mut with, mut through) = (Samples::new()?, Samples::new()?);
+        client.invoke(&kept)?;
+        carried.iter().try_for_each(|call| client.invoke(call).map(drop))?;
+        for _ in 0..rounds {
+            floor.round(calls, || Ok(client.invoke(&stateless).map(drop)?))?;
+            with.round(calls, || Ok(client.invoke(&kept).map(drop)?))?;
+            let mut nth = 0;
+            through.round(calls, || {
+                nth += 1;
+                Ok(client.invoke(&carried[nth % 2]).map(drop)?)
+            })?;
+        }
+        report.info(format!("call of a session, state of {size}, p50"), with.p50(), Unit::Nanoseconds);
+        report.info("… with the state in the client's arena, p50", through.p50(), Unit::Nanoseconds);
+        report.at_most(ARENA_TARGET, "… of a session, in those", with.ratio_to(&through), Unit::Ratio);
+        if bytes == 8 {
+            report.at_most(
+                ADDED_TARGET,
+                "… of a session, in calls without state",
+                with.ratio_to(&floor),
+                Unit::Ratio,
+            );
+        }
+        client.close_session(session)?;
+        client.close_arena(arena)?;
+    }
+    report.info("call without state, p50", floor.p50(), Unit::Nanoseconds);
+    Ok(())
+}
+
+/// Registers `x` → `y`, eight bytes, with what is written before its buffers, and with one input more that is an output as well.
+fn add(client: &mut Client, name: &str, state: &str, more: &str) -> Result<()> {
+    let and = if more.is_empty() { String::new() } else { format!(r#", "{more}""#) };
+    let config = format!(
+        r#"{{"module_path": "module.wasm", "kernels": [], "blueprint": {{"inputs": ["x"{and}], {state}
+            "buffers": {{"y": 8}}, "outputs": ["y"{and}], "control_flow": [{{"Copy": {{"from": "x", "to": "y"}}}}]}}}}"#
+    );
+    let module = artefact("module.wasm").ok_or("the library has no module.wasm")?;
+    let handed = Handed::put_own(client, &config, "wasm", module)?;
+    client.add_function(handed.named(name))?;
+    Ok(())
+}
+
+/// A call that brings its state and takes it back.
+fn carried(bytes: u64, from: Region, to: Region) -> Invocation {
+    let call = Invocation::new(&format!("carried{bytes}")).input("x", vec![1; 8]).input("kv", from);
+    call.output("y").output_to("kv", to)
+}
