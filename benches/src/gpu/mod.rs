@@ -32,6 +32,9 @@ use crate::machine::Machine;
 use crate::report::{Report, Unit};
 use bed::Bed;
 
+/// Rounds of the measurement of sessions.
+const SESSION_ROUNDS: u32 = 3;
+
 /// A part of the measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
@@ -69,6 +72,8 @@ pub enum Part {
     Weights,
     /// What clearing costs.
     Clearing,
+    /// Calls of a session against calls that bring their state and take it back.
+    Session,
     /// From a fault, and from a killed worker, to the next good answer.
     Fault,
     /// The same under MPS, with a neighbour; needs an MPS daemon.
@@ -79,7 +84,7 @@ pub enum Part {
 
 impl Part {
     /// Those that run where none is named.
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::Inference,
         Self::Matmul,
         Self::Latency,
@@ -97,6 +102,7 @@ impl Part {
         Self::Cold,
         Self::Weights,
         Self::Clearing,
+        Self::Session,
         Self::Fault,
         Self::Mps,
     ];
@@ -120,6 +126,7 @@ impl Part {
             Self::Cold => "gpu-cold",
             Self::Weights => "gpu-weights",
             Self::Clearing => "gpu-clearing",
+            Self::Session => "gpu-session",
             Self::Fault => "gpu-fault",
             Self::Mps => "gpu-mps",
             Self::Models => "gpu-models",
@@ -145,11 +152,18 @@ impl Part {
             Self::Cold => cold::measure(bed, report),
             Self::Weights => weights::measure(bed, report),
             Self::Clearing => clearing::measure(bed, report),
+            Self::Session => session(bed, report),
             Self::Fault => fault::measure(bed, report),
             Self::Mps => mps::measure(bed, report),
             Self::Models => models::measure(bed, report),
         }
     }
+}
+
+/// Calls of sessions on one worker.
+fn session(bed: &Bed, report: &mut Report) -> Result<()> {
+    let running = bed.start("workers=1,lanes=8,memory=16GiB")?;
+    crate::parts::session::compare(&mut running.connect()?, bed.form(), SESSION_ROUNDS, report)
 }
 
 /// What is tested rather than measured on a GPU; `scripts/gpu-check` runs it.

@@ -10,7 +10,7 @@ mod matmul;
 mod memory;
 mod modules;
 pub mod sandbox;
-mod session;
+pub(crate) mod session;
 mod throughput;
 mod turns;
 mod wasm;

@@ -2,11 +2,10 @@
 
 use pappus_client::v1::Region;
 use pappus_client::{Client, Invocation};
-use pappus_kernels::artefact;
 
 use super::ONE_WORKER;
 use crate::Result;
-use crate::harness::functions::Handed;
+use crate::harness::functions::{Form, Handed};
 use crate::harness::sampling::Samples;
 use crate::harness::supervisor::Home;
 use crate::report::{Report, Unit};
@@ -23,15 +22,19 @@ const SIZES: [(u64, &str); 3] = [(8, "8 B"), (64 << 10, "64 KiB"), (12 << 20, "1
 pub(super) fn measure(rounds: u32, report: &mut Report) -> Result<()> {
     let home = Home::new()?;
     let supervisor = home.start(ONE_WORKER)?;
-    let mut client = supervisor.connect()?;
-    add(&mut client, "stateless", "", "")?;
+    compare(&mut supervisor.connect()?, Form::Wasm, rounds, report)
+}
+
+/// The same on any device, whose modules have this form.
+pub(crate) fn compare(client: &mut Client, form: Form, rounds: u32, report: &mut Report) -> Result<()> {
+    add(client, form, "stateless", "", "")?;
     let stateless = Invocation::new("stateless").input("x", vec![1; 8]).output("y");
     let mut floor = Samples::new()?;
     for (bytes, size) in SIZES {
         let calls = if bytes > 1 << 20 { LARGE_CALLS } else { CALLS };
         let state = format!(r#""state": {{"kv": {bytes}}},"#);
-        add(&mut client, &format!("kept{bytes}"), &state, "")?;
-        add(&mut client, &format!("carried{bytes}"), "", "kv")?;
+        add(client, form, &format!("kept{bytes}"), &state, "")?;
+        add(client, form, &format!("carried{bytes}"), "", "kv")?;
         let session = client.open_session(&format!("kept{bytes}"))?.session;
         let kept =
             Invocation::new(&format!("kept{bytes}")).session(session).input("x", vec![1; 8]).output("y");
@@ -70,14 +73,13 @@ pub(super) fn measure(rounds: u32, report: &mut Report) -> Result<()> {
 }
 
 /// Registers `x` → `y`, eight bytes, with what is written before its buffers, and with one input more that is an output as well.
-fn add(client: &mut Client, name: &str, state: &str, more: &str) -> Result<()> {
+fn add(client: &mut Client, form: Form, name: &str, state: &str, more: &str) -> Result<()> {
     let and = if more.is_empty() { String::new() } else { format!(r#", "{more}""#) };
     let config = format!(
         r#"{{"module_path": "module.wasm", "kernels": [], "blueprint": {{"inputs": ["x"{and}], {state}
             "buffers": {{"y": 8}}, "outputs": ["y"{and}], "control_flow": [{{"Copy": {{"from": "x", "to": "y"}}}}]}}}}"#
     );
-    let module = artefact("module.wasm").ok_or("the library has no module.wasm")?;
-    let handed = Handed::put_own(client, &config, "wasm", module)?;
+    let handed = Handed::put_text(client, &config, form, "")?;
     client.add_function(handed.named(name))?;
     Ok(())
 }
