@@ -10,7 +10,7 @@ use pappus_proto::v1::{self, request, response};
 use pappus_shmem::ValidatedMemfd;
 
 use crate::client::Client;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::requests::{answer, unexpected};
 
 /// Where a piece of an input comes from.
@@ -108,6 +108,17 @@ impl Invocation {
             || self.message.session != 0
     }
 
+    /// An error for a call that can be made on one connection only.
+    pub(crate) fn check_repeatable(&self) -> Result<()> {
+        match self.names_regions() {
+            false => Ok(()),
+            true => Err(Error::Invalid(
+                "a region or session belongs to one connection: open it and make the call in `SteadyClient::run`"
+                    .into(),
+            )),
+        }
+    }
+
     /// Asks for an output in the answer itself; all of a call's together at most 1 MiB.
     pub fn output(self, name: &str) -> Self {
         self.output_at(name, None)
@@ -192,6 +203,14 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn regions_belong_to_a_connection() {
+        let region = v1::Region { arena: 1, offset: 0, bytes: 8 };
+        let calls = [Invocation::new("f").input("A", region), Invocation::new("f").output_to("B", region)];
+        assert!(calls.iter().all(|call| call.names_regions() && call.check_repeatable().is_err()));
+        assert!(Invocation::new("f").input("A", vec![1]).output("B").check_repeatable().is_ok());
+    }
 
     #[test]
     fn items_of_one_input_stay_together_and_in_order() {

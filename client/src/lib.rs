@@ -1,5 +1,5 @@
 //! The client library of Pappus: small, and able to keep many requests in flight. [`Client`] blocks; [`aio::Client`] is for programs on
-//! tokio; [`steady::SteadyClient`] outlives restarts of the supervisor.
+//! tokio; [`steady::SteadyClient`] and [`aio::SteadyClient`] outlive restarts of the supervisor.
 //!
 //! ```no_run
 //! use pappus_client::{Client, Invocation};
@@ -21,6 +21,7 @@
 //! - `blobs`: how modules, configurations and weights are handed over.
 //! - [`arena`]: shared memory for inputs and outputs.
 //! - [`invocation`]: one call, built step by step.
+//! - `again`: what is done again over a restart, and for how long.
 //! - [`steady`]: a client that outlives restarts of its supervisor.
 //! - [`aio`]: a connection that many tasks share; each request may be from another tenant.
 //! - [`functions`]: a configuration on disk, its module files and its weights → a registered function.
@@ -39,6 +40,7 @@
 
 #![forbid(unsafe_code)]
 
+mod again;
 pub mod aio;
 pub mod archive;
 pub mod arena;

@@ -34,20 +34,14 @@
 //! ```
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use pappus_proto::{Code, v1};
+use pappus_proto::v1;
 
+use crate::again::{Next, Patience};
 use crate::client::Client;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::invocation::Invocation;
-
-/// How long a connection that refused something is watched at least before the next one.
-const PAUSE: Duration = Duration::from_millis(10);
-/// The same at most, where the supervisor names no time.
-const LONG_PAUSE: Duration = Duration::from_secs(1);
-/// More patience is as good as this: the clock goes no further than some centuries.
-const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 
 /// A connection to a supervisor, made again when that is started again.
 #[derive(Debug)]
@@ -71,7 +65,6 @@ impl SteadyClient {
     }
 
     fn start(path: &Path, token: Option<Vec<u8>>, patience: Duration) -> Result<Self> {
-        let patience = patience.min(FOR_EVER);
         let mut steady = Self { path: path.to_owned(), token, patience, client: None };
         steady.run(|_| Ok(()))?;
         Ok(steady)
@@ -79,53 +72,40 @@ impl SteadyClient {
 
     /// Makes a call whose inputs and outputs travel with it.
     pub fn invoke(&mut self, call: &Invocation) -> Result<v1::Invoked> {
-        if call.names_regions() {
-            let message = "a region or session belongs to one connection: open it and make the call in `SteadyClient::run`";
-            return Err(Error::Invalid(message.into()));
-        }
+        call.check_repeatable()?;
         self.run(|client| client.invoke(call))
     }
 
     /// Does some work on the connection, and all of it again on a new one where the supervisor went away or takes no more calls.
     /// What the work opened before is gone then.
     pub fn run<T>(&mut self, mut work: impl FnMut(&mut Client) -> Result<T>) -> Result<T> {
-        // From the first failure on.
-        let mut end = None;
+        let mut patience = Patience::new(self.patience);
         loop {
-            let left = |end: &mut Option<Instant>| {
-                let end = *end.get_or_insert_with(|| Instant::now() + self.patience);
-                end.saturating_duration_since(Instant::now())
-            };
-            let done = match self.client.take() {
+            let opened = match self.client.take() {
                 Some(client) => Ok(client),
-                None => open(&self.path, self.token.as_deref(), left(&mut end), self.patience),
+                None => open(&self.path, self.token.as_deref(), patience.left(), self.patience),
             };
-            let why = match done {
-                Err(why) => why,
-                Ok(mut client) => match work(&mut client) {
-                    Err(Error::Refused(why)) if why.code() == Code::Unavailable => {
-                        let pause = match why.retry_after_ms {
-                            0 => LONG_PAUSE,
-                            ms => Duration::from_millis(ms).clamp(PAUSE, LONG_PAUSE),
-                        };
-                        client.watch_end(pause.min(left(&mut end)))?;
-                        Error::Refused(why)
+            let done = match opened {
+                Err(why) => Err(why),
+                Ok(mut client) => {
+                    let done = work(&mut client);
+                    match patience.next(&done) {
+                        Next::Over => {
+                            self.client = Some(client);
+                            return done;
+                        }
+                        Next::Again => {}
+                        Next::AgainAfter(pause) => client.watch_end(pause)?,
                     }
-                    Err(Error::Lost) => Error::Lost,
-                    other => {
-                        self.client = Some(client);
-                        return other;
-                    }
-                },
+                    done
+                }
             };
-            let comes_again = match &why {
-                Error::Lost => true,
-                Error::Refused(why) => why.code() == Code::Unavailable,
-                _ => false,
-            };
-            if !comes_again || left(&mut end).is_zero() {
-                return Err(why);
+            if let Err(why) = &done
+                && patience.lasts_after(why)
+            {
+                continue;
             }
+            return done;
         }
     }
 }
@@ -143,19 +123,12 @@ fn open(path: &Path, token: Option<&[u8]>, left: Duration, patience: Duration) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
 
     #[test]
     fn nobody_is_waited_for_as_long_as_the_patience_lasts() {
         let dir = tempfile::tempdir().unwrap();
         let why = SteadyClient::connect(dir.path().join("absent"), Duration::from_millis(1)).unwrap_err();
         assert!(matches!(why, Error::Unreachable { .. }), "{why}");
-    }
-
-    #[test]
-    fn regions_belong_to_a_connection() {
-        let region = v1::Region { arena: 1, offset: 0, bytes: 8 };
-        let calls = [Invocation::new("f").input("A", region), Invocation::new("f").output_to("B", region)];
-        assert!(calls.iter().all(Invocation::names_regions));
-        assert!(!Invocation::new("f").input("A", vec![1]).output("B").names_regions());
     }
 }

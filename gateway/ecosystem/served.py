@@ -1,8 +1,9 @@
-"""A supervisor on the CPU device with a tenant that has `vec_add`, and a gateway in front of it; PAPPUS_BIN_DIR says where the programs are."""
+"""A supervisor on the CPU device with a tenant that has `vec_add` and `last`, and a gateway in front of it; PAPPUS_BIN_DIR says where the programs are."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -14,6 +15,19 @@ from pathlib import Path
 BIN = Path(os.environ["PAPPUS_BIN_DIR"])
 REPOSITORY = Path(__file__).resolve().parents[2]
 TOKEN = "the token of acme"
+# A function with state: its output is what the call before brought.
+LAST = {
+    "module_path": str(REPOSITORY / "kernels/built/module.wasm"),
+    "kernels": [],
+    "blueprint": {
+        "inputs": ["X"],
+        "state": {"last": 16},
+        "buffers": {"before": 16},
+        "outputs": ["before"],
+        "types": {name: {"dtype": "f32", "shape": [4]} for name in ("X", "last", "before")},
+        "control_flow": [{"Copy": {"from": "last", "to": "before"}}, {"Copy": {"from": "X", "to": "last"}}],
+    },
+}
 
 
 @contextmanager
@@ -34,6 +48,9 @@ def served() -> Iterator[dict[str, str]]:
             pappus = [BIN / "pappus", "--socket", socket, "--patience", "60s", "--token-file", Path(folder, "token")]
             config = REPOSITORY / "kernels/configs/vec_add.json"
             subprocess.run([*pappus, "function", "add", "vec_add", config], check=True)
+            last = Path(folder, "last.json")
+            last.write_text(json.dumps(LAST))
+            subprocess.run([*pappus, "function", "add", "last", last], check=True)
             gateway = subprocess.Popen(
                 [BIN / "pappus-gateway", "--socket", socket, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
                  "--shared-memory"],

@@ -54,7 +54,7 @@ def described(client, headers: dict[str, str]) -> None:
     assert config["input"][0]["data_type"] == "TYPE_FP32", config
     index = client.get_model_repository_index(headers=headers, **more)
     index = index if of_http else index["models"]
-    assert [one["name"] for one in index] == ["vec_add"], index
+    assert [one["name"] for one in index] == ["last", "vec_add"], index
     statistics = client.get_inference_statistics("vec_add", headers=headers, **more)["model_stats"][0]
     assert int(statistics["inference_stats"]["queue"]["count"]) > 0, statistics
     assert "statistics" in client.get_server_metadata(headers=headers, **more)["extensions"]
@@ -156,14 +156,32 @@ def in_shared_memory(module, address: str) -> None:
         shm.destroy_shared_memory_region(region)
 
 
+def in_sequences(module, address: str) -> None:
+    """Requests that share state, of two sequences by turns: one has a number, one a text."""
+    def said(client, name: int | str, number: float, **how) -> float:
+        given = module.InferInput("X", [4], "FP32")
+        given.set_data_from_numpy(np.full(4, number, np.float32))
+        answer = client.infer("last", [given], headers=dict(HEADERS), sequence_id=name, **how)
+        return float(answer.as_numpy("before")[3])
+
+    with module.InferenceServerClient(address) as client:
+        for number in range(1, 6):
+            how = {"sequence_start": number == 1, "sequence_end": number == 5}
+            assert said(client, 7, number, **how) == number - 1
+            assert said(client, "seven", 10 * number, **how) == 10 * (number - 1)
+        refused(lambda: said(client, 7, 6), "sequence_start")
+
+
 def main() -> None:
     with served() as addresses:
         over_http(addresses["HTTP"])
         over_grpc(addresses["gRPC"])
         in_shared_memory(http, addresses["HTTP"])
         in_shared_memory(grpc, addresses["gRPC"])
+        in_sequences(http, addresses["HTTP"])
+        in_sequences(grpc, addresses["gRPC"])
         asyncio.run(with_asyncio(addresses["HTTP"], addresses["gRPC"]))
-    print("tritonclient over HTTP, gRPC, with asyncio and shared memory: as it should be")
+    print("tritonclient over HTTP, gRPC, with asyncio, shared memory and sequences: as it should be")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::failure::{Reason, Row, TABLE};
 use crate::limits::MAX_COUNTED_MODELS;
@@ -26,8 +26,8 @@ const PROTOCOLS: [&str; 2] = ["http", "grpc"];
 /// All counts.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    /// By name and version; those of all tenants that have such a model are one.
-    models: Mutex<Models>,
+    /// By name and version; those of all tenants that have such a model are one. Inferences with known models look at once.
+    models: RwLock<Models>,
     /// By protocol: answers that are no failure, then failures at their places in [`TABLE`].
     answers: [Answers; PROTOCOLS.len()],
 }
@@ -36,6 +36,12 @@ pub struct Metrics {
 struct Models {
     by_name: BTreeMap<String, BTreeMap<u32, Arc<OfModel>>>,
     count: usize,
+}
+
+impl Models {
+    fn get(&self, model: &Model) -> Option<Arc<OfModel>> {
+        self.by_name.get(&model.name)?.get(&model.version).cloned()
+    }
 }
 
 #[derive(Debug)]
@@ -81,10 +87,14 @@ impl Metrics {
     }
 
     fn of(&self, model: &Model) -> Arc<OfModel> {
-        let mut models = self.lock();
-        if let Some(known) = models.by_name.get(&model.name).and_then(|versions| versions.get(&model.version))
-        {
-            return known.clone();
+        // The map is whole after every step: a lock whose holder panicked is good.
+        if let Some(known) = self.models.read().unwrap_or_else(PoisonError::into_inner).get(model) {
+            return known;
+        }
+        let mut models = self.models.write().unwrap_or_else(PoisonError::into_inner);
+        // Another inference may have come first.
+        if let Some(known) = models.get(model) {
+            return known;
         }
         // No name of a function has parentheses.
         let (name, version) = match models.count < MAX_COUNTED_MODELS {
@@ -127,7 +137,7 @@ impl Metrics {
             }
         }
         let counted: Vec<_> = {
-            let models = self.lock();
+            let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
             let all = models
                 .by_name
                 .iter()
@@ -179,11 +189,6 @@ impl Metrics {
                 *pending,
             );
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Models> {
-        // The map is whole after every step.
-        self.models.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -251,6 +256,27 @@ mod tests {
         let text = metrics.text();
         assert!(text.contains("nv_inference_count{model=\"(others)\",version=\"0\"} 2\n"), "{text}");
         assert_eq!(text.matches("nv_inference_count{").count(), MAX_COUNTED_MODELS + 1);
+    }
+
+    #[test]
+    fn first_inferences_with_one_model_at_once_are_counted_as_one_models() {
+        let (metrics, begin) = (Metrics::default(), std::sync::Barrier::new(8));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    begin.wait();
+                    for number in 0..50 {
+                        let pending = metrics.begins(&model(number));
+                        pending.statistics().succeeded(Duration::ZERO, &v1::Timings::default());
+                    }
+                });
+            }
+        });
+        let text = metrics.text();
+        for number in 0..50 {
+            let line = format!("nv_inference_count{{model=\"f\\\"{number}\",version=\"3\"}} 8\n");
+            assert!(text.contains(&line), "{line}: {text}");
+        }
     }
 
     #[test]

@@ -44,7 +44,7 @@ const ORDER: [(&str, &[Level]); 5] = [
         "client",
         &[
             &["array", "error", "failure", "progress", "scratch", "table", "target", "units"],
-            &["picture", "source"],
+            &["again", "picture", "source"],
             &["archive", "arena", "capacity", "client", "input", "npy", "stages", "variants"],
             &["arguments", "files", "json", "kernels", "requests"],
             &["blobs", "invocation", "sharing"],

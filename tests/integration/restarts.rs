@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use pappus_client::aio;
 use pappus_client::steady::SteadyClient;
 use pappus_client::{Error, Invocation, Result};
 
@@ -79,6 +80,65 @@ fn arenas_are_opened_again_after_a_restart() {
         Ok(())
     };
     through_restarts(supervisor, once).unwrap();
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+#[test]
+fn asynchronous_calls_of_many_tasks_are_made_again_after_a_restart() {
+    let supervisor = with_copy();
+    let runtime = runtime();
+    let client = runtime.block_on(aio::SteadyClient::connect(supervisor.socket(), PATIENCE)).unwrap();
+    let once = move || {
+        runtime.block_on(async {
+            let mut tasks = tokio::task::JoinSet::new();
+            for _ in 0..8 {
+                let client = client.clone();
+                tasks.spawn(async move { client.invoke(call()).await });
+            }
+            for answer in tasks.join_all().await {
+                assert_eq!(answer?.outputs[0].inline[..], DATA);
+            }
+            Ok(())
+        })
+    };
+    through_restarts(supervisor, once).unwrap();
+}
+
+#[test]
+fn a_plain_asynchronous_client_ends_with_its_supervisor() {
+    let supervisor = with_copy();
+    let runtime = runtime();
+    let client = runtime.block_on(aio::Client::connect(supervisor.socket())).unwrap();
+    let why =
+        through_restarts(supervisor, move || runtime.block_on(client.invoke(call())).map(drop)).unwrap_err();
+    assert!(matches!(why, Error::Lost | Error::Refused(_)), "{why}");
+}
+
+#[test]
+fn an_asynchronous_client_waits_for_no_supervisor_longer_than_its_patience() {
+    let mut supervisor = with_copy();
+    runtime().block_on(async {
+        let patience = Duration::from_millis(50);
+        let absent = aio::SteadyClient::connect(supervisor.socket().with_extension("absent"), patience).await;
+        assert!(matches!(absent, Err(Error::Unreachable { .. })));
+        let client = aio::SteadyClient::connect(supervisor.socket(), patience).await.unwrap();
+        client.invoke(call()).await.unwrap();
+        supervisor.kill9();
+        let (a, b) = tokio::join!(client.invoke(call()), client.invoke(call()));
+        for why in [a.unwrap_err(), b.unwrap_err()] {
+            assert!(matches!(why, Error::Unreachable { .. } | Error::Silent { .. } | Error::Lost), "{why}");
+        }
+        // What is refused for another reason is no reason to try again.
+        supervisor.restart();
+        assert!(matches!(client.invoke(Invocation::new("absent")).await, Err(Error::Refused(_))));
+        let region = pappus_client::v1::Region { arena: 1, offset: 0, bytes: 8 };
+        let of_one = Invocation::new("copy").input("in", region).output("out");
+        assert!(matches!(client.invoke(of_one).await, Err(Error::Invalid(_))));
+        client.invoke(call()).await.unwrap();
+    });
 }
 
 #[test]

@@ -47,6 +47,8 @@ struct Shared {
     unsent: Notify,
     /// There is room again for what is to be sent.
     room: Notify,
+    /// The connection is over.
+    over: Notify,
     waiting: Mutex<Waiting>,
     places: Arc<Semaphore>,
 }
@@ -65,6 +67,7 @@ impl Connection {
             outgoing: Mutex::default(),
             unsent: Notify::new(),
             room: Notify::new(),
+            over: Notify::new(),
             waiting: Mutex::default(),
             places: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
         });
@@ -75,6 +78,15 @@ impl Connection {
 
     pub(super) fn is_over(&self) -> bool {
         lock(&self.shared.waiting).is_over()
+    }
+
+    /// Returns once it is over.
+    pub(super) async fn ended(&self) {
+        // Made before the look: an end that comes in between is noticed.
+        let over = self.shared.over.notified();
+        if !self.is_over() {
+            over.await;
+        }
     }
 
     pub(super) fn in_flight(&self) -> usize {
@@ -227,6 +239,7 @@ impl Shared {
     async fn read(self: Arc<Self>) {
         let end = self.read_all().await;
         lock(&self.waiting).end(end);
+        self.over.notify_waiters();
         // Who waits for room finds that the connection is over.
         lock(&self.outgoing).clear();
         self.room.notify_waiters();

@@ -14,12 +14,14 @@
 //! # }
 //! ```
 //!
+//! - [`SteadyClient`]: outlives restarts of the supervisor.
 //! - `connection`: the socket's two directions, each with a task that sleeps while the other end is slow.
 //! - `outgoing`: frames that the socket did not take yet.
 //! - `waiting`: who waits for which answer.
 
 mod connection;
 mod outgoing;
+mod steady;
 mod waiting;
 
 use std::path::{Path, PathBuf};
@@ -31,6 +33,7 @@ use pappus_proto::v1::{self, request, response};
 use pappus_shmem::{ValidatedMemfd, memfd};
 
 use self::connection::Connection;
+pub use self::steady::SteadyClient;
 use crate::arena::Arena;
 use crate::client;
 use crate::error::{Error, Result};
@@ -79,6 +82,11 @@ impl Client {
     /// True if the connection is over: every further request fails.
     pub fn is_over(&self) -> bool {
         self.connection.is_over()
+    }
+
+    /// True if both are the same connection, for whichever tenant.
+    fn shares_connection_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.connection, &other.connection)
     }
 
     /// Requests on the connection, of whichever tenant, whose answers did not come yet.

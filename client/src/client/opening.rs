@@ -3,17 +3,14 @@
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 
 use pappus_proto::handshake::{GREETING_BYTES, Greeting};
 use rustix::event::PollFlags;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::{Until, wait_for};
+use crate::again::{RETRY_EVERY, nobody_listens};
 use crate::error::{Error, Result};
-
-/// Between two attempts.
-const RETRY_EVERY: Duration = Duration::from_millis(10);
 
 /// Connects and greets. With `again`, it tries again while nobody listens.
 pub(super) fn open(path: &Path, until: Until, again: bool) -> Result<UnixStream> {
@@ -23,8 +20,7 @@ pub(super) fn open(path: &Path, until: Until, again: bool) -> Result<UnixStream>
             // More connections wait to be accepted than there is room for.
             Err(error) if error.kind() == ErrorKind::WouldBlock => until.check()?,
             Err(source) => {
-                let absent = matches!(source.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused);
-                if !(again && absent) || until.is_over() {
+                if !(again && nobody_listens(&source)) || until.is_over() {
                     return Err(Error::Unreachable { path: path.to_owned(), source });
                 }
             }

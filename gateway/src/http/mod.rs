@@ -155,9 +155,9 @@ impl Http {
             return Err(Failure::new(Kind::Method, format!("this route is for {method}")));
         }
         match route {
-            Route::Live => Ok(Told::yes()),
+            Route::Live => Ok(Told::json(&json!({ "live": true }))),
             Route::Ready => match self.callers.is_ready().await {
-                true => Ok(Told::yes()),
+                true => Ok(Told::json(&json!({ "ready": true }))),
                 false => Err(Failure::new(
                     Kind::Supervisor(pappus_client::Code::Unavailable),
                     "the supervisor is not there, or takes no calls",
@@ -288,7 +288,7 @@ async fn about(caller: &Caller, route: Route) -> Result<Told> {
             let model = models::look(caller, &name, &version).await?;
             match what {
                 OfModel::Config => Told::json(&pages::config(&model)),
-                OfModel::Ready => Told::yes(),
+                OfModel::Ready => Told::json(&json!({ "name": name, "ready": true })),
                 OfModel::Statistics => {
                     let counts = caller.statistics(&model.function).counts();
                     Told::json(&json!({ "model_stats": [pages::statistics(&model, &counts)] }))

@@ -62,6 +62,13 @@ fn a_request_without_a_token_is_told_what_is_missing() {
         assert_eq!(gateway.connect().ask("GET", path, &[], b"").status, 200);
     }
     until("it is ready", || gateway.connect().ask("GET", "/v2/health/ready", &[], b"").status == 200);
+    // KServe's client reads the answers, too.
+    for (path, name) in
+        [("/v2/health/live", "live"), ("/v2/health/ready", "ready"), ("/v2/models/vec_add/ready", "ready")]
+    {
+        let told = gateway.connect().ask("GET", path, &[&bearer("alice")], b"").json();
+        assert_eq!(told[name], true, "{path}: {told}");
+    }
 }
 
 #[test]
