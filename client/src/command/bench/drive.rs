@@ -196,8 +196,7 @@ mod tests {
             let run = Run::new(server, clock.clone(), RULES, 1, in_flight);
             tokio::task::spawn_local(clock.go_on());
             load(&run).await;
-            let tally = run.tallies.borrow()[0].clone();
-            tally
+            run.tallies.borrow()[0].clone()
         })
     }
 
