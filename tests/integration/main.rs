@@ -68,6 +68,7 @@ mod amd;
 mod ancestors;
 mod arrows;
 mod batches;
+mod bench;
 mod calls;
 mod chaos;
 mod checked;

@@ -146,6 +146,26 @@ fn broken(folder: &Path, page: &str) -> Vec<String> {
 }
 
 #[test]
+fn every_experiment_is_in_the_report_with_its_picture() {
+    let report = page("evaluation.md");
+    let folder = workspace().join("evaluation/experiments");
+    let files = files_below(&folder);
+    assert!(files.len() > 5, "{files:?}");
+    for path in files {
+        let experiment: toml::Table = std::fs::read_to_string(&path).unwrap().parse().unwrap();
+        let title = experiment["title"].as_str().unwrap();
+        let stem = path.file_stem().unwrap().to_str().unwrap();
+        let name = stem.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches('-');
+        assert!(report.contains(&format!("\n## {title}\n")), "{title}: run scripts/evaluate cpu {name}");
+        assert!(report.contains(&format!("](pictures/evaluation/{name}.svg)")), "{name}");
+        assert!(
+            report.contains(experiment["question"].as_str().unwrap()),
+            "{name}: run scripts/evaluate cpu --report"
+        );
+    }
+}
+
+#[test]
 fn links_between_pages_lead_somewhere() {
     let root = workspace();
     let own = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "kernels/README.md"];

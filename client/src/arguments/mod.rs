@@ -2,7 +2,7 @@
 //!
 //! In reading order:
 //! - here: commands and their options.
-//! - `apply`, `run`: those of `pappus apply` and `pappus run`.
+//! - `apply`, `bench`, `run`: those of `pappus apply`, `pappus bench` and `pappus run`.
 //! - `kernel`: those of `pappus kernel`.
 //! - `package`: those of `pappus package`.
 //! - `top`: those of `pappus top`.
@@ -11,6 +11,7 @@
 //! - `conflicts`: options that contradict each other.
 
 mod apply;
+mod bench;
 mod conflicts;
 mod help;
 mod kernel;
@@ -28,6 +29,7 @@ use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use self::apply::ApplyArguments;
+pub(crate) use self::bench::{ArrivalKind, BenchArguments};
 use self::help::{
     CHECK_EXAMPLES, DEVICE_SETTINGS, EXAMPLES, EXIT_CODES, INVOKE_EXAMPLES, PLAN_EXAMPLES, READY, SETTINGS,
 };
@@ -106,6 +108,9 @@ pub(crate) enum Command {
     /// Call a function
     #[command(after_help = format!("{INVOKE_EXAMPLES}\n\n{EXIT_CODES}"))]
     Invoke(InvokeArguments),
+    /// Load functions with calls: how long they take, how many fail, and the highest rate that holds
+    #[command(after_help = bench::EXAMPLES)]
+    Bench(BenchArguments),
     /// Call a function of a file, without a supervisor that stays
     #[command(after_help = run::EXAMPLES)]
     Run(RunArguments),

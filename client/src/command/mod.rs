@@ -2,6 +2,7 @@
 //! it returns its error.
 
 mod apply;
+mod bench;
 mod check;
 pub(crate) mod completions;
 mod demo;
@@ -53,6 +54,9 @@ pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<()> {
         Command::Apply(arguments) => apply::run(connect, &arguments, out),
         Command::Run(arguments) => run::run(arguments, out),
         Command::Invoke(arguments) => invoke::run(connect, &arguments, out),
+        Command::Bench(arguments) => {
+            bench::run(socket.as_deref(), token_file.as_deref(), connect, &arguments, out)
+        }
         Command::Status(arguments) => status::run(&mut connect()?, &arguments, out),
         Command::Top(arguments) => top::run(connect, &arguments, out),
         Command::Quota(json) => quota::run(&mut connect()?, json, out),

@@ -69,6 +69,18 @@ impl Input {
         self.items.iter().map(Item::bytes).sum()
     }
 
+    /// All bytes.
+    pub(crate) fn content(&self) -> Result<Vec<u8>> {
+        let mut content = vec![0; self.bytes() as usize];
+        let mut at = 0;
+        for item in &self.items {
+            let end = at + item.bytes() as usize;
+            item.read(0, &mut content[at..end])?;
+            at = end;
+        }
+        Ok(content)
+    }
+
     /// The word at `offset`, which must lie inside; items may divide it.
     fn word(&self, offset: u64) -> Result<u64> {
         let mut word = [0; 8];

@@ -1,11 +1,12 @@
 //! The gateway, a process of its own, in front of a supervisor with tenants: what its clients get, and what hostile ones do not.
 //!
 //! - `http`: requests by hand, as bytes. `grpc`: by tonic.
-//! - `sequences`: requests that share state.
+//! - `bench`: load by `pappus bench`. `sequences`: requests that share state.
 //! - `tls`: certificates.
 //! - `watching`: metrics, the log, traces.
 //! - `hostile`: requests that break rules, and clients that stall or flood.
 
+mod bench;
 mod grpc;
 mod hostile;
 mod http;

@@ -29,10 +29,10 @@ const JSON_BYTES: u64 = 16 << 20;
 const COPY_BYTES: usize = 1 << 20;
 
 /// An arena with the inputs in it and room for the outputs.
-pub(super) struct Data {
-    pub(super) arena: Arena,
-    pub(super) inputs: Vec<Input>,
-    pub(super) outputs: Vec<Output>,
+pub(in crate::command) struct Data {
+    pub(in crate::command) arena: Arena,
+    pub(in crate::command) inputs: Vec<Input>,
+    pub(in crate::command) outputs: Vec<Output>,
     /// Items by the name of their input, in order.
     items: Vec<(String, v1::Region)>,
     /// What inputs hold, where they say so.
@@ -46,16 +46,16 @@ pub(super) struct Data {
 }
 
 /// An output of the function.
-pub(super) struct Output {
-    pub(super) name: String,
-    pub(super) region: v1::Region,
+pub(in crate::command) struct Output {
+    pub(in crate::command) name: String,
+    pub(in crate::command) region: v1::Region,
     /// Where to write it, if anywhere.
-    pub(super) to: Option<Destination>,
+    pub(in crate::command) to: Option<Destination>,
 }
 
 impl Data {
     /// Reads the inputs and makes room for the outputs.
-    pub(super) fn prepare(client: &mut Client, arguments: &InvokeArguments) -> Result<Self> {
+    pub(in crate::command) fn prepare(client: &mut Client, arguments: &InvokeArguments) -> Result<Self> {
         let function = client.show_function(&arguments.name)?;
         if function.granted {
             return Self::of_another(client, &function, arguments);
@@ -146,12 +146,12 @@ impl Data {
     }
 
     /// True if the call waited for code or weights.
-    pub(super) fn has_loaded(&self, answer: &v1::Invoked) -> bool {
+    pub(in crate::command) fn has_loaded(&self, answer: &v1::Invoked) -> bool {
         self.warm_on.as_ref().is_some_and(|warm_on| !warm_on.contains(&answer.device))
     }
 
     /// What kernels of a checked call printed: lines of text, whatever bytes there are.
-    pub(super) fn printed(&self, answer: &v1::Invoked) -> Result<String> {
+    pub(in crate::command) fn printed(&self, answer: &v1::Invoked) -> Result<String> {
         let Some(output) = self.outputs.iter().find(|output| output.name == PRINTED) else {
             return Ok(String::new());
         };
@@ -161,8 +161,19 @@ impl Data {
         Ok(String::from_utf8_lossy(text).replace(|c: char| c.is_control() && c != '\n', "?"))
     }
 
+    /// The inputs' bytes, by name.
+    pub(in crate::command) fn contents(&self) -> Result<Vec<(String, Vec<u8>)>> {
+        let all = self.inputs.iter().map(|input| Ok((input.name.clone(), input.content()?)));
+        all.collect()
+    }
+
+    /// What inputs hold, where they say so: name, type and shape.
+    pub(in crate::command) fn types(&self) -> impl Iterator<Item = (String, &'static str, Vec<u64>)> {
+        self.types.iter().map(|typed| (typed.input.clone(), typed.dtype.name(), typed.shape.clone()))
+    }
+
     /// The call.
-    pub(super) fn invocation(&self, function: &str) -> Invocation {
+    pub(in crate::command) fn invocation(&self, function: &str) -> Invocation {
         let mut call = Invocation::new(function).made_for(self.version);
         for (name, region) in &self.items {
             call = call.input(name, *region);
@@ -179,13 +190,13 @@ impl Data {
 
 impl Output {
     /// How large it is; what lies beyond in its region is not the function's.
-    pub(super) fn bytes(&self, answer: &v1::Invoked) -> u64 {
+    pub(in crate::command) fn bytes(&self, answer: &v1::Invoked) -> u64 {
         let value = answer.outputs.iter().find(|value| value.name == self.name);
         value.map_or(0, |value| value.bytes).min(self.region.bytes)
     }
 
     /// Writes it to where it goes, if anywhere. An error names the output.
-    pub(super) fn save(&self, arena: &Arena, answer: &v1::Invoked) -> Result<()> {
+    pub(in crate::command) fn save(&self, arena: &Arena, answer: &v1::Invoked) -> Result<()> {
         self.save_to(arena, answer).map_err(|failure| match failure {
             Failure::Library(why @ Error::File { .. }) => {
                 Failure::Refused(format!("output {:?} cannot be written: {why}", self.name))
@@ -260,7 +271,7 @@ impl Output {
     }
 
     /// The output's name and type, and its file or numbers.
-    pub(super) fn to_json(&self, arena: &Arena, answer: &v1::Invoked) -> Result<Value> {
+    pub(in crate::command) fn to_json(&self, arena: &Arena, answer: &v1::Invoked) -> Result<Value> {
         let mut value = json!({
             "name": self.name,
             "bytes": self.bytes(answer),

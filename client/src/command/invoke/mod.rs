@@ -1,6 +1,6 @@
 //! `pappus invoke`: calls a function with the contents of files, once or many times.
 
-mod data;
+pub(super) mod data;
 mod deadline;
 mod latency;
 

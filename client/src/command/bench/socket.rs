@@ -1,0 +1,187 @@
+//! Calls over the supervisor's socket. Little data travels with a call; what is more lies in an arena of the tenant, the inputs
+//! once, and outputs for each call that is on its way.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::time::Duration;
+
+use pappus_client::arena::{Arena, aligned};
+use pappus_client::{Client, Error, Invocation, aio, v1};
+
+use super::drive::Target;
+use crate::arguments::InvokeArguments;
+use crate::command::invoke::data::Data;
+use crate::failure::Result;
+
+/// Inputs and outputs of this size together travel with a call.
+const INLINE_BYTES: u64 = 64 << 10;
+/// Tenants of one connection, each of which may open an arena.
+const TENANTS_PER_CONNECTION: usize = 32;
+/// How long a supervisor may take for an answer behind a call's deadline.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A function's call, without the places of its data.
+#[derive(Debug)]
+struct Template {
+    function: String,
+    types: Vec<(String, &'static str, Vec<u64>)>,
+    outputs: Vec<(String, u64)>,
+}
+
+impl Template {
+    /// What the outputs take of an arena.
+    fn output_bytes(&self) -> u64 {
+        self.outputs.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(aligned(*bytes)))
+    }
+}
+
+/// What all tenants call.
+#[derive(Debug)]
+pub(super) struct Work {
+    templates: Vec<Template>,
+    inputs: Vec<(String, Vec<u8>)>,
+}
+
+impl Work {
+    /// Asks what the functions take and give, and reads the inputs.
+    pub(super) fn prepare(client: &mut Client, calls: &[InvokeArguments]) -> Result<Self> {
+        let mut work = Self { templates: Vec::new(), inputs: Vec::new() };
+        for arguments in calls {
+            let data = Data::prepare(client, arguments)?;
+            if work.templates.is_empty() {
+                work.inputs = data.contents()?;
+            }
+            work.templates.push(Template {
+                function: arguments.name.clone(),
+                types: data.types().collect(),
+                outputs: data
+                    .outputs
+                    .iter()
+                    .map(|output| (output.name.clone(), output.region.bytes))
+                    .collect(),
+            });
+            client.close_arena(data.arena)?;
+        }
+        Ok(work)
+    }
+
+    fn most_output_bytes(&self) -> u64 {
+        self.templates.iter().map(Template::output_bytes).max().unwrap_or_default()
+    }
+
+    /// True if the data travels with the calls.
+    fn is_inline(&self) -> bool {
+        let inputs: u64 = self.inputs.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+        inputs.saturating_add(self.most_output_bytes()) <= INLINE_BYTES
+    }
+}
+
+/// A tenant's connection, which it may share, and its data.
+#[derive(Debug)]
+struct Seat {
+    client: aio::Client,
+    /// One for each function, with its inputs.
+    calls: Vec<Invocation>,
+    /// Where the outputs of calls go that are not on their way now; none where outputs travel.
+    free: Option<RefCell<Vec<v1::Region>>>,
+    /// Keeps the memory.
+    _arena: Option<Arena>,
+}
+
+/// The seats of all tenants.
+#[derive(Debug)]
+pub(super) struct Socket {
+    work: Work,
+    seats: Vec<Seat>,
+}
+
+impl Socket {
+    /// Connects for each of these tokens; without one, as the user.
+    pub(super) async fn connect(
+        path: &Path,
+        tokens: &[Option<String>],
+        work: Work,
+        in_flight: u32,
+    ) -> Result<Self> {
+        let mut socket = Self { work, seats: Vec::new() };
+        for tokens in tokens.chunks(TENANTS_PER_CONNECTION) {
+            let connection = aio::Client::connect_once(path, PATIENCE).await?;
+            for token in tokens {
+                let client = match token {
+                    Some(token) => connection.acting_for(token.clone().into_bytes()),
+                    None => connection.clone(),
+                };
+                let seat = socket.seat(client, in_flight).await?;
+                socket.seats.push(seat);
+            }
+        }
+        Ok(socket)
+    }
+
+    async fn seat(&self, client: aio::Client, in_flight: u32) -> Result<Seat> {
+        let work = &self.work;
+        let templates = work.templates.iter().map(|template| {
+            let typed = |call: Invocation, (name, dtype, shape): &(String, &str, Vec<u64>)| {
+                call.typed(name, dtype, shape)
+            };
+            template.types.iter().fold(Invocation::new(&template.function), typed)
+        });
+        if work.is_inline() {
+            let calls = templates.zip(&work.templates).map(|(call, template)| {
+                let inputs =
+                    work.inputs.iter().map(|(name, bytes)| (name, bytes::Bytes::from(bytes.clone())));
+                let call = inputs.fold(call, |call, (name, bytes)| call.input(name, bytes));
+                template.outputs.iter().fold(call, |call, (name, _)| call.output(name))
+            });
+            return Ok(Seat { calls: calls.collect(), client, free: None, _arena: None });
+        }
+        let inputs = work.inputs.iter().map(|(_, bytes)| aligned(bytes.len() as u64)).sum::<u64>();
+        let outputs = work.most_output_bytes();
+        let all = outputs.saturating_mul(in_flight.into()).saturating_add(inputs);
+        let mut arena = client.open_arena(all.max(aligned(1))).await?;
+        let mut regions = Vec::new();
+        for (name, bytes) in &work.inputs {
+            regions.push((name, arena.store(bytes)?));
+        }
+        let calls =
+            templates.map(|call| regions.iter().fold(call, |call, (name, region)| call.input(name, *region)));
+        let calls = calls.collect();
+        let free = (0..in_flight).map(|_| arena.alloc(outputs)).collect::<std::result::Result<_, Error>>()?;
+        Ok(Seat { client, calls, free: Some(RefCell::new(free)), _arena: Some(arena) })
+    }
+}
+
+impl Target for Socket {
+    async fn call(&self, tenant: usize, number: u64, left: Duration) -> std::result::Result<(), String> {
+        let seat = &self.seats[tenant];
+        let which = (number % seat.calls.len() as u64) as usize;
+        let mut call = seat.calls[which].clone().deadline(left);
+        let place = seat.free.as_ref().and_then(|free| free.borrow_mut().pop());
+        if let Some(place) = place {
+            let mut offset = place.offset;
+            for (name, bytes) in &self.work.templates[which].outputs {
+                call = call.output_to(name, v1::Region { offset, bytes: *bytes, ..place });
+                offset += aligned(*bytes);
+            }
+        }
+        let answer = seat.client.invoke(call).await;
+        // Where the supervisor is silent it may write there yet.
+        if let (Some(free), Some(place), false) =
+            (&seat.free, place, matches!(answer, Err(Error::Silent { .. })))
+        {
+            free.borrow_mut().push(place);
+        }
+        answer.map(drop).map_err(|why| code(&why))
+    }
+}
+
+/// The class of an error.
+fn code(why: &Error) -> String {
+    match why {
+        Error::Refused(error) => error.code().as_str_name(),
+        Error::Silent { .. } => "NO_ANSWER",
+        Error::Lost => "CONNECTION_LOST",
+        _ => "CLIENT_ERROR",
+    }
+    .to_owned()
+}

@@ -1,0 +1,233 @@
+"""What can be measured: a function for each `kind` of an experiment. Each returns points of one repetition: a series, an x and
+figures by name. Latencies are in milliseconds and counted from when a call was due."""
+
+import json
+import subprocess
+import time
+
+from bed import Failed, Gateway, Supervisor, config, tenants_of
+
+TIMES = ["--duration", "1s", "--warm-up", "200ms"]
+
+
+def figures(tally):
+    """The figures of `pappus bench` that experiments show."""
+    latency = tally["latency_ns"]
+    return {
+        "p50_ms": latency["p50"] / 1e6,
+        "p99_ms": latency["p99"] / 1e6,
+        "answers_per_s": tally["per_second"],
+        "failed_percent": 100 * tally["failed_share"],
+    }
+
+
+def point(series, x, result):
+    all_of_them = result["runs"][0]["all"]
+    found = {"series": series, "x": x, **figures(all_of_them)}
+    return {**found, "errors": all_of_them["errors"]} if all_of_them["errors"] else found
+
+
+def repetitions(experiment, bed, times, say):
+    """All points of all repetitions. A supervisor serves one series of one repetition, so that no two share a process."""
+    measure = KINDS[experiment["kind"]]
+    points = []
+    for nth in range(times):
+        bed.seed = nth + 1
+        for series in experiment["series"]:
+            say(f"{experiment['name']}: repetition {nth + 1} of {times}, {series['name']}")
+            points += [{"repetition": nth, **one} for one in measure(experiment, series, bed)]
+    return points
+
+
+def config_of(experiment, series):
+    return config(series.get("function", experiment.get("function")))
+
+
+def inputs_of(experiment, series, value):
+    """Inputs in which `{x}` stands for the swept value."""
+    return [said.replace("{x}", str(value)) for said in series.get("inputs", experiment.get("inputs", []))]
+
+
+def rates(experiment, series, bed):
+    """Latencies at each rate, or at one rate for each value of an input; over the socket or through a gateway."""
+    with Supervisor(bed, series["device"]) as supervisor:
+        supervisor.add("f", config_of(experiment, series))
+        through = Gateway(supervisor) if series.get("over") == "gateway" else None
+        try:
+            over = ["--gateway", f"http://{through.http}"] if through else []
+            times = ["--duration", experiment.get("duration", "1s"), "--warm-up", "200ms"]
+            for x in experiment["values"]:
+                rate = experiment.get("rate", x)
+                inputs = inputs_of(experiment, series, x)
+                yield point(series["name"], x, supervisor.bench(["f"], inputs, "--rate", str(rate), *over, *times))
+        finally:
+            if through:
+                through.__exit__()
+
+
+def highest(experiment, series, bed):
+    """The highest rate that holds, of calls or of what each of them has several of."""
+    with Supervisor(bed, series["device"]) as supervisor:
+        supervisor.add("f", config_of(experiment, series))
+        limits = ["--rate", str(series.get("first_rate", experiment.get("first_rate"))), "--sweep", "--step", "2", "--max-p99", experiment["max_p99"]]
+        result = supervisor.bench(["f"], inputs_of(experiment, series, series["x"]), *limits, *TIMES)
+        members = series.get("members", 1)
+        yield {"series": series["name"], "x": series["x"], "highest_per_s": members * (result["highest_rate"] or 0)}
+
+
+def cold(experiment, series, bed):
+    """Every call is the first of its function since the supervisor started; or each function was called before."""
+    count = experiment["functions"]
+    names = [f"f{nth}" for nth in range(count)]
+
+    def fill(supervisor):
+        for path in different_modules(config_of(experiment, series), count, bed.folder / "cold"):
+            supervisor.add(path.stem, path)
+
+    with bed.prepared("cold", series["device"], "", fill) as supervisor:
+        for x in experiment["values"]:
+            load = ["--rate", str(x), "--arrivals", "uniform", "--duration", f"{1000 * count // x}ms", "--warm-up", "0s"]
+            inputs = inputs_of(experiment, series, x)
+            if series["state"] == "hot":
+                supervisor.bench(names, inputs, *load)
+            yield point(series["name"], x, supervisor.bench(names, inputs, *load))
+            supervisor.restart()
+
+
+def different_modules(config, count, folder):
+    """Functions that differ in nothing but a section of their module which nobody reads: no code is shared."""
+    module = (config.parent / "../built/mlops.wasm").resolve().read_bytes()
+    text = config.read_text()
+    folder.mkdir(exist_ok=True)
+    for nth in range(count):
+        name = b"\x04pass" + nth.to_bytes(4, "little")
+        (folder / f"m{nth}.wasm").write_bytes(module + b"\x00" + bytes([len(name)]) + name)
+        path = folder / f"f{nth}.json"
+        path.write_text(text.replace("../built/mlops.wasm", f"m{nth}.wasm"))
+        yield path
+
+
+def startup(experiment, series, bed):
+    """A call in each state: nothing is there yet, the function is registered, or it has run before."""
+    with Supervisor(bed, series["device"]) as supervisor:
+        config = config_of(experiment, series)
+        weights = [part for said in experiment.get("weights", []) for part in ("--weight", bed.input(said))]
+        call = ["invoke", "f"]
+        for said in experiment["inputs"]:
+            call += ["-i", bed.input(said)]
+
+        def milliseconds(*more):
+            return json.loads(supervisor.pappus(*call, "--json", *more))["latency"]["round_trip_ns"]["p50"] / 1e6
+
+        began = time.monotonic()
+        supervisor.add("f", config, *weights)
+        added = 1000 * (time.monotonic() - began)
+        yield {"series": "cold", "x": "cold", "ms": added + milliseconds(), "register_ms": added}
+        supervisor.restart()
+        yield {"series": "warm", "x": "warm", "ms": milliseconds()}
+        yield {"series": "hot", "x": "hot", "ms": milliseconds("--repeat", "200")}
+
+
+def switching(experiment, series, bed):
+    """One client calls several functions by turns, in one worker."""
+    with Supervisor(bed, series["device"]) as supervisor:
+        names = [f"f{nth}" for nth in range(series["functions"])]
+        weights = [part for said in experiment.get("weights", []) for part in ("--weight", bed.input(said))]
+        for name in names:
+            supervisor.add(name, config_of(experiment, series), *weights)
+        result = supervisor.bench(names, inputs_of(experiment, series, ""), "--clients", "1", *TIMES)
+        yield point(series["name"], series["functions"], result)
+
+
+def owned(supervisor, owner, lines, function, config, others):
+    """Registers a function as one tenant, and grants it to others; the lines of those who call it, in a file."""
+    token = supervisor.folder / "token"
+    token.write_text({line.split()[0]: line.split()[2] for line in lines}[owner])
+    supervisor.pappus("--token-file", token, "function", "add", function, config)
+    for other in others:
+        supervisor.pappus("--token-file", token, "function", "grant", function, other)
+    file = supervisor.folder / "tenants.txt"
+    file.write_text("\n".join(line for line in lines if line.split()[0] in set(others)) + "\n")
+    return file
+
+
+def shares(experiment, series, bed):
+    """Tenants that ask for all they can get: by how much their answers differ from equal ones."""
+    count = series["tenants"]
+    names = [f"t{nth}" for nth in range(count)]
+    settings, lines = tenants_of(["owner", *names])
+    with Supervisor(bed, series["device"], settings) as supervisor:
+        file = owned(supervisor, "owner", lines, "f", config_of(experiment, series), names)
+        inputs = inputs_of(experiment, series, "")
+        arguments = ["--clients", "2", "--tenants", file, "--duration", "6s", "--warm-up", "500ms"]
+        run = supervisor.bench(["owner/f"], inputs, *arguments)["runs"][0]
+        told = json.loads(supervisor.admin("tenants", "--json"))["tenants"]
+        device = furthest([one["device_ns"] for one in told if one["name"] in names])
+        answers = furthest([tenant["per_second"] for tenant in run["tenants"].values()])
+        found = {"deviation_percent": device, "answers_deviation_percent": answers}
+        yield {"series": series["name"], "x": count, **found, **figures(run["all"])}
+
+
+def furthest(values):
+    """By how many hundredths of an equal share the one that is furthest off differs from it."""
+    mean = sum(values) / len(values)
+    return 100 * max(abs(one - mean) for one in values) / mean
+
+
+def tenants(experiment, series, bed):
+    """The same calls a second, from one tenant or from many."""
+    every = [f"t{nth}" for nth in range(max(experiment["values"]))]
+    settings, lines = tenants_of(["owner", *every])
+
+    def fill(supervisor):
+        owned(supervisor, "owner", lines, "f", config_of(experiment, series), every)
+
+    for count in experiment["values"]:
+        with bed.prepared("tenants", series["device"], settings, fill) as supervisor:
+            file = supervisor.folder / "tenants.txt"
+            file.write_text("\n".join(lines[1 : count + 1]) + "\n")
+            rate = experiment["rate"] / count
+            arguments = ["--rate", str(rate), "--tenants", file, "--duration", "2s", "--warm-up", "1500ms"]
+            result = supervisor.bench(["owner/f"], inputs_of(experiment, series, ""), *arguments)
+            yield point(series["name"], count, result)
+
+
+def neighbours(experiment, series, bed):
+    """An honest tenant at a rate, alone or beside one whose kernels fault."""
+    settings, lines = tenants_of(["honest", "crashing"])
+    with Supervisor(bed, series["device"], settings) as supervisor:
+        files = {}
+        for line in lines:
+            name = line.split()[0]
+            file = owned(supervisor, name, lines, "f", config(experiment[name]["function"]), [])
+            file.write_text(line + "\n")
+            files[name] = file.rename(supervisor.folder / f"{name}.txt")
+        beside = None
+        if series["beside"]:
+            mean = experiment["crashing"]
+            given = [part for said in mean["inputs"] for part in ("-i", bed.input(said))]
+            command = [bed.program("pappus"), "--socket", supervisor.socket, "bench", "f", *given, "--json", "--warm-up", "0s"]
+            command += ["--rate", str(mean["rate"]), "--duration", "5s", "--tenants", files["crashing"]]
+            beside = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        honest = experiment["honest"]
+        arguments = ["--rate", str(honest["rate"]), "--tenants", files["honest"], "--duration", "3s", "--warm-up", "1s"]
+        result = point(series["name"], series["name"], supervisor.bench(["f"], honest["inputs"], *arguments))
+        if beside:
+            out, why = beside.communicate()
+            errors = json.loads(out)["runs"][0]["all"]["errors"] if out else {}
+            if not errors.get("KERNEL_FAULT"):
+                raise Failed(f"the neighbour did not fault: {errors} {why[-300:]}")
+            result |= {"faults": errors.pop("KERNEL_FAULT"), "refused": sum(errors.values())}
+        yield result
+
+
+KINDS = {
+    "rates": rates,
+    "highest": highest,
+    "cold": cold,
+    "startup": startup,
+    "switching": switching,
+    "shares": shares,
+    "tenants": tenants,
+    "neighbours": neighbours,
+}
