@@ -102,11 +102,7 @@ pub async fn infer(caller: &Caller, asked: &Asked, share: &Share) -> Result<Infe
     check(asked)?;
     let mut model = models::find(caller, &asked.model, &asked.version).await?;
     let (pending, traced) = caller.begins(&asked.origin, &model);
-    let mut answer = call(caller, &model, asked, share).await;
-    if answer.as_ref().is_err_and(Failure::is_replaced) {
-        model = models::look(caller, &asked.model, &asked.version).await?;
-        answer = call(caller, &model, asked, share).await;
-    }
+    let answer = within(caller, &mut model, asked, share).await;
     let statistics = caller.statistics(&model.function);
     match answer {
         Ok(Ran { mut outputs, timings, version }) => {
@@ -200,24 +196,47 @@ struct Ran {
 }
 
 /// Calls the function, in the request's sequence where it is in one.
-async fn call(caller: &Caller, model: &Model, asked: &Asked, share: &Share) -> Result<Ran> {
-    let Some(within) = &asked.sequence else {
-        return match model.has_state {
-            false => call_in(&caller.client, 0, model, asked, share).await,
-            true => Err(Failure::invalid(
-                "this model keeps state: name a sequence (sequence_id), and begin it with sequence_start",
-            )
-            .at("sequence_id")),
-        };
+async fn within(caller: &Caller, model: &mut Arc<Model>, asked: &Asked, share: &Share) -> Result<Ran> {
+    let Some(named) = &asked.sequence else {
+        if model.has_state {
+            let why =
+                "this model keeps state: name a sequence (sequence_id), and begin it with sequence_start";
+            return Err(Failure::invalid(why).at("sequence_id"));
+        }
+        return twice(caller, &caller.client, 0, model, asked, share).await;
     };
-    let sequence = caller.sequences().of(&caller.client, &model.function, within).await?;
-    let answer = call_in(&sequence.client, sequence.session, model, asked, share).await;
-    let is_lost = answer.as_ref().is_err_and(Failure::is_session_lost) || sequence.client.is_over();
-    caller.sequences().answered(&model.function, within, sequence, is_lost).await;
+    let function = model.function.clone();
+    let sequence = caller.sequences().of(&caller.client, &function, named).await?;
+    let answer = twice(caller, &sequence.client, sequence.session, model, asked, share).await;
+    let is_over = match &answer {
+        Ok(_) => named.end,
+        // Any other error leaves it as it was, so that the request can be sent again.
+        Err(failure) => failure.is_session_lost() || sequence.client.is_over(),
+    };
+    if is_over {
+        sequence.end().await;
+    }
     answer
 }
 
-async fn call_in(client: &Client, session: u64, model: &Model, asked: &Asked, share: &Share) -> Result<Ran> {
+/// Calls the function, and again where it was replaced meanwhile.
+async fn twice(
+    caller: &Caller,
+    client: &Client,
+    session: u64,
+    model: &mut Arc<Model>,
+    asked: &Asked,
+    share: &Share,
+) -> Result<Ran> {
+    let answer = call(client, session, model, asked, share).await;
+    if !answer.as_ref().is_err_and(Failure::is_replaced) {
+        return answer;
+    }
+    *model = models::look(caller, &asked.model, &asked.version).await?;
+    call(client, session, model, asked, share).await
+}
+
+async fn call(client: &Client, session: u64, model: &Model, asked: &Asked, share: &Share) -> Result<Ran> {
     let bytes: u64 = asked.inputs.iter().map(|input| input.bytes.len() as u64).sum();
     let mut invocation = Invocation::new(&model.function).made_for(model.number).session(session);
     // It is declared before the call: closed only behind what cancels the call.

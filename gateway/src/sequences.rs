@@ -2,8 +2,8 @@
 //! client, apart from those of all other tokens, and begins with the request that says so.
 //!
 //! ```text
-//! sequence_start ──► a session is opened; one of the same name is closed before
-//!                ──► requests by its name ──► calls of the session ──sequence_end──► it is closed behind the answer
+//! sequence_start ──► a session is opened; one of the same name is closed
+//!                ──► requests by its name ──► calls of the session ──sequence_end, and no error──► it is closed behind the answer
 //!                                                └──► lost with the supervisor, or idle for too long: SESSION_LOST
 //! ```
 
@@ -66,22 +66,24 @@ impl InSequence {
 }
 
 /// An open sequence.
-#[derive(Debug, Clone)]
-pub struct Sequence {
-    /// The connection that the session is of.
-    pub client: Client,
-    /// The session's number there.
-    pub session: u64,
-    /// When a request of it came last.
+#[derive(Debug)]
+struct Sequence {
+    client: Client,
+    session: u64,
+    /// When a request of it came or was answered last.
     used: Instant,
+    /// Requests of it that are not answered.
+    running: u32,
 }
+
+type Open = HashMap<(String, SequenceId), Sequence>;
 
 /// The sequences of one token, by function and name.
 #[derive(Debug, Default)]
-pub struct Sequences(Mutex<HashMap<(String, SequenceId), Sequence>>);
+pub struct Sequences(Mutex<Open>);
 
 impl Sequences {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(String, SequenceId), Sequence>> {
+    fn lock(&self) -> MutexGuard<'_, Open> {
         // The map is whole after every step.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -92,7 +94,7 @@ impl Sequences {
     }
 
     /// The sequence that a request is in: a new one where the request begins it.
-    pub async fn of(&self, client: &Client, function: &str, asked: &InSequence) -> Result<Sequence> {
+    pub async fn of(&self, client: &Client, function: &str, asked: &InSequence) -> Result<Within<'_>> {
         let key = (function.to_owned(), asked.id.clone());
         if !asked.start {
             let mut all = self.lock();
@@ -100,49 +102,70 @@ impl Sequences {
                 let why = "this sequence is not open, or no more: begin it with sequence_start, from a state of zeroes";
                 Failure::new(Kind::Supervisor(Code::SessionLost), why).at("sequence_id")
             })?;
-            open.used = Instant::now();
-            return Ok(open.clone());
-        }
-        if let Some(unused) = self.make_room()? {
-            close(unused).await;
+            (open.used, open.running) = (Instant::now(), open.running + 1);
+            let (client, session) = (open.client.clone(), open.session);
+            return Ok(Within { all: self, key, client, session });
         }
         let session = client.open_session(function).await?.session;
-        let open = Sequence { client: client.clone(), session, used: Instant::now() };
-        let before = self.lock().insert(key, open.clone());
-        if let Some(before) = before {
-            close(before).await;
+        let open = Sequence { client: client.clone(), session, used: Instant::now(), running: 1 };
+        let (gone, began) = insert(&mut self.lock(), key.clone(), open);
+        if let Some(gone) = gone {
+            close(gone).await;
         }
-        Ok(open)
-    }
-
-    /// Takes the sequence that was unused for longest, where there are as many as there may be.
-    fn make_room(&self) -> Result<Option<Sequence>> {
-        let mut all = self.lock();
-        if all.len() < MAX_SEQUENCES {
-            return Ok(None);
-        }
-        let oldest = all.iter().min_by_key(|(_, open)| open.used);
-        let unused =
-            oldest.filter(|(_, open)| open.used.elapsed() >= UNUSED_SEQUENCE).map(|(key, _)| key.clone());
-        match unused {
-            Some(key) => Ok(all.remove(&key)),
-            None => Err(Failure::busy("this token has as many sequences open as it may have: end one")),
+        match began {
+            true => Ok(Within { all: self, key, client: client.clone(), session }),
+            false => Err(Failure::busy("this token has as many sequences open as it may have: end one")),
         }
     }
+}
 
-    /// A request of it was answered: whether it is over.
-    pub async fn answered(&self, function: &str, asked: &InSequence, sequence: Sequence, is_lost: bool) {
-        if !asked.end && !is_lost {
-            return;
-        }
-        let key = (function.to_owned(), asked.id.clone());
-        let is_it = |open: &Sequence| open.session == sequence.session;
-        let removed = {
-            let mut all = self.lock();
-            if all.get(&key).is_some_and(is_it) { all.remove(&key) } else { None }
+/// A request in its sequence, until that is dropped.
+#[derive(Debug)]
+pub struct Within<'s> {
+    all: &'s Sequences,
+    key: (String, SequenceId),
+    /// The connection that the session is of.
+    pub client: Client,
+    /// The session's number there.
+    pub session: u64,
+}
+
+impl Within<'_> {
+    /// The sequence is over by this request.
+    pub async fn end(self) {
+        let over = {
+            let mut all = self.all.lock();
+            // Another one may have the name by now: this one was closed then.
+            let is_it = all.get(&self.key).is_some_and(|open| open.session == self.session);
+            if is_it { all.remove(&self.key) } else { None }
         };
-        if let Some(open) = removed {
-            close(open).await;
+        if let Some(over) = over {
+            close(over).await;
+        }
+    }
+}
+
+impl Drop for Within<'_> {
+    fn drop(&mut self) {
+        if let Some(open) = self.all.lock().get_mut(&self.key).filter(|open| open.session == self.session) {
+            (open.used, open.running) = (Instant::now(), open.running.saturating_sub(1));
+        }
+    }
+}
+
+/// Adds a sequence. What is to be closed: the one that had the name, or the one that was unused for longest, where there are as many
+/// as there may be; or the new one, which has no place then.
+fn insert(all: &mut Open, key: (String, SequenceId), new: Sequence) -> (Option<Sequence>, bool) {
+    if all.len() < MAX_SEQUENCES || all.contains_key(&key) {
+        return (all.insert(key, new), true);
+    }
+    let idle = all.iter().filter(|(_, open)| open.running == 0 && open.used.elapsed() >= UNUSED_SEQUENCE);
+    match idle.min_by_key(|(_, open)| open.used).map(|(key, _)| key.clone()) {
+        None => (Some(new), false),
+        Some(unused) => {
+            let gone = all.remove(&unused);
+            all.insert(key, new);
+            (gone, true)
         }
     }
 }

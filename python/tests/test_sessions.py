@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pappus.aio
 from fixture import KERNELS, VEC_ADD, Supervisor
 
 
-def add(client: pappus.Client, folder: Path) -> str:
+def add(client: pappus.Client, folder: Path, name: str = "last") -> str:
     """A function of `X`, whose output is what the call before brought."""
     blueprint: dict[str, Any] = {
         "inputs": ["X"],
@@ -27,9 +28,9 @@ def add(client: pappus.Client, folder: Path) -> str:
         "control_flow": [{"Copy": {"from": "last", "to": "before"}}, {"Copy": {"from": "X", "to": "last"}}],
     }
     config = {"module_path": str(KERNELS / "built/module.wasm"), "kernels": [], "blueprint": blueprint}
-    path = folder / "last.json"
+    path = folder / f"{name}.json"
     path.write_text(json.dumps(config))
-    return client.add_function("last", path, replace=True).name
+    return client.add_function(name, path, replace=True).name
 
 
 def of(number: float) -> np.ndarray:
@@ -45,6 +46,10 @@ def test_state_stays_from_call_to_call(client: pappus.Client, tmp_path: Path) ->
         assert one.options(deadline="10s")(of(4))[0] == 3
         calls = [one.submit(of(n)) for n in (5, 6, 7)]
         assert [call.result()[0] for call in calls] == [4, 5, 6]
+        # Another function of the same state.
+        add(client, tmp_path, "again")
+        assert one.function("again")(of(8))[0] == 7
+        assert one(of(9))[0] == 8
         assert str(one) == "<Session last: X: f32[4] → before: f32[4]>"
     with pytest.raises(pappus.SessionLost, match="another one, whose state is zero"):
         one(of(1))
@@ -68,6 +73,35 @@ def test_a_session_ends_with_its_connection(start: Callable[..., Supervisor], tm
         session.close()
         with client.session("last") as again:
             assert again(of(3))[0] == 0
+
+
+def test_a_session_whose_opening_was_given_up_is_closed_by_the_next(
+    supervisor: Supervisor, client: pappus.Client, tmp_path: Path
+) -> None:
+    name = add(client, tmp_path)
+
+    async def run() -> None:
+        async with await pappus.aio.connect(supervisor.path) as connected:
+            await connected.function(name)
+            opened = [session async for session in _given_up(connected, name)]
+            async with await connected.session(name) as session:
+                assert (await session(of(1)))[0] == 0
+                # Those that came after all are gone, too.
+                assert len((await connected.status()).sessions) == 1, opened
+
+    asyncio.run(run())
+
+
+async def _given_up(connected: pappus.aio.AsyncClient, name: str) -> AsyncIterator[None]:
+    """Gives up opening a session, at each of its waits."""
+    for waits in range(1, 8):
+        task = asyncio.ensure_future(connected.session(name))
+        for _ in range(waits):
+            await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await (await task).close()
+        yield None
 
 
 def test_asyncio(supervisor: Supervisor, client: pappus.Client, tmp_path: Path) -> None:

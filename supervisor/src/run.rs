@@ -109,6 +109,7 @@ pub async fn run(
     }
     tokio::spawn(server.clone().run_trims());
     tokio::spawn(server.clone().run_moves());
+    tokio::spawn(server.clone().run_idle_sessions());
 
     for device in &server.devices {
         let device = device.clone();

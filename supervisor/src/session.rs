@@ -234,17 +234,12 @@ impl Session {
         self.line.lock().end(why)
     }
 
-    /// How long it may stay without a call yet; none if it is over. A session that was idle for longer than `most` ends, and its memory
-    /// is to be forgotten by all workers.
-    pub fn look(&self, most: Duration) -> Option<Result<Duration, Arc<Arena>>> {
+    /// Ends it where it was without a call for so long: its memory is to be forgotten by all workers.
+    pub fn look(&self, most: Duration) -> Option<Arc<Arena>> {
         let mut line = self.line.lock();
-        if line.over.is_some() {
-            return None;
-        }
-        let left = if line.busy { most } else { most.saturating_sub(line.used.elapsed()) };
-        match left.is_zero() && !line.busy {
-            false => Some(Ok(left)),
-            true => line.end(WhyOver::Idle).map(Err),
+        match line.busy || line.used.elapsed() < most {
+            true => None,
+            false => line.end(WhyOver::Idle),
         }
     }
 

@@ -140,6 +140,15 @@ pub(crate) fn add_copy(client: &mut Client) {
 
 /// Registers `in` → `out`, 8 bytes each: `out` is what the call before brought, which is the state. `more` runs behind that.
 pub(crate) fn add_last(client: &mut Client, name: &str, more: &[Value]) {
+    last(more, |function| function.try_add(client, name).unwrap());
+}
+
+/// The same in the place of the one before.
+pub(crate) fn replace_last(client: &mut Client, name: &str, more: &[Value]) {
+    last(more, |function| function.replace(client, name).unwrap());
+}
+
+fn last(more: &[Value], register: impl FnOnce(Function<'_>) -> v1::FunctionInfo) {
     let copy = |from: &str, to: &str| json!({"Copy": {"from": from, "to": to, "bytes": 8}});
     let steps = [&[copy("last", "out"), copy("in", "last")], more].concat();
     let function = Function {
@@ -150,7 +159,7 @@ pub(crate) fn add_last(client: &mut Client, name: &str, more: &[Value]) {
         steps: &steps,
         ..Function::default()
     };
-    function.add(client, name);
+    register(function);
 }
 
 /// Nothing → nothing: one launch of `kernel`.

@@ -21,7 +21,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::AbortHandle;
 
 use super::outgoing::{Frame, Outgoing};
-use super::waiting::{End, Then, Waiting};
+use super::waiting::{End, Then, Waiting, undo};
 use crate::error::{Error, Result};
 
 /// Requests of one connection without answers; the supervisor takes as many calls of one tenant.
@@ -157,8 +157,11 @@ impl Drop for Unanswered<'_> {
             self.shared.tell(body, self.token.clone());
         }
         // The answer was there before whoever waits for it looked.
-        if !unanswered && let Ok(Ok(response::Body::Arena(opened))) = self.answer.try_recv() {
-            self.shared.close_arena(opened.arena, self.token.clone());
+        if !unanswered
+            && let Ok(Ok(answer)) = self.answer.try_recv()
+            && let Some(body) = undo(&answer)
+        {
+            self.shared.tell(body, self.token.clone());
         }
     }
 }
@@ -280,8 +283,8 @@ impl Shared {
                 End::Protocol(format!("the supervisor sent an unreadable answer: {error}"))
             })?;
             let then = lock(&self.waiting).answered(answer)?;
-            if let Then::Close(arena, token) = then {
-                self.close_arena(arena, token);
+            if let Then::Tell(body, token) = then {
+                self.tell(body, token);
             }
         }
         Ok(())

@@ -140,6 +140,28 @@ fn an_arena_that_nobody_waits_for_any_more_is_closed() {
 }
 
 #[test]
+fn a_session_that_nobody_waits_for_any_more_is_closed() {
+    let (given_up, wait) = tokio::sync::oneshot::channel();
+    let case = async move |client: Client| {
+        let opening = client.open_session("f");
+        assert!(tokio::time::timeout(Duration::from_millis(1), opening).await.is_err());
+        given_up.send(()).unwrap();
+        client.call(status(), Vec::new()).await.unwrap();
+    };
+    with(case, |mut supervisor| {
+        let open = supervisor.request();
+        wait.blocking_recv().unwrap();
+        let last = supervisor.request();
+        let opened = v1::SessionOpened { session: 7, state_bytes: 8 };
+        supervisor.answer(open.id, response::Body::Session(opened));
+        let close = supervisor.request();
+        assert_eq!(close.body, Some(request::Body::CloseSession(v1::CloseSession { session: 7 })));
+        supervisor.done(close.id);
+        supervisor.done(last.id);
+    });
+}
+
+#[test]
 fn an_arena_whose_answer_came_and_was_not_looked_at_is_closed() {
     let case = async move |client: Client| {
         let mut opening = Box::pin(client.open_arena(4096));

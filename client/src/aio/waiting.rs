@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use pappus_proto::v1::{self, response};
+use pappus_proto::v1::{self, request, response};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::error::{Error, Result};
@@ -59,8 +59,21 @@ pub(super) struct Waiting {
 pub(super) enum Then {
     /// Nothing.
     Nothing,
-    /// An arena was opened that nobody wants any more: it is to be closed for this tenant.
-    Close(u64, Bytes),
+    /// Something was opened that nobody wants any more: it is to be closed, for this tenant.
+    Tell(request::Body, Bytes),
+}
+
+/// The request that closes what an answer opened; none where the answer opened nothing.
+pub(super) fn undo(answer: &response::Body) -> Option<request::Body> {
+    match answer {
+        response::Body::Arena(opened) => {
+            Some(request::Body::CloseArena(v1::CloseArena { arena: opened.arena }))
+        }
+        response::Body::Session(opened) => {
+            Some(request::Body::CloseSession(v1::CloseSession { session: opened.session }))
+        }
+        _ => None,
+    }
 }
 
 impl Waiting {
@@ -110,8 +123,8 @@ impl Waiting {
             (None, body) => Some(body),
         };
         Ok(match unheard {
-            Some(response::Body::Arena(opened)) => Then::Close(opened.arena, expected.token),
-            _ => Then::Nothing,
+            Some(body) => undo(&body).map_or(Then::Nothing, |undo| Then::Tell(undo, expected.token)),
+            None => Then::Nothing,
         })
     }
 

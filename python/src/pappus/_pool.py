@@ -136,6 +136,8 @@ class Pool:
         self._callers: list[Mapped] = []
         # To be closed.
         self._going: list[Mapped] = []
+        # Numbers of sessions that are open and nobody has.
+        self._strays: set[int] = set()
         self._free: dict[int, list[tuple[Mapped, int]]] = {}
         # Blocks that are out, and those of them that nobody refers to any more.
         self._out: dict[tuple[int, int], _Taken] = {}
@@ -191,6 +193,17 @@ class Pool:
             if arena in self._callers:
                 self._callers = [other for other in self._callers if other is not arena]
                 self._going += [arena]
+
+    def stray_session(self, number: int) -> None:
+        """A session is open whose opening was given up. To say so twice changes nothing."""
+        with self._lock:
+            self._strays.add(number)
+
+    def stray_sessions(self) -> list[int]:
+        """Takes the sessions that nobody has."""
+        with self._lock:
+            strays, self._strays = sorted(self._strays), set()
+            return strays
 
     def closed(self, arena: Mapped) -> None:
         """The supervisor has an arena no longer."""

@@ -208,10 +208,29 @@ def open_arena(pool: Pool, size: int) -> Operation[Mapped]:
         return arena
 
 
-def open_session(function: str) -> Operation[int]:
-    """Opens a session of a function that has state; returns its number."""
-    opened = yield from ask("session", v1.Request(open_session=v1.OpenSession(function=function)))
-    number: int = opened.session
+def open_session(pool: Pool, function: str) -> Operation[int]:
+    """Opens a session of a function that has state; returns its number.
+
+    One whose opening was given up before its answer came is closed by the next one that is opened.
+    """
+    for stray in pool.stray_sessions():
+        yield from close_session(stray)
+    number, given_up = 0, False
+
+    def arrived(answer: v1.Response) -> None:
+        nonlocal number
+        if answer.WhichOneof("body") == "session":
+            number = answer.session.session
+            if given_up:
+                pool.stray_session(number)
+
+    try:
+        yield from ask("session", v1.Request(open_session=v1.OpenSession(function=function)), arrived=arrived)
+    except BaseException:
+        given_up = True
+        if number:
+            pool.stray_session(number)
+        raise
     return number
 
 

@@ -150,6 +150,11 @@ class AsyncSession(AsyncFunction[R]):
     ) -> None:
         await self.close()
 
+    async def function(self, name: str) -> AsyncSession[Any]:
+        """Another function that has the same state, called in this session."""
+        number = self._bound.options.session
+        return AsyncSession(self._client, (await self._client.function(name))._bound.but_with(None, {"session": number}))
+
     async def close(self) -> None:
         """Ends the session, and frees its state. Calls in flight go on."""
         connection = self._client._connection
@@ -204,7 +209,7 @@ class AsyncClient(OfThisProcess):
     async def session(self, name: str) -> AsyncSession[Any]:
         """Begins a session of a function that has state, whose calls keep it."""
         bound = (await self.function(name))._bound
-        number = await self._run(_requests.open_session(name))
+        number = await self._run(_requests.open_session(self._pool, name))
         return AsyncSession(self, bound.but_with(None, {"session": number}))
 
     async def add_function(

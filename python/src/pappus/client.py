@@ -245,6 +245,11 @@ class Session(Function[R]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
+    def function(self, name: str) -> Session[Any]:
+        """Another function that has the same state, called in this session: prefill and decode of one model, say."""
+        number = self._bound.options.session
+        return Session(self._client, self._client.function(name)._bound.but_with(None, {"session": number}))
+
     def close(self) -> None:
         """Ends the session, and frees its state. Calls that were submitted go on."""
         connection = self._client._connection
@@ -313,7 +318,7 @@ class Client(OfThisProcess):
         Of a client that outlives restarts, a session does not: it ends with the connection.
         """
         bound = self.function(name)._bound
-        number = self._run(_requests.open_session(name))
+        number = self._run(_requests.open_session(self._pool, name))
         return Session(self, bound.but_with(None, {"session": number}))
 
     def add_function(

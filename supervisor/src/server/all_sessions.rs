@@ -50,9 +50,14 @@ impl Sessions {
         self.open.lock().len()
     }
 
+    /// All of them, those opened last first.
+    pub fn all(&self) -> Vec<Arc<Session>> {
+        self.open.lock().values().rev().filter_map(Weak::upgrade).collect()
+    }
+
     /// One tenant's, or all; those opened last first.
     pub fn status(&self, whose: Option<TenantId>) -> Vec<v1::SessionStatus> {
-        let open: Vec<_> = self.open.lock().values().rev().filter_map(Weak::upgrade).collect();
+        let open = self.all();
         let open = open.iter().filter(|session| whose.is_none_or(|whose| session.account.tenant == whose));
         let shown = open.filter_map(|session| {
             let view = session.view()?;

@@ -129,8 +129,18 @@ impl Seat {
             Some(Request::OpenArena(_)) => self.answer(id, self.open_arena(passed)),
             Some(Request::CloseArena(close)) => self.answer(id, self.close_arena(close.arena)),
             Some(Request::CloseSession(close)) => {
-                let closed = self.sessions.close(&self.ctx.server, close.session);
-                self.answer(id, closed.map(|()| Response::Done(v1::Done {})).map_err(Into::into));
+                // Dropped behind the answer: a drain that waits for the session must find that sent.
+                let (closed, answer) = match self.sessions.close(&self.ctx.server, close.session) {
+                    Ok(closed) => (closed, Ok(Response::Done(v1::Done {}))),
+                    Err(why) => (None, Err(why.into())),
+                };
+                self.answer(id, answer);
+                drop(closed);
+            }
+            Some(Request::OpenSession(open))
+                if let Some(function) = self.ctx.server.registry.find(&self.ctx.account, &open.function) =>
+            {
+                self.answer(id, self.sessions.open(&self.ctx, &function));
             }
             Some(body) => {
                 let work = SlowWork::Request { body, passed };
@@ -168,7 +178,7 @@ impl Seat {
                     let drains = matches!(body, Request::Drain(_));
                     let Some(_permit) = self.slow_work_permit().await else { return };
                     let outcome = match body {
-                        Request::OpenSession(open) => self.sessions.open(&self.ctx, open.function).await,
+                        Request::OpenSession(open) => self.sessions.load(&self.ctx, &open.function).await,
                         body => requests::handle(&self.ctx, body, passed).await,
                     };
                     let ends = drains && outcome.is_ok();

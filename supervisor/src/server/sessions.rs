@@ -2,7 +2,7 @@
 //! connection, too, and after an idle limit.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use pappus_proto::v1::{self, response::Body as Response};
@@ -12,14 +12,15 @@ use super::request_error::RequestError;
 use super::state::{RequestCtx, Server};
 use crate::arena::Arena;
 use crate::client_memfd::ClientMemfd;
+use crate::function::Loaded;
 use crate::limits::MAX_SESSIONS_PER_CONNECTION;
 use crate::quota::Limit;
 use crate::refusal::{Refusal, internal};
 use crate::session::{Place, Session, SessionError, StateShape, WhyOver};
 use crate::sync::{OrderedMutex, rank};
 
-/// The longest sleep between two looks whether a session is idle: the limit may become shorter.
-const LOOK: Duration = Duration::from_secs(10);
+/// Between two looks which sessions are idle.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Sessions of one tenant at one connection, by number. Those that are over stay until they are closed, to say why they are.
 #[derive(Debug, Default)]
@@ -38,13 +39,18 @@ impl OpenSessions {
         self.0.lock().by_number.values().all(|session| session.view().is_none())
     }
 
+    /// Opens a session of a function that is not in memory.
+    pub async fn load(&self, ctx: &Arc<RequestCtx>, function: &str) -> Result<Response, Refusal> {
+        let loaded = ctx.server.registry.load(ctx.whose(), &ctx.account, function).await?;
+        self.open(ctx, &loaded)
+    }
+
     /// Opens a session of a function.
-    pub async fn open(&self, ctx: &Arc<RequestCtx>, function: String) -> Result<Response, Refusal> {
+    pub fn open(&self, ctx: &Arc<RequestCtx>, loaded: &Loaded) -> Result<Response, Refusal> {
         let (server, account) = (&ctx.server, &ctx.account);
         if server.is_draining() {
             return Err(RequestError::Draining.into());
         }
-        let loaded = server.registry.load(ctx.whose(), account, &function).await?;
         let shape = StateShape::of(loaded.owner, &loaded.blueprint).ok_or(SessionError::Stateless)?;
         let (bytes, offsets) = Session::layout(&shape)?;
         // Its place, its bytes, and then the memory.
@@ -73,7 +79,6 @@ impl OpenSessions {
             // Under the lock: whoever closes all of them finds it among those of all tenants.
             server.sessions.insert(&session);
         }
-        tokio::spawn(watch(server.clone(), Arc::downgrade(&session)));
         Ok(Response::Session(v1::SessionOpened { session: id, state_bytes: session.state_bytes() }))
     }
 
@@ -86,11 +91,10 @@ impl OpenSessions {
         session.line_up().map(Some)
     }
 
-    /// Closes one, or forgets one that is over.
-    pub fn close(&self, server: &Server, id: u64) -> Result<(), SessionError> {
+    /// Closes one, or forgets one that is over. A drain that waits for sessions goes on once what comes back is dropped.
+    pub fn close<'s>(&self, server: &'s Server, id: u64) -> Result<Option<Closed<'s>>, SessionError> {
         let session = self.0.lock().by_number.remove(&id).ok_or(SessionError::None(id))?;
-        end(server, &session, WhyOver::Closed);
-        Ok(())
+        Ok(end(server, &session, WhyOver::Closed))
     }
 
     /// The connection has ended: closes all of them.
@@ -100,39 +104,43 @@ impl OpenSessions {
             open.ended = true;
             std::mem::take(&mut open.by_number)
         };
-        all.values().for_each(|session| end(server, session, WhyOver::Closed));
+        all.values().for_each(|session| drop(end(server, session, WhyOver::Closed)));
     }
 }
 
-fn end(server: &Server, session: &Session, why: WhyOver) {
-    if let Some(memory) = session.end(why) {
-        over(server, session.id, &memory);
+/// A session that is over, and counts among the open ones until this is dropped.
+#[derive(Debug)]
+pub struct Closed<'s> {
+    server: &'s Server,
+    id: u64,
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.server.sessions.remove(self.id);
     }
 }
 
-/// A session is over, whose memory this was.
-fn over(server: &Server, id: u64, memory: &Arena) {
-    server.forget_arena(memory);
-    server.sessions.remove(id);
+fn end<'s>(server: &'s Server, session: &Session, why: WhyOver) -> Option<Closed<'s>> {
+    let memory = session.end(why)?;
+    server.forget_arena(&memory);
+    Some(Closed { server, id: session.id })
 }
 
-/// Ends a session once it was idle for too long.
-async fn watch(server: Arc<Server>, session: Weak<Session>) {
-    loop {
-        let Some(watched) = session.upgrade() else { return };
-        let left = match watched.look(server.settings().session_idle) {
-            Some(Ok(left)) => left,
-            Some(Err(memory)) => {
-                tracing::debug!(
-                    session = watched.id,
-                    caller = &*watched.account.name,
-                    "a session was idle for too long"
-                );
-                return over(&server, watched.id, &memory);
+impl Server {
+    /// Ends sessions that were idle for too long, for as long as the supervisor runs.
+    pub async fn run_idle_sessions(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let most = self.settings().session_idle;
+            for session in self.sessions.all() {
+                if let Some(memory) = session.look(most) {
+                    let (session, caller) = (session.id, &*session.account.name);
+                    tracing::debug!(session, caller, "a session was idle for too long");
+                    self.forget_arena(&memory);
+                    self.sessions.remove(session);
+                }
             }
-            None => return,
-        };
-        drop(watched);
-        tokio::time::sleep(left.min(LOOK)).await;
+        }
     }
 }

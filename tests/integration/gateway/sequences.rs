@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Answer, Gateway, bearer};
+use crate::fixture::until;
 use crate::house::enter;
 use crate::kit;
 
@@ -73,15 +74,31 @@ fn what_is_no_sequence_is_refused() {
 }
 
 #[test]
+fn a_last_request_that_fails_can_be_sent_again_and_so_can_one_behind_a_replacement() {
+    let gateway = start();
+    assert_eq!(said(&gateway, "alice", json!({"sequence_id": 1, "sequence_start": true}), 1), 0);
+    let end = json!({"sequence_id": 1, "sequence_end": true});
+    let wrong = json!({"parameters": end, "inputs": []}).to_string();
+    gateway.ask("POST", "/v2/models/last/infer", &wrong).error(400, "INVALID_ARGUMENT", "`in` is missing");
+    let mut alice = enter(&gateway.supervisor, "alice");
+    // The same state, and other steps: the gateway learns of it with the request.
+    kit::replace_last(
+        &mut alice,
+        "last",
+        &[kit::launch("fill", &[kit::ptr("out"), kit::constant(77), kit::constant(8)])],
+    );
+    assert_eq!(said(&gateway, "alice", end, 2), 77);
+    until("the session is closed", || gateway.supervisor.status().sessions.is_empty());
+}
+
+#[test]
 fn a_sequence_is_lost_with_its_supervisor() {
     let mut gateway = start();
     let begin = json!({"sequence_id": 1, "sequence_start": true});
     assert_eq!(said(&gateway, "alice", begin.clone(), 1), 0);
     gateway.supervisor.kill9();
     gateway.supervisor.restart();
-    crate::fixture::until("the gateway has another connection", || {
-        gateway.ask("GET", "/v2/health/ready", "").status == 200
-    });
+    until("the gateway has another connection", || gateway.ask("GET", "/v2/health/ready", "").status == 200);
     let lost = ask(&gateway, "alice", json!({"sequence_id": 1}), 2);
     assert!([410, 503].contains(&lost.status), "{lost:?}");
     ask(&gateway, "alice", json!({"sequence_id": 1}), 2).error(410, "SESSION_LOST", "sequence_start");
