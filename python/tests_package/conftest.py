@@ -15,6 +15,7 @@ if importlib.util.find_spec("torch") is None:
         "test_operators.py",
         "test_kernels.py",
         "test_refusals.py",
+        "test_state.py",
         "test_expressions.py",
         "test_examples.py",
         "test_examples_in_docstrings.py",
