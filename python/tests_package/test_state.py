@@ -185,6 +185,26 @@ def test_state_is_declared_and_written_in_place(tmp_path: Path, check: Check) ->
     assert sum(json.dumps(built.blueprint["control_flow"]).count(f'"Ptr": "{name}"') for name in ("keys", "values")) == 4
 
 
+class Several(Cache):
+    """Any number of tokens at once: a prompt, and then one after the other."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = self.place + torch.arange(x.shape[0], device=x.device)
+        self.keys.index_copy_(1, places, x.T)
+        self.values[:, places] = x.T * 2
+        self.place += x.shape[0]
+        scores = (x @ self.keys).masked_fill(torch.arange(8, device=x.device) > places[:, None], float("-inf"))
+        return scores.softmax(-1) @ self.values.T
+
+
+def test_a_prompt_of_any_length_and_single_tokens() -> None:
+    model = Several().eval()
+    built = package.torch(model, (torch.randn(3, 4),), dynamic_shapes={"x": {0: torch.export.Dim("tokens", min=1, max=8)}})
+    calls = [(torch.randn(count, 4),) for count in (3, 1, 2, 1, 1)]
+    assert worst(built, model, calls) <= 1e-5
+    assert worst(built, model, calls, kept=False) > 1e-2
+
+
 def test_a_function_without_state_declares_none() -> None:
     assert "state" not in package.torch(nn.Linear(8, 8).eval(), (torch.randn(4, 8),)).blueprint
 
