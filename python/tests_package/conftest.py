@@ -10,6 +10,7 @@ if importlib.util.find_spec("torch") is None:
     collect_ignore = [
         "test_bench_models.py",
         "test_candidates.py",
+        "test_compositions.py",
         "test_models.py",
         "test_convolutions.py",
         "test_operators.py",
