@@ -10,11 +10,13 @@ if importlib.util.find_spec("torch") is None:
     collect_ignore = [
         "test_bench_models.py",
         "test_candidates.py",
+        "test_compositions.py",
         "test_models.py",
         "test_convolutions.py",
         "test_operators.py",
         "test_kernels.py",
         "test_refusals.py",
+        "test_state.py",
         "test_expressions.py",
         "test_examples.py",
         "test_examples_in_docstrings.py",

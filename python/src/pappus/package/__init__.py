@@ -75,6 +75,7 @@ def torch(
     tuning: str | os.PathLike[str] | None = None,
     tuned_for: str | None = None,
     float32: str | None = None,
+    state: Sequence[str] = (),
     say: Callable[[str], None] | None = None,
 ) -> Package:
     """Packages a PyTorch model.
@@ -94,6 +95,10 @@ def torch(
     10 bits of each factor, ``"tf32x3"`` in three such products, about as exact as in full. Without it, ``"tf32"`` where PyTorch
     may use that (``torch.backends.cuda.matmul.allow_tf32``, ``torch.backends.cudnn.allow_tf32``), else ``"tf32x3"``. GPUs that
     lack what is asked for multiply in full.
+
+    Buffers that ``forward`` changes are state (docs/sessions.md): they stay from call to call of a session. State is zero when
+    a session begins, so these buffers must be zero here. ``state`` names further buffers that are state though ``forward`` only
+    reads them, or does not use them: functions that share a session have the same state.
 
     ``say`` is called with a line about what is being done and how much is left of it: ``say=print``.
     """
@@ -119,6 +124,7 @@ def torch(
         table=points.read_table(tuning, tuned_for),
         candidates=candidates,
         float32=precision.check(float32),
+        state=state,
     )
     built = build.build(plan, chosen, tell)
     if choices.kept:

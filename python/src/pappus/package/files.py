@@ -14,12 +14,15 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import saved
 from .errors import PackageError
 from .plan import Plan
 from .targets import Target
+
+if TYPE_CHECKING:
+    from .interpret import Session
 
 CONFIG = "function.json"
 MAX_CONFIG_BYTES = 4 << 20
@@ -85,13 +88,24 @@ class Package:
     def interpret(self, **inputs: Any) -> dict[str, Any]:
         """Runs the function on the processor by Triton's interpreter: inputs and outputs are numpy arrays.
 
-        This checks the blueprint and the kernels' sources, not their machine code; it is slow.
+        This checks the blueprint and the kernels' sources, not their machine code; it is slow. Calls of a function with state
+        are made in a :meth:`session`.
         """
-        if not self.plan.kernels:
-            raise PackageError("only machine code of these kernels is there, which the processor does not run")
         from .interpret import interpret
 
+        self._check_sources()
         return interpret(self, inputs)
+
+    def session(self) -> Session:
+        """A session on the processor: called as :meth:`interpret` is, and its state stays from one call to the next."""
+        from .interpret import Session
+
+        self._check_sources()
+        return Session(self)
+
+    def _check_sources(self) -> None:
+        if not self.plan.kernels:
+            raise PackageError("only machine code of these kernels is there, which the processor does not run")
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Paths relative to the package, and contents, ``function.json`` first."""

@@ -41,20 +41,39 @@ _TORCH = {
 
 def interpret(package: Package, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Outputs by name, as numpy arrays (bf16 as tensors)."""
-    run = _Run(package, inputs)
-    with _interpreter():
-        for action in package.blueprint["control_flow"]:
-            run.step(action)
-    return {name: run.output(name) for name in package.blueprint["outputs"]}
+    if package.blueprint.get("state"):
+        raise PackageError("the function has state: make its calls in a session, package.session()")
+    return Session(package)(**inputs)
+
+
+class Session:
+    """Calls of a function whose state stays from one to the next, and is zero before the first.
+
+    A call that fails leaves the state as it was.
+    """
+
+    def __init__(self, package: Package) -> None:
+        self._package = package
+        state = package.blueprint.get("state", {})
+        self._state = {name: torch.zeros(sizes.known(size), dtype=torch.uint8) for name, size in state.items()}
+
+    def __call__(self, **inputs: Any) -> dict[str, Any]:
+        """Outputs by name, as numpy arrays (bf16 as tensors)."""
+        run = _Run(self._package, inputs, self._state)
+        with _interpreter():
+            for action in self._package.blueprint["control_flow"]:
+                run.step(action)
+        self._state = {name: run.bytes[name] for name in self._state}
+        return {name: run.output(name) for name in self._package.blueprint["outputs"]}
 
 
 class _Run:
-    def __init__(self, package: Package, inputs: Mapping[str, Any]) -> None:
+    def __init__(self, package: Package, inputs: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> None:
         self.package = package
         blueprint = package.blueprint
         if set(inputs) != set(blueprint["inputs"]):
             raise PackageError(f"inputs are {blueprint['inputs']}, given were {sorted(inputs)}")
-        self.bytes: dict[str, torch.Tensor] = {}
+        self.bytes: dict[str, torch.Tensor] = {name: value.clone() for name, value in state.items()}
         self.dims: dict[str, int] = {}
         self.types: Mapping[str, Any] = blueprint.get("types", {})
         for name, value in inputs.items():

@@ -33,8 +33,8 @@ SUPPORTED = ("2.15", "2.14")
 
 _HERE = Path(__file__).parent
 _NO_CACHE = (
-    "inputs and outputs of functions are tensors, and a function keeps nothing between calls: "
-    "call the model with use_cache=False (kwargs={'use_cache': False}, or model.config.use_cache = False)"
+    "inputs and outputs of functions are tensors: call the model with use_cache=False (kwargs={'use_cache': False}, or "
+    "model.config.use_cache = False), or have it keep the cache in registered buffers, which become state"
 )
 _NO_DATA = "the steps of a function do not depend on data"
 # Operators that take parts of the model as arguments, and decide by data which of them run or how often.
@@ -79,6 +79,7 @@ class Exported:
     inputs: list[str]
     outputs: list[str]
     weights: dict[str, torch.Tensor]
+    state: dict[str, torch.Tensor]
     free: dimensions.Dimensions
 
 
@@ -92,14 +93,16 @@ def lower(
     table: Table | None = None,
     candidates: int = 0,
     float32: str = precision.AS_TOLD,
+    state: Sequence[str] = (),
 ) -> tuple[Plan, Choices]:
     """The plan of a model, and what was chosen from; ``float32`` is how its kernels multiply (:mod:`.precision`).
 
-    Raises :class:`Unsupported` with the operator's name and the line of the model.
+    ``state`` are buffers that are state beside those that the model changes. Raises :class:`Unsupported` with the operator's
+    name and the line of the model.
     """
     if not torch.__version__.startswith(tuple(f"{release}." for release in SUPPORTED)):
         warnings.warn(f"packaging was tried with PyTorch {' and '.join(SUPPORTED)}, this is {torch.__version__}", stacklevel=3)
-    exported = _export(model, tuple(example_inputs), dynamic_shapes, dict(kwargs or {}))
+    exported = _export(model, tuple(example_inputs), dynamic_shapes, dict(kwargs or {}), state)
     arch = max((t for t in targets if t.kind == "cuda"), key=lambda t: t.capability, default=pretend.MODEL_ARCH)
     choices = Choices(arch, min(target.shared_bytes for target in targets), table or Table(), candidates, float32)
     with pretend.gpu(arch):
@@ -139,7 +142,9 @@ def _node_of(error: BaseException) -> tuple[str | None, str | None]:
     return found
 
 
-def _export(model: Any, args: tuple[Any, ...], dynamic_shapes: Any, kwargs: dict[str, Any]) -> Exported:
+def _export(
+    model: Any, args: tuple[Any, ...], dynamic_shapes: Any, kwargs: dict[str, Any], named_state: Sequence[str]
+) -> Exported:
     given = isinstance(model, torch.export.ExportedProgram)
     if not given:
         _check_model(model)
@@ -161,9 +166,11 @@ def _export(model: Any, args: tuple[Any, ...], dynamic_shapes: Any, kwargs: dict
         caches = re.search(r"\b\w*Cache\b", str(error))
         if caches:
             raise Unsupported(f"a {caches.group()} as input or output", _NO_CACHE, where) from error
+        if isinstance(error, AssertionError) and not given:
+            _refuse_shared(model)
         raise PackageError(f"torch.export cannot make a graph of the model{place}: {error}") from error
     _refuse_control_flow(program)
-    _refuse_state(program, functional)
+    changed = _changed(program, functional)
     inputs, outputs = _signature(program)
     _own_outputs(program)
     values = [node.meta.get("val") for node in program.graph.nodes]
@@ -172,7 +179,9 @@ def _export(model: Any, args: tuple[Any, ...], dynamic_shapes: Any, kwargs: dict
         raise PackageError("the model has no tensor inputs")
     weights = {name: value.detach() for name, value in program.state_dict.items()}
     weights |= {name: value.detach() for name, value in program.constants.items() if isinstance(value, torch.Tensor)}
-    return Exported(program, fake_mode, inputs, outputs, weights, dimensions.read(program, dynamic_shapes))
+    buffers = dict(program.named_buffers()) | ({} if given else dict(model.named_buffers()))
+    state = _zero_state(changed, named_state, buffers)
+    return Exported(program, fake_mode, inputs, outputs, weights, state, dimensions.read(program, dynamic_shapes))
 
 
 def _raised_at(error: BaseException) -> str | None:
@@ -212,20 +221,49 @@ def _refuse_control_flow(program: Any) -> None:
                 raise Unsupported(called, _NO_DATA, wrapper.innermost(node.meta.get("stack_trace") or ""))
 
 
-def _refuse_state(program: Any, functional: Any) -> None:
-    """Refuses what is changed and outlives the call: buffers, parameters, inputs."""
+def _changed(program: Any, functional: Any) -> list[str]:
+    """Buffers that are changed; refuses what else is changed and outlives the call: parameters, inputs."""
     from torch.export.graph_signature import OutputKind
 
     changed_by = {node.name: node for node in functional.graph.nodes}
+    buffers = []
     for spec in functional.graph_signature.output_specs:
-        if spec.kind != OutputKind.USER_OUTPUT:
+        if spec.kind == OutputKind.BUFFER_MUTATION:
+            buffers.append(str(spec.target))
+        elif spec.kind != OutputKind.USER_OUTPUT:
             kind = spec.kind.name.removesuffix("_MUTATION").removeprefix("USER_").replace("_", " ").lower()
             node = changed_by.get(spec.arg.name)
             where = wrapper.innermost(node.meta.get("stack_trace") or "") if node is not None else None
             operator = _changing(program, where) or (str(node.target) if node is not None else "an operator")
             raise Unsupported(
-                f"{operator}, which changes {kind} {spec.target!r}", "a function changes nothing but its outputs", where
+                f"{operator}, which changes {kind} {spec.target!r}", "a function changes nothing but outputs and state", where
             )
+    return buffers
+
+
+def _zero_state(changed: Sequence[str], named: Sequence[str], buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Buffers that are state, in the order of their names; refuses those that do not begin as the state of a session does."""
+    for name in named:
+        if name not in buffers:
+            raise PackageError(f"state names {name!r}, which is no buffer of the model: it has {sorted(buffers)}")
+    state = {name: buffers[name].detach() for name in sorted({*changed, *named})}
+    for name, value in state.items():
+        if bool(value.contiguous().reshape(-1).view(torch.uint8).any()):
+            raise PackageError(
+                f"buffer {name!r} is state, which is zero when a session begins, and holds something else: zero it before "
+                f"packaging (model.get_buffer({name!r}).zero_()); what it starts with can be a buffer that forward only reads "
+                "and adds"
+            )
+    return state
+
+
+def _refuse_shared(model: torch.nn.Module) -> None:
+    """Refuses buffers that share memory, after PyTorch failed: it cannot say what a change of one makes of the others."""
+    found: dict[int, str] = {}
+    for name, buffer in model.named_buffers(remove_duplicate=False):
+        other = found.setdefault(buffer.untyped_storage().data_ptr(), name)
+        if other != name and buffer.numel():
+            raise PackageError(f"buffers {other!r} and {name!r} share memory, and one is changed: give each its own (clone())")
 
 
 def _changing(program: Any, where: str | None) -> str | None:
@@ -239,7 +277,7 @@ def _changing(program: Any, where: str | None) -> str | None:
 
 def _signature(program: Any) -> tuple[list[str], list[str]]:
     """Names of inputs and outputs; refuses what a function cannot have."""
-    from torch.export.graph_signature import ConstantArgument, InputKind, TensorArgument
+    from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
     inputs: list[str] = []
     outputs: list[str] = []
@@ -249,7 +287,8 @@ def _signature(program: Any) -> tuple[list[str], list[str]]:
                 raise Unsupported(f"input {spec.arg.name!r}", "inputs of functions are tensors")
             inputs.append(spec.arg.name)
     _refuse_caches(program.call_spec)
-    for at, spec in enumerate(program.graph_signature.output_specs):
+    given = [spec for spec in program.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
+    for at, spec in enumerate(given):
         if not isinstance(spec.arg, TensorArgument):
             value = getattr(spec.arg, "value", "a number")
             raise Unsupported(f"output {at} of the model, which is {value}", "outputs of functions are tensors: leave it out")
@@ -280,22 +319,28 @@ def _output_names(program: Any, count: int) -> list[str]:
 
 
 def _own_outputs(program: Any) -> None:
-    """Gives every output memory of its own, without gaps."""
+    """Gives every output memory of its own, without gaps; what buffers become is there beside the outputs, and stays."""
+    from torch.export.graph_signature import OutputKind
+
+    specs = program.graph_signature.output_specs
     graph = program.graph_module.graph
     (last,) = graph.find_nodes(op="output")
     (values,) = last.args
     with graph.inserting_before(last):
-        cloned = []
-        for value in values:
+        given = []
+        for value, spec in zip(values, specs, strict=True):
+            if spec.kind != OutputKind.USER_OUTPUT:
+                given.append(value)
+                continue
             clone = graph.call_function(torch.ops.aten.clone.default, (value,), {"memory_format": torch.contiguous_format})
             clone.meta = dict(value.meta)
             fake = value.meta["val"]
             with fake.fake_mode:
                 clone.meta["val"] = torch.clone(fake, memory_format=torch.contiguous_format)
-            cloned.append(clone)
-    last.args = (tuple(cloned),)
-    for spec, clone in zip(program.graph_signature.output_specs, cloned, strict=True):
-        spec.arg.name = clone.name
+            given.append(clone)
+    last.args = (tuple(given),)
+    for spec, value in zip(specs, given, strict=True):
+        spec.arg.name = value.name
     program.graph_module.recompile()
 
 
@@ -356,7 +401,7 @@ def _run_inductor(exported: Exported, choices: Choices) -> Plan:
     specs = zip(placeholders, program.graph_signature.input_specs, strict=True)
     user = [node.meta["val"] for node, spec in specs if spec.kind == InputKind.USER_INPUT]
 
-    capture = wrapper.Capture(exported.inputs, exported.outputs, exported.weights, exported.free)
+    capture = wrapper.Capture(exported.inputs, exported.outputs, exported.weights, exported.state, exported.free)
     with contextlib.ExitStack() as during:
         for each in (torch.no_grad(), exported.fake_mode, wrapper.capturing(capture), *_changes()):
             during.enter_context(each)

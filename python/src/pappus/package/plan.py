@@ -154,6 +154,7 @@ class ArrayType:
 class Plan:
     """A function. Weights are contiguous numpy arrays; ``types`` may say more about them.
 
+    ``state`` are bytes of buffers that stay from call to call of a session, and are zero when it begins.
     ``orders`` are of weights whose dimensions lie in another order than their model has them: its dimensions, outermost first.
     ``guards`` are buffers of 0 bytes whose size has no value for a call that the function is not made for.
     """
@@ -162,6 +163,7 @@ class Plan:
     outputs: list[str] = field(default_factory=list)
     buffers: dict[str, Size] = field(default_factory=dict)
     weights: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, int] = field(default_factory=dict)
     types: dict[str, ArrayType] = field(default_factory=dict)
     kernels: dict[str, KernelSource] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
@@ -192,6 +194,7 @@ class Plan:
             outputs=self.outputs,
             buffers=buffers,
             weights=self.weights,
+            state=self.state,
             types={n: t for n, t in self.types.items() if n not in layout.offsets},
             kernels=self.kernels,
             steps=[map_pointers(step, moved) for step in self.steps],
@@ -201,11 +204,11 @@ class Plan:
 
     def names(self) -> set[str]:
         """Of all that has bytes."""
-        return {*self.inputs, *self.weights, *self.buffers}
+        return {*self.inputs, *self.weights, *self.state, *self.buffers}
 
     def check(self) -> None:
         """Finds what no blueprint may have."""
-        names = [*self.inputs, *self.weights, *self.buffers]
+        names = [*self.inputs, *self.weights, *self.state, *self.buffers]
         twice = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()
         if twice:
             raise PackageError(f"names stand for two things: {sorted(twice)}")
@@ -217,7 +220,7 @@ class Plan:
             raise PackageError(f"an output stands twice among {self.outputs}")
         for step in self.steps:
             for pointer in pointers(step):
-                if pointer.buffer not in written and pointer.buffer not in self.weights:
+                if pointer.buffer not in self.names():
                     raise PackageError(f"a step uses buffer {pointer.buffer!r}, which there is not")
 
     def _lives(self) -> list[memory.Live]:

@@ -79,6 +79,7 @@ class Capture:
     inputs: list[str]
     outputs: list[str]
     weights: Mapping[str, torch.Tensor]
+    state: Mapping[str, torch.Tensor] = field(default_factory=dict)
     free: Dimensions = field(default_factory=Dimensions)
     plan: Plan | None = None
     error: Exception | None = None
@@ -180,19 +181,26 @@ class _Lines:
             self.result.types[name] = ArrayType(dtype_name(node.get_dtype()), shape)
 
     def read_constants(self) -> None:
+        for name, buffer in self.capture.state.items():
+            self.result.state[name] = self.stored(name, buffer, buffer.stride()).nbytes
         for name, value in V.graph.constants.items():
             full_name = V.graph.allocated_constant_name.get(name, name)
+            self.arrays[name] = _Array(Pointer(full_name), value.dtype)
+            if full_name in self.capture.state:
+                continue
             weight = self.capture.weights.get(full_name)
             if weight is None and type(value) is torch.Tensor:
                 weight = value
             if weight is None:
                 raise PackageError(f"PyTorch made a constant {full_name!r} that the model does not have")
-            self.arrays[name] = _Array(Pointer(full_name), value.dtype)
-            array, kind, order = _stored(weight, value.stride())
-            self.result.weights[full_name] = array
-            self.result.types[full_name] = kind
-            if order is not None:
-                self.result.orders[full_name] = order
+            self.result.weights[full_name] = self.stored(full_name, weight, value.stride())
+
+    def stored(self, name: str, tensor: torch.Tensor, strides: tuple[int, ...]) -> Any:
+        """A weight or a buffer of the state as it lies there; what it is stands in the plan."""
+        array, self.result.types[name], order = _stored(tensor, strides)
+        if order is not None:
+            self.result.orders[name] = order
+        return array
 
     def read_outputs(self) -> None:
         renamed: dict[str, str] = {}
@@ -215,10 +223,10 @@ class _Lines:
     def rename(self, names: Mapping[str, str]) -> None:
         """Calls buffers that are outputs what the model's outputs are called."""
         plan = self.result
-        taken = {*plan.inputs, *plan.weights}
+        taken = {*plan.inputs, *plan.weights, *plan.state}
         clash = taken & {*self.capture.outputs}
         if clash:
-            raise PackageError(f"inputs or weights are called as outputs are: {sorted(clash)}")
+            raise PackageError(f"inputs, weights or state are called as outputs are: {sorted(clash)}")
         plan.buffers = {names.get(name, name): size for name, size in plan.buffers.items()}
         plan.steps = [map_pointers(step, lambda p: Pointer(names.get(p.buffer, p.buffer), p.offset)) for step in plan.steps]
 
@@ -378,9 +386,8 @@ class _Lines:
         if isinstance(line, lines.SwitchLine) or type(line).__name__ in ("EnterSubgraphLine", "ExitSubgraphLine"):
             raise Unsupported("torch.cond or a loop", "the steps of a function do not depend on data")
         if isinstance(line, lines.DynamicScalarLine | lines.UnbackedSymbolDefsLine):
-            raise Unsupported(
-                "a size that is computed from data", "sizes of a function come from its inputs' sizes", _where(node)
-            )
+            why = "sizes of a function come from its inputs' sizes; a place to read or write is an index of shape (1,), not ()"
+            raise Unsupported("a size or place that is computed from data", why, _where(node))
         raise Unsupported(_described(str(name or type(line).__name__), node), why, _where(node))
 
 
