@@ -125,8 +125,7 @@ def losses(measured, results):
         points = found[one["name"]]
         series, x = points[0]["series"], points[0]["x"]
         if (at := middle(one["name"], series, x, "p50_ms")) and at > floor[1]:
-            out.append(f"- **{one['title']}**: a call takes {plots.number(at)} ms at p50 at the lowest load, its kernels alone {plots.number(floor[1])} ms: "
-                       "the rest is copies, the way through three processes, and threads that slept.")
+            out.append(f"- **{one['title']}**: a call takes {plots.number(at)} ms at p50 at the lowest load, its kernels alone {plots.number(floor[1])} ms.")
     if points := found.get("startup"):
         cold, hot = (plots.summary(points, state, state, "ms") for state in ("cold", "hot"))
         out.append(f"- **A first call.** To register vecAdd, compile it and call it takes {plots.number(cold[0])} ms, {plots.number(cold[0] / hot[0])} times a hot call; "

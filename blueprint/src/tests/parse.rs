@@ -314,7 +314,7 @@ fn names_are_known_and_come_once() {
     let outputs = with(&buffers.join(","), "").replace(r#"["B"]"#, &format!("[{}]", many.join(",")));
     check(&outputs, "blueprint.outputs", "one more entry, expected at most 1024");
     let many: Vec<String> = (0..limits::BUFFERS - 2).map(|i| format!("\"i{i}\"")).collect();
-    check(&json.replace(r#""W""#, &many.join(",")), "blueprint", "4097 inputs, weights and buffers");
+    check(&json.replace(r#""W""#, &many.join(",")), "blueprint", "4097 inputs, weights, state and buffers");
 }
 
 #[test]

@@ -38,7 +38,7 @@ const STAGES: [&str; 6] = ["queued", "copy_in", "execute", "copy_out", "clear", 
 /// How the first of [`CODES`] is written: a call that ended well.
 const OK: &str = "OK";
 /// Codes of answers: [`OK`], and those of errors at the places of their numbers.
-const CODES: usize = 16;
+const CODES: usize = 17;
 /// Tenants, and functions, that are counted by name.
 const MAX_COUNTED: usize = crate::limits::MAX_TENANTS_SHOWN;
 /// The name under which all others are counted; no name of a tenant has parentheses.
