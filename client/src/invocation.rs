@@ -101,7 +101,7 @@ impl Invocation {
     }
 
     /// True if the call names what belongs to one connection: an arena that an input or an output lies in, or a session.
-    pub fn names_regions(&self) -> bool {
+    pub fn is_of_one_connection(&self) -> bool {
         let items = self.message.inputs.iter().flat_map(|input| &input.items);
         items.into_iter().any(|item| matches!(item.source, Some(Source::Region(_))))
             || self.message.outputs.iter().any(|output| output.region.is_some())
@@ -110,7 +110,7 @@ impl Invocation {
 
     /// An error for a call that can be made on one connection only.
     pub(crate) fn check_repeatable(&self) -> Result<()> {
-        match self.names_regions() {
+        match self.is_of_one_connection() {
             false => Ok(()),
             true => Err(Error::Invalid(
                 "a region or session belongs to one connection: open it and make the call in `SteadyClient::run`"
@@ -208,7 +208,7 @@ mod tests {
     fn regions_belong_to_a_connection() {
         let region = v1::Region { arena: 1, offset: 0, bytes: 8 };
         let calls = [Invocation::new("f").input("A", region), Invocation::new("f").output_to("B", region)];
-        assert!(calls.iter().all(|call| call.names_regions() && call.check_repeatable().is_err()));
+        assert!(calls.iter().all(|call| call.is_of_one_connection() && call.check_repeatable().is_err()));
         assert!(Invocation::new("f").input("A", vec![1]).output("B").check_repeatable().is_ok());
     }
 

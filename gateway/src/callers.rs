@@ -79,9 +79,9 @@ impl Default for Known {
 }
 
 impl Known {
-    /// True if nothing of the token is under way.
+    /// True if nothing of the token is under way, and no sequence was used lately.
     fn is_idle(self: &Arc<Self>) -> bool {
-        Arc::strong_count(self) == 1 && self.sequences.is_empty()
+        Arc::strong_count(self) == 1 && self.sequences.are_unused()
     }
 }
 

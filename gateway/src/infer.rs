@@ -203,11 +203,11 @@ async fn within(caller: &Caller, model: &mut Arc<Model>, asked: &Asked, share: &
                 "this model keeps state: name a sequence (sequence_id), and begin it with sequence_start";
             return Err(Failure::invalid(why).at("sequence_id"));
         }
-        return twice(caller, &caller.client, 0, model, asked, share).await;
+        return call_current(caller, &caller.client, 0, model, asked, share).await;
     };
     let function = model.function.clone();
     let sequence = caller.sequences().of(&caller.client, &function, named).await?;
-    let answer = twice(caller, &sequence.client, sequence.session, model, asked, share).await;
+    let answer = call_current(caller, &sequence.client, sequence.session, model, asked, share).await;
     let is_over = match &answer {
         Ok(_) => named.end,
         // Any other error leaves it as it was, so that the request can be sent again.
@@ -219,8 +219,8 @@ async fn within(caller: &Caller, model: &mut Arc<Model>, asked: &Asked, share: &
     answer
 }
 
-/// Calls the function, and again where it was replaced meanwhile.
-async fn twice(
+/// Calls the function as it is now: once more where it was replaced since the gateway learnt of it.
+async fn call_current(
     caller: &Caller,
     client: &Client,
     session: u64,

@@ -76,6 +76,13 @@ struct Sequence {
     running: u32,
 }
 
+impl Sequence {
+    /// True if it may give way to another one.
+    fn is_unused(&self) -> bool {
+        self.running == 0 && self.used.elapsed() >= UNUSED_SEQUENCE
+    }
+}
+
 type Open = HashMap<(String, SequenceId), Sequence>;
 
 /// The sequences of one token, by function and name.
@@ -88,9 +95,9 @@ impl Sequences {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True if none is open.
-    pub fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+    /// True if every one may give way: none has a request under way, or was used lately.
+    pub fn are_unused(&self) -> bool {
+        self.lock().values().all(Sequence::is_unused)
     }
 
     /// The sequence that a request is in: a new one where the request begins it.
@@ -159,8 +166,8 @@ fn insert(all: &mut Open, key: (String, SequenceId), new: Sequence) -> (Option<S
     if all.len() < MAX_SEQUENCES || all.contains_key(&key) {
         return (all.insert(key, new), true);
     }
-    let idle = all.iter().filter(|(_, open)| open.running == 0 && open.used.elapsed() >= UNUSED_SEQUENCE);
-    match idle.min_by_key(|(_, open)| open.used).map(|(key, _)| key.clone()) {
+    let unused = all.iter().filter(|(_, open)| open.is_unused());
+    match unused.min_by_key(|(_, open)| open.used).map(|(key, _)| key.clone()) {
         None => (Some(new), false),
         Some(unused) => {
             let gone = all.remove(&unused);

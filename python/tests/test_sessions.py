@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,9 @@ import pytest
 import pappus
 import pappus.aio
 from fixture import KERNELS, VEC_ADD, Supervisor
+from pappus import _requests
+from pappus._pool import Pool
+from pappus._proto import pappus_pb2 as v1
 
 
 def add(client: pappus.Client, folder: Path, name: str = "last") -> str:
@@ -75,33 +77,21 @@ def test_a_session_ends_with_its_connection(start: Callable[..., Supervisor], tm
             assert again(of(3))[0] == 0
 
 
-def test_a_session_whose_opening_was_given_up_is_closed_by_the_next(
-    supervisor: Supervisor, client: pappus.Client, tmp_path: Path
-) -> None:
-    name = add(client, tmp_path)
-
-    async def run() -> None:
-        async with await pappus.aio.connect(supervisor.path) as connected:
-            await connected.function(name)
-            opened = [session async for session in _given_up(connected, name)]
-            async with await connected.session(name) as session:
-                assert (await session(of(1)))[0] == 0
-                # Those that came after all are gone, too.
-                assert len((await connected.status()).sessions) == 1, opened
-
-    asyncio.run(run())
-
-
-async def _given_up(connected: pappus.aio.AsyncClient, name: str) -> AsyncIterator[None]:
-    """Gives up opening a session, at each of its waits."""
-    for waits in range(1, 8):
-        task = asyncio.ensure_future(connected.session(name))
-        for _ in range(waits):
-            await asyncio.sleep(0)
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await (await task).close()
-        yield None
+@pytest.mark.parametrize("answered_first", [True, False])
+def test_a_session_whose_opening_was_given_up_is_closed_by_the_next(answered_first: bool) -> None:
+    pool = Pool()
+    opening = _requests.open_session(pool, "last")
+    sent = next(opening)
+    assert sent.request.open_session.function == "last"
+    assert sent.arrived is not None
+    answer = v1.Response(session=v1.SessionOpened(session=7))
+    if answered_first:
+        sent.arrived(answer)
+    opening.close()
+    sent.arrived(answer)
+    closing = next(_requests.open_session(pool, "last")).request
+    assert closing.close_session.session == 7
+    assert next(_requests.open_session(pool, "last")).request.open_session.function == "last"
 
 
 def test_asyncio(supervisor: Supervisor, client: pappus.Client, tmp_path: Path) -> None:

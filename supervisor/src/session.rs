@@ -20,10 +20,15 @@ use tokio::sync::oneshot;
 
 use crate::arena::Arena;
 use crate::ids::TenantId;
+use crate::quota::{Limit, QuotaError};
 use crate::refusal::{Reason, Refusable};
 use crate::sync::{OrderedMutex, rank};
-use crate::tenants::Account;
+use crate::tenants::{Account, Taken};
 
+/// What a session keeps besides its state and what the state is called.
+const SESSION_OVERHEAD_BYTES: u64 = 1024;
+/// So many calls may wait before those that were given up are looked for.
+const FEW_WAITING: usize = 64;
 /// Each half begins on a page.
 const PAGE_BYTES: u64 = 4096;
 
@@ -42,16 +47,18 @@ impl StateShape {
         (!buffers.is_empty()).then_some(Self { owner, buffers })
     }
 
-    /// Where each buffer lies in a half, and behind them the bytes of the half; none where that is more than an arena may have.
-    fn offsets(&self) -> Option<Vec<u64>> {
-        let mut offsets = vec![0_u64];
-        for (_, bytes) in &self.buffers {
-            let end = offsets.last()?.checked_add(bytes.checked_next_multiple_of(BUFFER_ALIGN)?)?;
-            offsets.push(end);
-        }
-        let end = offsets.last_mut()?;
-        *end = end.max(&mut 1).checked_next_multiple_of(PAGE_BYTES)?;
-        (*end <= MAX_ARENA_BYTES / 2).then_some(offsets)
+    /// Bytes of a half: each buffer is aligned as in a pool; an error where two halves are more than an arena may have.
+    fn half_bytes(&self) -> Result<u64, SessionError> {
+        let aligned = |bytes: u64| bytes.checked_next_multiple_of(BUFFER_ALIGN);
+        let sum = self.buffers.iter().try_fold(0_u64, |sum, (_, bytes)| sum.checked_add(aligned(*bytes)?));
+        let half = sum.and_then(|sum| sum.max(1).checked_next_multiple_of(PAGE_BYTES));
+        half.filter(|half| *half <= MAX_ARENA_BYTES / 2).ok_or(SessionError::TooLarge)
+    }
+
+    /// What a session keeps of it in the supervisor's own memory.
+    fn held_bytes(&self) -> u64 {
+        let names: usize = self.buffers.iter().map(|(name, _)| name.len()).sum();
+        (size_of_val(&*self.buffers) + names) as u64
     }
 }
 
@@ -125,8 +132,9 @@ pub struct Session {
     /// OWNER/NAME of the function that it was opened for.
     pub function: String,
     shape: StateShape,
-    /// As [`StateShape::offsets`] says.
-    offsets: Vec<u64>,
+    half_bytes: u64,
+    /// What the session takes of the supervisor's own memory.
+    _held: Taken,
     begun: Instant,
     line: OrderedMutex<Line, { rank::SESSION }>,
 }
@@ -143,6 +151,8 @@ struct Line {
     busy: bool,
     /// Calls that came behind it. Some were given up.
     waiting: VecDeque<oneshot::Sender<Turn>>,
+    /// How many there may be before those that were given up are forgotten.
+    tidy_at: usize,
     calls: u64,
     used: Instant,
 }
@@ -163,33 +173,33 @@ pub struct SessionView {
 }
 
 impl Session {
-    /// What the memory of a session of this shape takes, and where its buffers lie.
-    pub fn layout(shape: &StateShape) -> Result<(u64, Vec<u64>), SessionError> {
-        let offsets = shape.offsets().ok_or(SessionError::TooLarge)?;
-        let bytes = offsets.last().map_or(0, |half| 2 * half);
-        Ok((bytes, offsets))
+    /// Bytes of the memory of a session of this shape.
+    pub fn memory_bytes(shape: &StateShape) -> Result<u64, SessionError> {
+        shape.half_bytes().map(|half| 2 * half)
     }
 
-    /// A session whose state lies in memory of so many bytes as its layout says, which is zero.
+    /// A session whose state lies in this memory, of as many bytes as it takes, which are zero.
     pub fn new(
         id: u64,
-        account: Arc<Account>,
+        account: &Arc<Account>,
         function: String,
         shape: StateShape,
-        offsets: Vec<u64>,
         memory: Arc<Arena>,
-    ) -> Arc<Self> {
-        let now = Instant::now();
+    ) -> Result<Arc<Self>, QuotaError> {
+        let held = account.take(Limit::PlanBytes, SESSION_OVERHEAD_BYTES + shape.held_bytes())?;
+        let (half_bytes, now) = (memory.memfd.bytes() / 2, Instant::now());
         let line = Line {
             memory: Some(memory),
             over: None,
             in_second: false,
             busy: false,
             waiting: VecDeque::new(),
+            tidy_at: FEW_WAITING,
             calls: 0,
             used: now,
         };
-        Arc::new(Self { id, account, function, shape, offsets, begun: now, line: OrderedMutex::new(line) })
+        let (account, line) = (account.clone(), OrderedMutex::new(line));
+        Ok(Arc::new(Self { id, account, function, shape, half_bytes, _held: held, begun: now, line }))
     }
 
     /// A call came: its turn, or what the turn will come from once the calls before are over.
@@ -200,6 +210,10 @@ impl Session {
         }
         line.used = Instant::now();
         if line.busy {
+            if line.waiting.len() >= line.tidy_at {
+                line.waiting.retain(|call| !call.is_closed());
+                line.tidy_at = FEW_WAITING.max(2 * line.waiting.len());
+            }
             let (turn, place) = oneshot::channel();
             line.waiting.push_back(turn);
             return Ok(Place::Later(place));
@@ -208,11 +222,13 @@ impl Session {
         turn.map(Place::Now).ok_or(SessionError::None(self.id))
     }
 
-    /// The call that had the turn is over: the next one has it.
-    fn pass(self: &Arc<Self>) {
+    /// The call that had the turn is over, and `kept` or not: the next one has it.
+    fn pass(self: &Arc<Self>, kept: bool) {
+        let mut line = self.line.lock();
+        line.used = Instant::now();
+        line.in_second ^= kept;
+        line.calls += u64::from(kept);
         loop {
-            let mut line = self.line.lock();
-            line.used = Instant::now();
             line.busy = false;
             let Some(next) = line.waiting.pop_front() else {
                 let memory = line.over.and_then(|_| line.memory.take());
@@ -226,6 +242,7 @@ impl Session {
                 // It was given up.
                 Err(turn) => turn.passed.store(true, Ordering::Relaxed),
             }
+            line = self.line.lock();
         }
     }
 
@@ -241,6 +258,11 @@ impl Session {
             true => None,
             false => line.end(WhyOver::Idle),
         }
+    }
+
+    /// True if it is over.
+    pub fn is_over(&self) -> bool {
+        self.line.lock().over.is_some()
     }
 
     /// What the operator sees; none if it is over.
@@ -316,34 +338,32 @@ impl Turn {
 
     /// Of each buffer of the state: where it is read, where it is written, and its bytes.
     pub fn buffers(&self) -> impl Iterator<Item = (u64, u64, u64)> {
-        let Session { offsets, shape, .. } = &*self.session;
-        let half = offsets.last().copied().unwrap_or_default();
-        let (from, to) = if self.in_second { (half, 0) } else { (0, half) };
-        let buffers = offsets.iter().zip(&shape.buffers);
-        buffers.map(move |(offset, (_, bytes))| (from + offset, to + offset, *bytes))
+        let half = self.session.half_bytes;
+        let (mut from, mut to) = if self.in_second { (half, 0) } else { (0, half) };
+        self.session.shape.buffers.iter().map(move |(_, bytes)| {
+            let aligned = bytes.next_multiple_of(BUFFER_ALIGN);
+            let place = (from, to, *bytes);
+            (from, to) = (from + aligned, to + aligned);
+            place
+        })
     }
 
     /// The call is about to be answered with its outputs: what it wrote is the state from now on, and the next call has the turn, so
     /// that one which follows the answer need not wait.
     pub fn keep(&self) {
-        {
-            let mut line = self.session.line.lock();
-            line.in_second = !self.in_second;
-            line.calls += 1;
-        }
-        self.pass();
+        self.pass(true);
     }
 
-    fn pass(&self) {
+    fn pass(&self, kept: bool) {
         if !self.passed.swap(true, Ordering::Relaxed) {
-            self.session.pass();
+            self.session.pass(kept);
         }
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.pass();
+        self.pass(false);
     }
 }
 

@@ -14,10 +14,10 @@ const TENANT: TenantId = TenantId::new(1);
 fn session(account: &Arc<Account>, buffers: &[(&str, u64)]) -> Arc<Session> {
     let buffers = buffers.iter().map(|(name, bytes)| ((*name).into(), *bytes)).collect();
     let shape = StateShape { owner: TENANT, buffers };
-    let (bytes, offsets) = Session::layout(&shape).unwrap();
+    let bytes = Session::memory_bytes(&shape).unwrap();
     let memfd = ClientMemfd::new(memfd::arena("state", bytes).unwrap(), TENANT, &ClientIo::default());
     let memory = Arc::new(Arena::new(1, memfd, account, Limit::SessionBytes).unwrap());
-    Session::new(7, account.clone(), "a/f".into(), shape, offsets, memory)
+    Session::new(7, account, "a/f".into(), shape, memory).unwrap()
 }
 
 fn places(turn: &Turn) -> Vec<(u64, u64, u64)> {
@@ -82,7 +82,12 @@ fn very_many_that_were_given_up_are_passed_over() {
     let session = session(&account, &[("kv", 8)]);
     let first = now(&session);
     (0..100_000).for_each(|_| drop(later(&session)));
-    drop(first);
+    // Nor are they kept while a long call runs: nobody is charged for them.
+    assert!(session.line.lock().waiting.len() <= FEW_WAITING);
+    let waits = later(&session);
+    (0..1000).for_each(|_| drop(later(&session)));
+    assert_eq!(session.view().unwrap().open_calls, 2);
+    drop((first, waits));
     drop(now(&session));
 }
 
@@ -107,6 +112,16 @@ fn a_session_that_is_over_says_why_and_its_calls_go_on() {
 }
 
 #[test]
+fn what_a_session_keeps_is_charged() {
+    let account = Tenants::default().account(TENANT);
+    let name = "n".repeat(255);
+    let held = session(&account, &[(name.as_str(), 8); 100]);
+    assert!(account.used(Limit::PlanBytes) >= 100 * 255);
+    drop(held);
+    assert_eq!(account.used(Limit::PlanBytes), 0);
+}
+
+#[test]
 fn only_a_session_without_calls_becomes_idle() {
     let account = Tenants::default().account(TENANT);
     let session = session(&account, &[("kv", 8)]);
@@ -125,11 +140,11 @@ fn only_a_session_without_calls_becomes_idle() {
 #[test]
 fn a_state_that_no_arena_has_room_for_is_refused() {
     let shape = |bytes| StateShape { owner: TENANT, buffers: [("kv".into(), bytes)].into() };
-    assert_eq!(Session::layout(&shape(MAX_ARENA_BYTES / 2)).map(|(bytes, _)| bytes), Ok(MAX_ARENA_BYTES));
+    assert_eq!(Session::memory_bytes(&shape(MAX_ARENA_BYTES / 2)), Ok(MAX_ARENA_BYTES));
     for bytes in [MAX_ARENA_BYTES / 2 + 1, u64::MAX] {
-        assert_eq!(Session::layout(&shape(bytes)).unwrap_err(), SessionError::TooLarge);
+        assert_eq!(Session::memory_bytes(&shape(bytes)).unwrap_err(), SessionError::TooLarge);
     }
-    assert_eq!(Session::layout(&shape(0)).map(|(bytes, _)| bytes), Ok(2 * PAGE_BYTES));
+    assert_eq!(Session::memory_bytes(&shape(0)), Ok(2 * PAGE_BYTES));
 }
 
 /// What happens to a session.

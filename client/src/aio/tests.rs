@@ -119,32 +119,23 @@ fn a_call_that_is_dropped_is_cancelled_for_its_tenant_and_keeps_its_place_until_
 
 #[test]
 fn an_arena_that_nobody_waits_for_any_more_is_closed() {
-    let (given_up, wait) = tokio::sync::oneshot::channel();
-    let case = async move |client: Client| {
-        let opening = client.open_arena(4096);
-        assert!(tokio::time::timeout(Duration::from_millis(1), opening).await.is_err());
-        given_up.send(()).unwrap();
-        client.call(status(), Vec::new()).await.unwrap();
-    };
-    with(case, |mut supervisor| {
-        let open = supervisor.request();
-        wait.blocking_recv().unwrap();
-        let last = supervisor.request();
-        let opened = v1::ArenaOpened { arena: 7, bytes: 4096 };
-        supervisor.answer(open.id, response::Body::Arena(opened));
-        let close = supervisor.request();
-        assert_eq!(close.body, Some(request::Body::CloseArena(v1::CloseArena { arena: 7 })));
-        supervisor.done(close.id);
-        supervisor.done(last.id);
-    });
+    let opened = response::Body::Arena(v1::ArenaOpened { arena: 7, bytes: 4096 });
+    let close = request::Body::CloseArena(v1::CloseArena { arena: 7 });
+    given_up(async |client: &Client| drop(client.open_arena(4096).await), opened, close);
 }
 
 #[test]
 fn a_session_that_nobody_waits_for_any_more_is_closed() {
+    let opened = response::Body::Session(v1::SessionOpened { session: 7, state_bytes: 8 });
+    let close = request::Body::CloseSession(v1::CloseSession { session: 7 });
+    given_up(async |client: &Client| drop(client.open_session("f").await), opened, close);
+}
+
+/// Gives up opening something before this answer comes: the client closes it then.
+fn given_up(open: impl AsyncFn(&Client) + Send + 'static, opened: response::Body, close: request::Body) {
     let (given_up, wait) = tokio::sync::oneshot::channel();
     let case = async move |client: Client| {
-        let opening = client.open_session("f");
-        assert!(tokio::time::timeout(Duration::from_millis(1), opening).await.is_err());
+        assert!(tokio::time::timeout(Duration::from_millis(1), open(&client)).await.is_err());
         given_up.send(()).unwrap();
         client.call(status(), Vec::new()).await.unwrap();
     };
@@ -152,11 +143,10 @@ fn a_session_that_nobody_waits_for_any_more_is_closed() {
         let open = supervisor.request();
         wait.blocking_recv().unwrap();
         let last = supervisor.request();
-        let opened = v1::SessionOpened { session: 7, state_bytes: 8 };
-        supervisor.answer(open.id, response::Body::Session(opened));
-        let close = supervisor.request();
-        assert_eq!(close.body, Some(request::Body::CloseSession(v1::CloseSession { session: 7 })));
-        supervisor.done(close.id);
+        supervisor.answer(open.id, opened);
+        let asked = supervisor.request();
+        assert_eq!(asked.body, Some(close));
+        supervisor.done(asked.id);
         supervisor.done(last.id);
     });
 }

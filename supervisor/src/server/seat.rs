@@ -271,8 +271,7 @@ impl Seat {
                 return None;
             }
         }
-        let until = self.until(&arrived);
-        self.begin(id, handle, arrived, until, memory, burst)
+        self.begin(id, handle, arrived, None, memory, burst)
     }
 
     /// When a call's deadline passes that came now.
@@ -280,13 +279,13 @@ impl Seat {
         tokio::time::Instant::now() + invoke::deadline(&arrived.message, &self.ctx.server.settings())
     }
 
-    /// Hands a call on at once, if its function is in memory; what is slow comes back.
+    /// Hands a call on at once, if its function is in memory; what is slow comes back. Without `until`, the call came now.
     fn begin(
         self: &Arc<Self>,
         id: u64,
         handle: Arc<ReplyHandle>,
         mut arrived: Arrived,
-        until: tokio::time::Instant,
+        until: Option<tokio::time::Instant>,
         memory: Option<Taken>,
         burst: &mut Burst,
     ) -> Option<SlowRequest> {
@@ -302,6 +301,7 @@ impl Seat {
         }
         match self.charge_slow(memory, SLOW_REQUEST_BYTES) {
             Ok(memory) => {
+                let until = until.unwrap_or_else(|| self.until(&arrived));
                 Some(SlowRequest { id, work: SlowWork::Prepare { handle, arrived, until }, memory })
             }
             Err(why) => {
@@ -333,7 +333,7 @@ impl Seat {
         if handle.is_over() {
             return;
         }
-        let slow = self.begin(id, handle, arrived, until, Some(memory), &mut Burst::default());
+        let slow = self.begin(id, handle, arrived, Some(until), Some(memory), &mut Burst::default());
         if let Some(slow) = slow {
             self.start_slow(slow).await;
         }

@@ -20,7 +20,7 @@ use crate::session::{Place, Session, SessionError, StateShape, WhyOver};
 use crate::sync::{OrderedMutex, rank};
 
 /// Between two looks which sessions are idle.
-const LOOK: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Sessions of one tenant at one connection, by number. Those that are over stay until they are closed, to say why they are.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ struct Opened {
 impl OpenSessions {
     /// True if none is open.
     pub fn is_empty(&self) -> bool {
-        self.0.lock().by_number.values().all(|session| session.view().is_none())
+        self.0.lock().by_number.values().all(|session| session.is_over())
     }
 
     /// Opens a session of a function that is not in memory.
@@ -52,7 +52,7 @@ impl OpenSessions {
             return Err(RequestError::Draining.into());
         }
         let shape = StateShape::of(loaded.owner, &loaded.blueprint).ok_or(SessionError::Stateless)?;
-        let (bytes, offsets) = Session::layout(&shape)?;
+        let bytes = Session::memory_bytes(&shape)?;
         // Its place, its bytes, and then the memory.
         let descriptor = account.take(Limit::Descriptors, 1)?;
         let memory =
@@ -62,7 +62,7 @@ impl OpenSessions {
         let memory = Arc::new(Arena::new(server.next_arena(), memory, account, Limit::SessionBytes)?);
         let name = format!("{}/{}", loaded.account.name, loaded.record.name);
         let id = server.sessions.next();
-        let session = Session::new(id, account.clone(), name, shape, offsets, memory);
+        let session = Session::new(id, account, name, shape, memory)?;
         {
             let mut open = self.0.lock();
             if open.ended {
@@ -70,7 +70,7 @@ impl OpenSessions {
             }
             if open.by_number.len() >= MAX_SESSIONS_PER_CONNECTION {
                 // Those that are over say so no more.
-                open.by_number.retain(|_, session| session.view().is_some());
+                open.by_number.retain(|_, session| !session.is_over());
             }
             if open.by_number.len() >= MAX_SESSIONS_PER_CONNECTION {
                 return Err(SessionError::TooMany.into());
@@ -94,7 +94,7 @@ impl OpenSessions {
     /// Closes one, or forgets one that is over. A drain that waits for sessions goes on once what comes back is dropped.
     pub fn close<'s>(&self, server: &'s Server, id: u64) -> Result<Option<Closed<'s>>, SessionError> {
         let session = self.0.lock().by_number.remove(&id).ok_or(SessionError::None(id))?;
-        Ok(end(server, &session, WhyOver::Closed))
+        Ok(over(server, id, session.end(WhyOver::Closed)))
     }
 
     /// The connection has ended: closes all of them.
@@ -104,7 +104,7 @@ impl OpenSessions {
             open.ended = true;
             std::mem::take(&mut open.by_number)
         };
-        all.values().for_each(|session| drop(end(server, session, WhyOver::Closed)));
+        all.values().for_each(|session| drop(over(server, session.id, session.end(WhyOver::Closed))));
     }
 }
 
@@ -121,10 +121,11 @@ impl Drop for Closed<'_> {
     }
 }
 
-fn end<'s>(server: &'s Server, session: &Session, why: WhyOver) -> Option<Closed<'s>> {
-    let memory = session.end(why)?;
+/// A session may be over, whose memory this was: workers forget it.
+fn over(server: &Server, id: u64, memory: Option<Arc<Arena>>) -> Option<Closed<'_>> {
+    let memory = memory?;
     server.forget_arena(&memory);
-    Some(Closed { server, id: session.id })
+    Some(Closed { server, id })
 }
 
 impl Server {
@@ -134,11 +135,9 @@ impl Server {
             tokio::time::sleep(LOOK).await;
             let most = self.settings().session_idle;
             for session in self.sessions.all() {
-                if let Some(memory) = session.look(most) {
+                if over(&self, session.id, session.look(most)).is_some() {
                     let (session, caller) = (session.id, &*session.account.name);
                     tracing::debug!(session, caller, "a session was idle for too long");
-                    self.forget_arena(&memory);
-                    self.sessions.remove(session);
                 }
             }
         }
