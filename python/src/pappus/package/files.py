@@ -91,16 +91,16 @@ class Package:
         This checks the blueprint and the kernels' sources, not their machine code; it is slow. Calls of a function with state
         are made in a :meth:`session`.
         """
+        self._check_sources()
         from .interpret import interpret
 
-        self._check_sources()
         return interpret(self, inputs)
 
     def session(self) -> Session:
         """A session on the processor: called as :meth:`interpret` is, and its state stays from one call to the next."""
+        self._check_sources()
         from .interpret import Session
 
-        self._check_sources()
         return Session(self)
 
     def _check_sources(self) -> None:
