@@ -52,8 +52,10 @@ pub enum Part {
     Few,
     /// 32 tenants that call now and then, with default settings.
     Sparse,
-    /// Workers that tenants share: many tenants that call now and then, and tenants beside one with as many calls in flight.
+    /// Workers that tenants share: many tenants that call now and then, neighbours of faults, what fences cost.
     Shared,
+    /// Tenants on shared workers with few calls in flight each, beside one tenant with as many.
+    Crowds,
     /// Tenants that come while others are busy: their first calls, and what making processes costs the others.
     Newcomers,
     /// 256 tenants by Zipf's law, with default settings and with `tenant-switch=scrub`.
@@ -84,7 +86,7 @@ pub enum Part {
 
 impl Part {
     /// Those that run where none is named.
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Inference,
         Self::Matmul,
         Self::Latency,
@@ -93,6 +95,7 @@ impl Part {
         Self::Few,
         Self::Sparse,
         Self::Shared,
+        Self::Crowds,
         Self::Newcomers,
         Self::Many,
         Self::Fair,
@@ -117,6 +120,7 @@ impl Part {
             Self::Few => "gpu-few",
             Self::Sparse => "gpu-sparse",
             Self::Shared => "gpu-shared",
+            Self::Crowds => "gpu-crowds",
             Self::Newcomers => "gpu-newcomers",
             Self::Many => "gpu-many",
             Self::Fair => "gpu-fair",
@@ -143,6 +147,7 @@ impl Part {
             Self::Few => few::measure(bed, report),
             Self::Sparse => sparse::measure(bed, report),
             Self::Shared => shared::measure(bed, report),
+            Self::Crowds => shared::crowds::measure(bed, report),
             Self::Newcomers => newcomers::measure(bed, report),
             Self::Many => many::measure(bed, report),
             Self::Fair => fair::measure(bed, report),

@@ -1,8 +1,9 @@
-//! Workers that tenants share (`isolation=auto`), everything else by default: many tenants who call now and then; tenants with few
-//! calls in flight beside one tenant with as many; first calls; neighbours of kernels that never end or that trap; shares of device
-//! time; and what fenced code costs.
+//! Workers that tenants share (`isolation=auto`), everything else by default: many tenants who call now and then; first calls;
+//! neighbours of kernels that never end or that trap; shares of device time; what fenced code costs; and, as a part of its own,
+//! tenants with few calls in flight beside one tenant with as many.
 
 mod code;
+pub(super) mod crowds;
 mod first;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use super::bed::{Bed, Running};
-use super::load::{self, Calls, Load, USUAL_ROUNDS, jain};
+use super::load::{self, Calls};
 use super::many::Crowd;
 use super::{endless, fair};
 use crate::Result;
@@ -26,8 +27,6 @@ const PERIOD: Duration = Duration::from_secs(4);
 const LASTS: Duration = Duration::from_secs(20);
 const ZIPF: Crowd =
     Crowd { tenants: 1000, per_second: 200.0, targets: &[("p50", 0.5, 1e6), ("p99", 0.99, 20e6)] };
-/// Tenants and their calls in flight, and what the sum reaches of one tenant with as many.
-const CROWDS: [(usize, usize, f64); 3] = [(8, 1, 0.85), (64, 1, 0.85), (8, 16, 0.95)];
 /// Functions that are registered at once: as many as are compiled at once.
 const REGISTERED_AT_ONCE: usize = 8;
 
@@ -35,14 +34,12 @@ const REGISTERED_AT_ONCE: usize = 8;
 type Step = fn(&Bed, &mut Report) -> Result<()>;
 
 pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
-    let steps: [Step; 9] = [
-        |bed, report| crowds(bed, report, bed.inference()),
+    let steps: [Step; 7] = [
         |bed, report| fair::contested(bed, report, SETTINGS, [bed.inference(); 2], 0.98),
         |bed, report| endless::beside(bed, report, SETTINGS, endless::ENDLESS, 20e6),
         |bed, report| endless::beside(bed, report, SETTINGS, endless::STRAY, 300e6),
         |bed, report| first::measure(bed, report),
         |bed, report| code::measure(bed, report),
-        |bed, report| crowds(bed, report, Work::Matmul),
         |bed, report| ZIPF.measure(bed, report, SETTINGS, SETTINGS),
         |bed, report| now_and_then(&bed.start(SETTINGS)?, bed, report),
     ];
@@ -130,29 +127,4 @@ fn one_tenant(running: &Running, tenant: usize, begin: Instant) -> Result<(Histo
         calls.check()?;
     }
     Ok((latencies, failed))
-}
-
-/// Many tenants beside one with as many calls in flight.
-fn crowds(bed: &Bed, report: &mut Report, work: Work) -> Result<()> {
-    let running = bed.start(SETTINGS)?;
-    let most = CROWDS.iter().map(|(tenants, ..)| *tenants).max().unwrap_or(1);
-    register(bed, &running, most, &[work.function()])?;
-    for (tenants, in_flight, target) in CROWDS {
-        // One tenant has as many connections, so that clients take as much of the processors.
-        let reach = |tenants, connections| {
-            let load =
-                Load { work, tenants, connections, in_flight, rounds: USUAL_ROUNDS, measured: bed.measured };
-            load::run(&running, load, 1)
-        };
-        let one = reach(1, tenants)?;
-        let many = reach(tenants, 1)?;
-        let title =
-            format!("{}, {tenants} tenants, {in_flight} in flight each, isolation=auto", work.function());
-        report.info(&title, many.all.per_second, Unit::PerSecond);
-        report.info(format!("{title}, p99"), many.all.p99_ns, Unit::Nanoseconds);
-        report.info(format!("{title}, Jain's index of calls"), jain(&many.tenants), Unit::Ratio);
-        let ratio = many.all.per_second / one.all.per_second;
-        report.at_least(target, format!("{title}, / one tenant with as many"), ratio, Unit::Ratio);
-    }
-    Ok(())
 }

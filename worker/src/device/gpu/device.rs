@@ -175,14 +175,12 @@ impl<D: Driver> Lanes for Gpu<D> {
     }
 
     fn start(&mut self, lane: LaneId, function: &mut Function<D>, call: &Call<'_>) {
-        let now_ns = now_ns();
-        self.windows.iter_mut().for_each(|windows| windows.begins(lane, now_ns));
+        self.windows.iter_mut().for_each(|windows| windows.begins(lane, now_ns()));
         match self.submit(lane, function, call) {
             Ok(()) => {}
             Err(Stop::Call(fault)) => self.lanes[lane.index()].fail(fault),
             Err(Stop::Driver(error)) => self.stopped(lane, error),
         }
-        self.windows.iter_mut().for_each(|windows| windows.submitted(lane, now_ns));
     }
 
     fn poll(&mut self, lane: LaneId) -> Option<Result<Done, Fault>> {

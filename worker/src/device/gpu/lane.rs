@@ -67,6 +67,13 @@ struct Running<D: Driver> {
     stopped: bool,
 }
 
+impl<D: Driver> Running<D> {
+    /// Steps of a slice, and how many slices are submitted ahead.
+    fn slice(&self) -> (u32, usize) {
+        if self.alone { (1, 1) } else { (SLICE_STEPS, SLICES) }
+    }
+}
+
 /// A call that is about to start.
 #[derive(Debug)]
 pub(super) struct Start {
@@ -291,7 +298,7 @@ impl<D: Driver> Lane<D> {
     fn advance(&mut self) -> Result<(), D::Error> {
         let Some(running) = &mut self.running else { return Ok(()) };
         let Some(bound) = running.bound.clone() else { return Ok(()) };
-        let (steps, slices) = if running.alone { (1, 1) } else { (SLICE_STEPS, SLICES) };
+        let (steps, slices) = running.slice();
         for _ in 0..slices {
             // The slice that used this event before.
             if running.submitted >= slices && !self.slices[running.submitted % slices].has_passed()? {
@@ -352,9 +359,10 @@ impl<D: Driver> Lane<D> {
         self.running.as_ref().is_some_and(|running| now_ns > running.deadline_ns)
     }
 
-    /// How far the call is submitted: its slices, and whether more of them follow.
-    pub(super) fn progress(&self) -> Option<(usize, bool)> {
-        self.running.as_ref().map(|running| (running.submitted, running.unfinished))
+    /// Steps of the call that were submitted one by one, but for those of the last slice.
+    pub(super) fn steps(&self) -> u64 {
+        let steps = |running: &Running<D>| running.submitted as u64 * u64::from(running.slice().0);
+        self.running.as_ref().map_or(0, steps)
     }
 
     /// True if a call goes on whose kernels were not told to end.

@@ -381,20 +381,16 @@ impl<D: Driver> Gpu<D> {
         Ok(())
     }
 
-    /// Goes on with a lane where strangers share them: kernels of a call end whose time is over, and what is submitted is counted.
+    /// Goes on with a lane where strangers share them: kernels of a call end whose time is over.
     fn poll_window(&mut self, lane: LaneId) -> Result<Ended, D::Error> {
         let own = &mut self.lanes[lane.index()];
         let Some(windows) = &mut self.windows else { return own.poll() };
         let now_ns = now_ns();
-        if (own.is_late(now_ns) || windows.had_its_part(lane, now_ns)) && own.goes_on()? {
+        if (own.is_late(now_ns) || windows.had_its_part(lane, own.steps(), now_ns)) && own.goes_on()? {
             windows.stop(lane)?;
             own.stopped();
         }
-        let before = own.progress();
         let ended = own.poll()?;
-        if own.progress() != before {
-            windows.submitted(lane, now_ns);
-        }
         if ended.is_some() {
             windows.ends();
         }

@@ -291,21 +291,22 @@ fn a_call_whose_first_kernels_do_not_end_has_its_part_like_any_other() {
     let (mut function, _) = ready(&mut gpu, FENCED, 100);
     fake::events(Some(Ok(false)));
     start(&mut gpu, &mut function, &plan(5000, 100), u64::MAX);
-    let progress = gpu.lanes[0].progress();
-    assert!(matches!(progress, Some((1.., true))), "{progress:?}");
-    let at = |gpu: &mut Gpu<Fake>, now_ns| gpu.windows.as_mut().unwrap().clock.at(now_ns);
+    let steps = gpu.lanes[0].steps();
+    assert!((1..5000).contains(&steps), "{steps}");
     let begin_ns = now_ns();
-    let before_ns = at(&mut gpu, begin_ns);
-    (0..100).for_each(|_| assert!(gpu.poll(LANE).is_none()));
-    let end_ns = now_ns();
-    assert_eq!(gpu.lanes[0].progress(), progress);
-    assert_eq!(at(&mut gpu, end_ns) - before_ns, end_ns - begin_ns, "all of it counts");
-    // What the worker's thread does for a call is no other's.
-    let windows = gpu.windows.as_mut().unwrap();
-    windows.begins(LaneId::new(1), end_ns);
-    windows.submitted(LANE, end_ns - LIMIT.as_nanos() as u64);
-    let now_ns = now_ns();
-    assert!(windows.had_its_part(LANE, now_ns) && !windows.had_its_part(LaneId::new(1), now_ns));
+    let had = |gpu: &mut Gpu<Fake>, lane, steps, now_ns| {
+        gpu.windows.as_mut().unwrap().had_its_part(lane, steps, now_ns)
+    };
+    assert!(gpu.poll(LANE).is_none() && !had(&mut gpu, LANE, steps, begin_ns));
+    assert_eq!(gpu.lanes[0].steps(), steps);
+    // It goes on for as long as calls may, seen every 50 us.
+    let looks = (0..LIMIT.as_nanos() as u64).step_by(50_000);
+    let told = looks.map(|after_ns| had(&mut gpu, LANE, steps, begin_ns + after_ns));
+    assert!(told.last().unwrap(), "all of it counts");
+    // What is submitted for a call is no other's.
+    gpu.windows.as_mut().unwrap().begins(LaneId::new(1), begin_ns);
+    let most = LIMIT.as_nanos() as u64 / 1000;
+    assert!(!had(&mut gpu, LaneId::new(1), 0, begin_ns) && had(&mut gpu, LaneId::new(1), most, begin_ns));
 }
 
 #[test]
