@@ -15,7 +15,7 @@ use crate::device::hip::Hip;
 use crate::device::{Backend, Mode};
 use crate::sandbox::policy::Policy;
 use crate::serve::Memory;
-use crate::{Channels, Role, compile, launch, serve};
+use crate::{Channels, Role, compile, launch, meter, serve};
 
 /// How much less of busy processors a process that compiles gets than one that serves: a tenth.
 const COMPILER_NICE: i32 = 10;
@@ -50,6 +50,7 @@ fn run<B: Backend>(arguments: &Arguments) -> Outcome {
         Role::Serve => serve::<B>(arguments),
         Role::Compile => compile::<B>(arguments),
         Role::Survey => survey::<B>(arguments),
+        Role::Meter => meter::<B>(arguments),
     }
 }
 
@@ -96,6 +97,16 @@ fn survey<B: Backend>(arguments: &Arguments) -> Outcome {
     // The supervisor may still look at this process to see which layers it reached.
     while channels.inbox.wait(Duration::ZERO, None, None)? != Got::Closed {}
     Ok(())
+}
+
+/// The library is loaded before the sandbox is closed.
+fn meter<B: Backend>(arguments: &Arguments) -> Outcome {
+    let ([commands, answers, control], sandbox) = launch::adopt(launch::confinement(arguments, B::POLICY))?;
+    let mut channels = Channels::new(commands, answers, control);
+    // Where it is missing, each answer says so.
+    let _ = B::readings(&[]);
+    channels.layers = sandbox.close()?;
+    Ok(meter::run(channels, B::readings)?)
 }
 
 #[cfg(test)]
