@@ -105,7 +105,7 @@ fn readings(address: &str) -> Vec<String> {
 #[test]
 fn what_a_gpu_measures_is_shown_as_far_as_it_knows() {
     let address = address(9485);
-    let supervisor = with_gpu(&address, "await read\nreadings 1500 300000 50 -\nsilence");
+    let supervisor = with_gpu(&address, "hello\nawait read\nreadings 1500 300000 50 -\nsilence");
     let shown = [
         "pappus_device_energy_joules_total{device=\"cuda:0\"} 1.5",
         "pappus_device_power_watts{device=\"cuda:0\"} 300",
@@ -119,7 +119,7 @@ fn what_a_gpu_measures_is_shown_as_far_as_it_knows() {
 #[test]
 fn a_process_that_lies_about_a_gpu_is_ended_and_none_comes_soon() {
     let address = address(9486);
-    let supervisor = with_gpu(&address, "await read\nreadings 1 1 1 1 2 2 2 2\nsilence");
+    let supervisor = with_gpu(&address, "hello\nawait read\nreadings 1 1 1 1 2 2 2 2\nsilence");
     let trouble = "GPUs' energy and use are not in the metrics";
     until("it is asked", || readings(&address).is_empty() && supervisor.log().contains(trouble));
     assert!(supervisor.log().contains("it sent 2 readings of 1 devices"), "{}", supervisor.log());

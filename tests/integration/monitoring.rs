@@ -71,7 +71,7 @@ fn selectors_are_read_as_prometheus_reads_them() {
 #[test]
 fn dashboard_and_alerts_name_metrics_that_a_supervisor_serves() {
     let address = address(9474);
-    let supervisor = with_gpu(&address, "await read\nreadings 1 2 3 4\nsilence");
+    let supervisor = with_gpu(&address, "hello\nawait read\nreadings 1 2 3 4\nsilence");
     // What names tenants is there once one used a device, what names GPUs once one was asked.
     let mut client = supervisor.client();
     kit::add_copy(&mut client);

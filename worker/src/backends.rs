@@ -3,16 +3,17 @@
 
 use std::time::Duration;
 
-use pappus_protocol::from_worker::Survey;
+use pappus_protocol::from_worker::{Hello, Readings, Survey};
 use pappus_protocol::launch::Arguments;
 use pappus_protocol::pipe::Got;
-use pappus_protocol::{FromWorker, Kind, cpu_affinity};
+use pappus_protocol::{Fault, FaultCode, FromWorker, Kind, Layers, cpu_affinity};
 use pappus_shmem::{SharedWords, memfd};
 
 use crate::device::cpu::Cpu;
 use crate::device::cuda::Cuda;
 use crate::device::hip::Hip;
 use crate::device::{Backend, Mode};
+use crate::sandbox::SandboxError;
 use crate::sandbox::policy::Policy;
 use crate::serve::Memory;
 use crate::{Channels, Role, compile, launch, meter, serve};
@@ -99,14 +100,21 @@ fn survey<B: Backend>(arguments: &Arguments) -> Outcome {
     Ok(())
 }
 
-/// The library is loaded before the sandbox is closed.
+/// The sandbox is closed behind the first reading, when all is open that the library opens.
 fn meter<B: Backend>(arguments: &Arguments) -> Outcome {
     let ([commands, answers, control], sandbox) = launch::adopt(launch::confinement(arguments, B::POLICY))?;
     let mut channels = Channels::new(commands, answers, control);
-    // Where it is missing, each answer says so.
-    let _ = B::readings(&[]);
-    channels.layers = sandbox.close()?;
-    Ok(meter::run(channels, B::readings)?)
+    channels.send(&FromWorker::Hello(Hello::new(arguments.kind.name(), "")))?;
+    let (mut sandbox, mut layers) = (Some(sandbox), Layers::default());
+    let read = |devices: &[String]| {
+        let devices = B::readings(devices)?;
+        if let Some(sandbox) = sandbox.take() {
+            let failed = |why: SandboxError| Fault::new(FaultCode::Internal, why.to_string());
+            layers = sandbox.close().map_err(failed)?;
+        }
+        Ok(Readings { devices, layers })
+    };
+    Ok(meter::run(channels, read)?)
 }
 
 #[cfg(test)]

@@ -3,10 +3,9 @@
 //! scrape shows what was answered last, and waits for nothing.
 //!
 //! ```text
-//!           scraped             answered: every 10 s
-//! nothing ───────────► asking ◄────────────────────┐
-//!    ▲                   │ └─────────────────────────┘
-//!    │                   │ trouble: the process ends, another one is asked a minute later
+//!           scraped
+//! nothing ───────────► asking ──► again ten seconds later; after trouble, another process a minute later
+//!    ▲                   │
 //!    └───────────────────┘ nobody scraped for five minutes, or the supervisor ends
 //! ```
 
