@@ -48,7 +48,7 @@ pub fn read(mut bytes: &[u8]) {
 /// The id of messages that name nothing is 0.
 fn head_id(message: &ToWorker<'_>, id: u64) -> u64 {
     match message {
-        ToWorker::Configure(_) | ToWorker::Soon | ToWorker::Order => 0,
+        ToWorker::Configure(_) | ToWorker::Soon | ToWorker::Order | ToWorker::Read { .. } => 0,
         _ => id,
     }
 }

@@ -99,6 +99,8 @@ pub enum FromWorker<'a> {
     },
     /// The devices there are.
     Survey(Survey),
+    /// What devices measure of themselves.
+    Readings(Readings),
 }
 
 /// A worker's first message.
@@ -162,6 +164,28 @@ pub struct FoundDevice {
     pub free_bytes: u64,
     /// The node of the host's memory that it is attached to, if the host says so.
     pub numa_node: Option<u32>,
+}
+
+/// What devices measure of themselves.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Readings {
+    /// One for each device, in the order of the question.
+    pub devices: Vec<Reading>,
+    /// Layers of the sandbox that the process is in.
+    pub layers: Layers,
+}
+
+/// What one device measures of itself. A value that the device does not know is none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reading {
+    /// Energy since its driver was loaded, in millijoules.
+    pub energy_mj: Option<u64>,
+    /// Power that it draws now, in milliwatts.
+    pub power_mw: Option<u32>,
+    /// Of the last moments, the part in which a kernel ran.
+    pub busy_percent: Option<u32>,
+    /// Of the last moments, the part in which its memory was read or written.
+    pub memory_busy_percent: Option<u32>,
 }
 
 /// Timings of a successful call, in nanoseconds.
@@ -321,6 +345,7 @@ impl<'a> FromWorker<'a> {
             Self::NotInstalled { function } => (Tag::NotInstalled, function.get()),
             Self::Unloaded { function } => (Tag::Unloaded, function.get()),
             Self::Survey(_) => (Tag::Survey, 0),
+            Self::Readings(_) => (Tag::Readings, 0),
             Self::Uninstalled { function } => (Tag::Uninstalled, function.get()),
             Self::Scrubbed { handover } => (Tag::Scrubbed, handover),
         }
@@ -339,6 +364,7 @@ impl<'a> FromWorker<'a> {
             | Self::Exported { bytes: number, .. } => out.extend_from_slice(&number.to_le_bytes()),
             Self::Compiled { module, .. } => crate::cold::append(out, module),
             Self::Survey(survey) => crate::cold::append(out, survey),
+            Self::Readings(readings) => crate::cold::append(out, readings),
             Self::Yield
             | Self::Uninstalled { .. }
             | Self::NotLoaded { .. }
@@ -370,6 +396,7 @@ impl<'a> FromWorker<'a> {
             Tag::Unloaded => Self::Unloaded { function: FunctionId::new(id) },
             Tag::Broken => Self::Broken { fault: FaultRef::decode(body).ok_or(bad("Broken"))? },
             Tag::Survey => Self::Survey(postcard::from_bytes(body).map_err(|_| bad("Survey"))?),
+            Tag::Readings => Self::Readings(postcard::from_bytes(body).map_err(|_| bad("Readings"))?),
             Tag::Uninstalled => Self::Uninstalled { function: FunctionId::new(id) },
             Tag::Scrubbed => Self::Scrubbed { handover: id },
             Tag::Compiled => {
@@ -409,6 +436,13 @@ mod tests {
         };
         assert_eq!((got.code, got.kernel), (fault.code, fault.kernel));
         assert_eq!(got.message.len(), MAX_FAULT_BYTES - 1, "cut before the character that does not fit");
+
+        let reading = Reading { energy_mj: Some(u64::MAX), busy_percent: Some(7), ..Reading::default() };
+        let readings = Readings { devices: vec![reading, Reading::default()], layers: Layers::default() };
+        body.clear();
+        FromWorker::Readings(readings.clone()).encode_body(&mut body);
+        let read = FromWorker::decode(Frame { tag: Tag::Readings, id: 0, body: &body }).unwrap();
+        assert!(matches!(read, FromWorker::Readings(got) if got == readings));
     }
 
     #[test]
@@ -418,6 +452,8 @@ mod tests {
             (Tag::Failed, &[0; 8]),
             (Tag::Failed, &[1, 0, 2, 0, 0, 0, 0, 0]),
             (Tag::Failed, &[1, 0, 0, 0, 0, 0, 0, 0, 0xff]),
+            (Tag::Readings, &[1, 0, 0, 0]),
+            (Tag::Readings, &[0xff; 9]),
             (Tag::Invoke, &[]),
         ] {
             assert!(FromWorker::decode(Frame { tag, id: 1, body }).is_err(), "{tag:?} {body:?}");

@@ -61,6 +61,8 @@ pub enum Tag {
     Describe = 12,
     /// Supervisor → compiling worker: compile a module with checks.
     CompileChecked = 13,
+    /// Supervisor → metering worker: read what devices measure.
+    Read = 14,
     /// Supervisor → worker: lanes without calls give their memory back.
     GiveBack = 16,
     /// Supervisor → worker: look at the turn page.
@@ -103,6 +105,8 @@ pub enum Tag {
     Unloaded = 82,
     /// Worker → supervisor: a function does not load.
     NotInstalled = 83,
+    /// Metering worker → supervisor: what devices measure.
+    Readings = 84,
 }
 
 impl Tag {
@@ -121,6 +125,7 @@ impl Tag {
             Scrub,
             Describe,
             CompileChecked,
+            Read,
             GiveBack,
             Order,
             Load,
@@ -141,6 +146,7 @@ impl Tag {
             NotLoaded,
             Unloaded,
             NotInstalled,
+            Readings,
         ]
         .into_iter()
         .find(|tag| *tag as u16 == number)

@@ -49,6 +49,8 @@ pub struct KindTraits {
     pub keeps_kernels_in: bool,
     /// Its compiler can put a check in front of every access to memory, for checked calls.
     pub has_checks: bool,
+    /// True if its library says what a device measures of itself: energy, power, how busy it is.
+    pub has_meter: bool,
     /// The formats of modules that it runs.
     pub formats: &'static [&'static dyn CodeFormat],
     /// What its driver is told and found by; none where there is no driver.
@@ -93,6 +95,7 @@ const CPU: KindTraits = KindTraits {
     slices: None,
     keeps_kernels_in: true,
     has_checks: true,
+    has_meter: false,
     formats: &[&Wasm],
     environment: None,
 };
@@ -111,6 +114,7 @@ const CUDA: KindTraits = KindTraits {
     slices: Some("MIG-"),
     keeps_kernels_in: true,
     has_checks: false,
+    has_meter: true,
     formats: &[&Cubin, &Fatbin, &Ptx],
     environment: Some(DriverEnvironment {
         passed: &["LD_LIBRARY_PATH", "CUDA_MPS_PIPE_DIRECTORY"],
@@ -139,6 +143,7 @@ const HIP: KindTraits = KindTraits {
     slices: None,
     keeps_kernels_in: false,
     has_checks: false,
+    has_meter: false,
     formats: &[&Hsaco],
     environment: Some(DriverEnvironment {
         // Nothing that loads tools or pretends to another GPU (HSA_TOOLS_LIB, HSA_OVERRIDE_GFX_VERSION).

@@ -27,11 +27,13 @@ pub enum Role {
     Compile,
     /// Says which devices there are.
     Survey,
+    /// Says what devices measure of themselves, as often as it is asked.
+    Meter,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Role; 3] = [Role::Serve, Role::Compile, Role::Survey];
+    pub const ALL: [Role; 4] = [Role::Serve, Role::Compile, Role::Survey, Role::Meter];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -39,6 +41,7 @@ impl Role {
             Self::Serve => "serve",
             Self::Compile => "compile",
             Self::Survey => "survey",
+            Self::Meter => "meter",
         }
     }
 
@@ -46,7 +49,7 @@ impl Role {
     pub fn descriptors(self) -> usize {
         match self {
             Self::Serve => (TURNS_FD - COMMANDS_FD + 1) as usize,
-            Self::Compile | Self::Survey => (CONTROL_FD - COMMANDS_FD + 1) as usize,
+            Self::Compile | Self::Survey | Self::Meter => (CONTROL_FD - COMMANDS_FD + 1) as usize,
         }
     }
 }
@@ -78,7 +81,7 @@ pub struct Arguments {
 
 impl Arguments {
     /// What to say where arguments do not read.
-    pub const USAGE: &str = "usage: pappus-worker serve|compile|survey --device=KIND --lanes=N [--numa-node=N] \
+    pub const USAGE: &str = "usage: pappus-worker serve|compile|survey|meter --device=KIND --lanes=N [--numa-node=N] \
         [--uid=N] [--adopted] [--interruptible] [--shared-limit-us=N] \
         [--without=LAYER]... (started by pappus-supervisor)";
 
@@ -196,7 +199,7 @@ mod tests {
 
     #[test]
     fn each_role_has_its_descriptors_in_a_row() {
-        assert_eq!(Role::ALL.map(Role::descriptors), [5, 3, 3]);
+        assert_eq!(Role::ALL.map(Role::descriptors), [5, 3, 3, 3]);
         assert_eq!([COMMANDS_FD, ANSWERS_FD, CONTROL_FD, STAGING_FD, TURNS_FD], [3, 4, 5, 6, 7]);
     }
 }

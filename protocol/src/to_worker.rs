@@ -96,6 +96,11 @@ pub enum ToWorker<'a> {
         /// Names the job.
         job: u64,
     },
+    /// Read what these devices measure of themselves (metering workers only).
+    Read {
+        /// Their UUIDs.
+        devices: Vec<String>,
+    },
 }
 
 /// A worker's settings.
@@ -311,6 +316,7 @@ impl<'a> ToWorker<'a> {
             Self::Soon => (Tag::Soon, 0),
             Self::Scrub { handover } => (Tag::Scrub, handover),
             Self::GiveBack { lanes } => (Tag::GiveBack, lanes),
+            Self::Read { .. } => (Tag::Read, 0),
         }
     }
 
@@ -321,6 +327,7 @@ impl<'a> ToWorker<'a> {
             Self::Install { install, .. } => crate::cold::append(out, install),
             Self::Load { load, .. } => crate::cold::append(out, load),
             Self::Invoke { invoke, .. } => invoke.encode(out),
+            Self::Read { devices } => crate::cold::append(out, devices),
             Self::Uninstall { .. }
             | Self::Unload { .. }
             | Self::OpenArena { .. }
@@ -363,6 +370,7 @@ impl<'a> ToWorker<'a> {
             Tag::Soon => Self::Soon,
             Tag::Scrub => Self::Scrub { handover: id },
             Tag::GiveBack => Self::GiveBack { lanes: id },
+            Tag::Read => Self::Read { devices: postcard::from_bytes(body).map_err(|_| bad("Read"))? },
             _ => return Err(ProtocolError::Header("a worker's message sent to a worker")),
         };
         Ok(message)
@@ -431,6 +439,10 @@ mod tests {
         });
         round_trip(&ToWorker::Scrub { handover: 3 }, |message| {
             assert!(matches!(message, ToWorker::Scrub { handover: 3 }));
+        });
+        round_trip(&ToWorker::Read { devices: vec!["GPU-1".into()] }, |message| {
+            let ToWorker::Read { devices } = message else { panic!("{message:?}") };
+            assert_eq!(devices, ["GPU-1"]);
         });
     }
 

@@ -176,8 +176,12 @@ pub const MAX_OVERRUN_MS: u64 = 3_600_000;
 pub const MAX_WEIGHT: u32 = 1000;
 /// How long a worker may take to get ready, in seconds.
 pub const WORKER_START_S: u64 = 20;
-/// How long a look for GPUs may take, in seconds.
+/// How long a look for GPUs, or at what they measure, may take, in seconds.
 pub const SURVEY_S: u64 = 20;
+/// The power that a device may say it draws, in milliwatts.
+pub const MAX_POWER_MW: u32 = 10_000_000;
+/// The energy that a device may say it took, in millijoules: at that power, 28 years.
+pub const MAX_ENERGY_MJ: u64 = 1 << 53;
 /// How long a module may take to compile, in seconds.
 pub const COMPILE_S: u64 = 60;
 /// Compilations of tenants at once, at most one of each; processor time is shared by the kernel.

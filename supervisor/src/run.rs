@@ -13,6 +13,7 @@ use crate::device::Device;
 use crate::endpoint::{self, EndpointError};
 use crate::processes::confinement::Confinement;
 use crate::processes::launcher::{self, Launcher};
+use crate::processes::meter::Meter;
 use crate::processes::subreaper;
 use crate::processes::survey::{self, SurveyError};
 use crate::registry::{DeviceClass, Registry};
@@ -104,8 +105,9 @@ pub async fn run(
     tracing::info!(socket = %config.socket.display(), "listening");
     let doors = Doors { sockets: sockets.clone(), service_manager: manager };
     let server = Server::new(registry, devices, state, settings, doors, config);
+    let meters = Meter::all(&launcher, server.devices.iter().map(|device| &*device.config));
     if let Some(endpoint) = &endpoint {
-        endpoint.tells_about(&server);
+        endpoint.tells_about(&server, &meters);
     }
     tokio::spawn(server.clone().run_trims());
     tokio::spawn(server.clone().run_moves());
@@ -145,7 +147,8 @@ pub async fn run(
     server.disconnect();
     sockets.iter().for_each(|socket| socket.remove());
     server.devices.iter().for_each(|device| device.close());
-    let threads = server.devices.iter().flat_map(|device| device.take_threads()).collect();
+    let threads = server.devices.iter().flat_map(|device| device.take_threads());
+    let threads = threads.chain(meters.iter().filter_map(|meter| meter.close())).collect();
     if !join_within(threads, patience).await {
         tracing::warn!("not all worker processes are gone: the kernel ends them with this one");
     }

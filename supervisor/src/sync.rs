@@ -70,6 +70,8 @@ pub mod rank {
     pub const FIRST_PROCESS: u8 = 32;
     /// The places of a device's standbys.
     pub const STANDBYS: u8 = 33;
+    /// What devices measured last. Held while a thread is made.
+    pub const READINGS: u8 = 34;
     /// Processes that are about to be gone.
     pub const DYING: u8 = 40;
     /// The channel to the process of one worker.

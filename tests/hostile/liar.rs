@@ -1,5 +1,5 @@
 //! A worker that lies, by a script: tests put it in the place of `pappus-worker`. The first process of a role that
-//! finds its script (`lies.serve`, `lies.compile`) beside itself takes it and plays it; all others become honest
+//! finds its script (`lies.serve`, `lies.compile`, `lies.survey`, `lies.meter`) beside itself takes it and plays it; all others become honest
 //! workers.
 //!
 //! A line of a script is a command:
@@ -7,7 +7,8 @@
 //! - `await KIND`: takes in messages until one of this kind; settings are confirmed on the way, unless `mute` was
 //!   said before. What it is about is `it` from now on (`it+1`, `it-1`: its neighbours).
 //! - `done ID [NS]`, `failed ID CODE KERNEL WORDS`, `leased BYTES`, `exported FUNCTION BYTES`, `broken WORDS`,
-//!   `compiled JOB KERNELS…`, `refused JOB WORDS`, `survey`: answers.
+//!   `compiled JOB KERNELS…`, `refused JOB WORDS`, `survey [UUID]`: answers.
+//! - `readings [ENERGY POWER BUSY MEMORY_BUSY]…`: four numbers for each device; `-` is a value that it does not know.
 //! - `yielding TURN`, `yielded TURN NS ANSWERED`: said on the turn page, and that there is something on it.
 //!   `scribble WORD VALUE`: any word of the page, and nothing said. `look`: that there is something on it.
 //! - `bytes HEX`: what is no answer. `zeros COUNT`: so many zero bytes.

@@ -6,7 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use pappus_protocol::from_worker::{CodeInfo, Done, FaultCode, Hello, KernelInfo, Survey};
+use pappus_protocol::from_worker::{
+    CodeInfo, Done, FaultCode, FoundDevice, Hello, KernelInfo, Reading, Readings, Survey,
+};
 use pappus_protocol::pipe::{Got, Inbox, Outbox};
 use pappus_protocol::{Fault, FromWorker, FunctionId, ToWorker, control};
 use pappus_shmem::{SharedWords, fds, memfd};
@@ -158,7 +160,30 @@ impl Liar {
                 fault = Fault::new(FaultCode::BadModule, tail(1));
                 FromWorker::Refused { job: first?, fault: fault.as_ref() }
             }
-            "survey" => FromWorker::Survey(Survey::default()),
+            "survey" => FromWorker::Survey(match words[..] {
+                [uuid] => {
+                    let (uuid, arch, bytes) = (uuid.to_owned(), "sm_90".to_owned(), 64 << 30);
+                    let device = FoundDevice { uuid, arch, memory_bytes: bytes, ..FoundDevice::default() };
+                    let devices = vec![FoundDevice { free_bytes: bytes, ..device }];
+                    Survey { devices, ..Survey::default() }
+                }
+                _ => Survey::default(),
+            }),
+            "readings" => {
+                let value = |word: &str| (word != "-").then(|| self.number(word)).transpose();
+                let small = |word: &str| Ok::<_, Error>(value(word)?.map(|number| number as u32));
+                let reading = |words: &[&str]| {
+                    let [energy, power, busy, memory_busy] = words else { return Err(bad(rest)) };
+                    Ok(Reading {
+                        energy_mj: value(energy)?,
+                        power_mw: small(power)?,
+                        busy_percent: small(busy)?,
+                        memory_busy_percent: small(memory_busy)?,
+                    })
+                };
+                let devices = words.chunks(4).map(reading).collect::<Result<_>>()?;
+                FromWorker::Readings(Readings { devices, ..Readings::default() })
+            }
             _ => return Err(bad(format!("`{command}` is no command"))),
         };
         self.outbox.push_from_worker(&message);

@@ -38,7 +38,12 @@ const ORDER: [(&str, &[Level]); 5] = [
     ),
     (
         "worker",
-        &[&["arenas", "channels", "sandbox"], &["device", "launch"], &["compile", "serve"], &["backends"]],
+        &[
+            &["arenas", "channels", "sandbox"],
+            &["device", "launch"],
+            &["compile", "meter", "serve"],
+            &["backends"],
+        ],
     ),
     (
         "client",

@@ -14,7 +14,7 @@ use crate::fixture::{Supervisor, beside, signal, until};
 use crate::house;
 use crate::kit::{self, refused};
 
-const LIAR: &str = env!("CARGO_BIN_EXE_pappus-liar");
+pub(crate) const LIAR: &str = env!("CARGO_BIN_EXE_pappus-liar");
 
 /// What an honest worker says its machine code is made for: a file of such code ends in it.
 fn fingerprint() -> &'static str {

@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::time::Duration;
 
 use pappus_client::{Code, Invocation};
 
-use crate::fixture::{self, Supervisor, until};
+use crate::fixture::{self, Supervisor, beside, until};
 use crate::kit::{self, refused};
+use crate::liars::LIAR;
 use crate::programs::workspace;
 
 /// True if a process listens on a TCP port of any interface. Some threads have a table of descriptors of their own.
@@ -79,6 +81,65 @@ pub(crate) fn request(address: &str, line: &str) -> String {
     text
 }
 
+/// A supervisor with the CPU device and a GPU, whose readings are what a process says that plays `lies`; without lies, an honest
+/// one.
+pub(crate) fn with_gpu(address: &str, lies: &str) -> Supervisor {
+    let (program, dir) = beside(Path::new(LIAR));
+    std::fs::write(dir.path().join("lies.survey"), "survey GPU-aa\nsilence").unwrap();
+    if !lies.is_empty() {
+        std::fs::write(dir.path().join("lies.meter"), lies).unwrap();
+    }
+    let flags = ["--device", "cpu", "--device", "cuda:0:workers=1", "--metrics", address];
+    Supervisor::new(program, flags.map(str::to_owned).to_vec(), dir)
+}
+
+/// Series of what devices measure.
+fn readings(address: &str) -> Vec<String> {
+    let text = scrape(address);
+    let lines = text
+        .lines()
+        .filter(|line| line.starts_with("pappus_device_") && !line.starts_with("pappus_device_lost"));
+    lines.map(str::to_owned).collect()
+}
+
+#[test]
+fn what_a_gpu_measures_is_shown_as_far_as_it_knows() {
+    let address = address(9485);
+    let supervisor = with_gpu(&address, "hello\nawait read\nreadings 1500 300000 50 -\nsilence");
+    let shown = [
+        "pappus_device_energy_joules_total{device=\"cuda:0\"} 1.5",
+        "pappus_device_power_watts{device=\"cuda:0\"} 300",
+        "pappus_device_utilization_ratio{device=\"cuda:0\"} 0.5",
+    ];
+    // A scrape waits for nothing, and nothing was asked before the first one.
+    until("the values are there", || readings(&address) == shown);
+    assert!(!supervisor.log().contains("are not in the metrics"));
+}
+
+#[test]
+fn a_process_that_lies_about_a_gpu_is_ended_and_none_comes_soon() {
+    let address = address(9486);
+    let supervisor = with_gpu(&address, "hello\nawait read\nreadings 1 1 1 1 2 2 2 2\nsilence");
+    let trouble = "GPUs' energy and use are not in the metrics";
+    until("it is asked", || readings(&address).is_empty() && supervisor.log().contains(trouble));
+    assert!(supervisor.log().contains("it sent 2 readings of 1 devices"), "{}", supervisor.log());
+    // An honest one would say that the library is missing.
+    (0..20).for_each(|_| assert!(readings(&address).is_empty()));
+    assert_eq!(supervisor.log().matches(trouble).count(), 1);
+    kit::add_copy(&mut supervisor.client());
+    kit::works(&mut supervisor.client());
+}
+
+#[test]
+fn a_library_that_is_missing_is_said_once() {
+    let address = address(9487);
+    let supervisor = with_gpu(&address, "");
+    until("it is asked", || readings(&address).is_empty() && supervisor.log().contains("libnvidia-ml.so.1"));
+    assert!(supervisor.log().contains("libnvidia-ml.so.1 is missing or does not start"));
+    (0..20).for_each(|_| assert!(readings(&address).is_empty()));
+    assert_eq!(supervisor.log().matches("libnvidia-ml.so.1").count(), 1);
+}
+
 /// The value of a series, written as in the text; 0 where there is none.
 pub(crate) fn value(text: &str, series: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
@@ -99,10 +160,12 @@ fn every_metric_is_described_and_starts_at_zero() {
     let documented = page.split('`').filter(|word| word.starts_with("pappus_"));
     let names: BTreeSet<_> = documented.map(|word| word.split('{').next().unwrap()).collect();
     assert!(names.len() >= 12, "{names:?}");
-    // They name tenants and functions, and no tenant called one.
-    let unused = ["pappus_tenant_device_seconds", "pappus_tenant_call", "pappus_function_call"];
-    let is_unused = |name: &str| unused.iter().any(|unused| name.starts_with(unused));
-    assert_eq!(names.iter().filter(|name| is_unused(name)).count(), 5, "{names:?}");
+    // They name tenants and functions, and no tenant called one; or they are of GPUs, and here is none.
+    let unused =
+        ["pappus_tenant_device_seconds", "pappus_tenant_call", "pappus_function_call", "pappus_device_"];
+    let is_unused =
+        |name: &str| name != "pappus_device_lost" && unused.iter().any(|unused| name.starts_with(unused));
+    assert_eq!(names.iter().filter(|name| is_unused(name)).count(), 9, "{names:?}");
     assert!(!text.contains("tenant=") && !text.contains("function="), "{text}");
     for name in names.into_iter().filter(|name| !is_unused(name)) {
         assert!(text.contains(&format!("# HELP {name} ")), "{name} has no description: {text}");

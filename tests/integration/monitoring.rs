@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::fixture::{Supervisor, until};
+use crate::fixture::until;
 use crate::kit;
-use crate::metrics::{address, scrape};
+use crate::metrics::{address, scrape, with_gpu};
 use crate::programs::workspace;
 use crate::tidy;
 
@@ -71,8 +71,8 @@ fn selectors_are_read_as_prometheus_reads_them() {
 #[test]
 fn dashboard_and_alerts_name_metrics_that_a_supervisor_serves() {
     let address = address(9474);
-    let supervisor = Supervisor::with(&["--metrics", &address]);
-    // What names tenants is there once one used a device.
+    let supervisor = with_gpu(&address, "hello\nawait read\nreadings 1 2 3 4\nsilence");
+    // What names tenants is there once one used a device, what names GPUs once one was asked.
     let mut client = supervisor.client();
     kit::add_copy(&mut client);
     kit::works(&mut client);
@@ -83,7 +83,8 @@ fn dashboard_and_alerts_name_metrics_that_a_supervisor_serves() {
     until("all are there", || {
         let answer = scrape(&address);
         missing = named.iter().filter(|selector| !is_there(&answer, selector)).cloned().collect();
-        answer.contains("pappus_tenant_device_seconds{") && answer.contains("pappus_functions ")
+        let there = ["pappus_tenant_device_seconds{", "pappus_functions ", "pappus_device_power_watts{"];
+        there.iter().all(|name| answer.contains(name))
     });
     assert!(missing.is_empty(), "no such series: {missing:?}");
     // And the dashboard leaves none out.

@@ -3,19 +3,20 @@
 
 use std::time::Duration;
 
-use pappus_protocol::from_worker::Survey;
+use pappus_protocol::from_worker::{Hello, Readings, Survey};
 use pappus_protocol::launch::Arguments;
 use pappus_protocol::pipe::Got;
-use pappus_protocol::{FromWorker, Kind, cpu_affinity};
+use pappus_protocol::{Fault, FaultCode, FromWorker, Kind, Layers, cpu_affinity};
 use pappus_shmem::{SharedWords, memfd};
 
 use crate::device::cpu::Cpu;
 use crate::device::cuda::Cuda;
 use crate::device::hip::Hip;
 use crate::device::{Backend, Mode};
+use crate::sandbox::SandboxError;
 use crate::sandbox::policy::Policy;
 use crate::serve::Memory;
-use crate::{Channels, Role, compile, launch, serve};
+use crate::{Channels, Role, compile, launch, meter, serve};
 
 /// How much less of busy processors a process that compiles gets than one that serves: a tenth.
 const COMPILER_NICE: i32 = 10;
@@ -50,6 +51,7 @@ fn run<B: Backend>(arguments: &Arguments) -> Outcome {
         Role::Serve => serve::<B>(arguments),
         Role::Compile => compile::<B>(arguments),
         Role::Survey => survey::<B>(arguments),
+        Role::Meter => meter::<B>(arguments),
     }
 }
 
@@ -96,6 +98,23 @@ fn survey<B: Backend>(arguments: &Arguments) -> Outcome {
     // The supervisor may still look at this process to see which layers it reached.
     while channels.inbox.wait(Duration::ZERO, None, None)? != Got::Closed {}
     Ok(())
+}
+
+/// The sandbox is closed behind the first reading, when all is open that the library opens.
+fn meter<B: Backend>(arguments: &Arguments) -> Outcome {
+    let ([commands, answers, control], sandbox) = launch::adopt(launch::confinement(arguments, B::POLICY))?;
+    let mut channels = Channels::new(commands, answers, control);
+    channels.send(&FromWorker::Hello(Hello::new(arguments.kind.name(), "")))?;
+    let (mut sandbox, mut layers) = (Some(sandbox), Layers::default());
+    let read = |devices: &[String]| {
+        let devices = B::readings(devices)?;
+        if let Some(sandbox) = sandbox.take() {
+            let failed = |why: SandboxError| Fault::new(FaultCode::Internal, why.to_string());
+            layers = sandbox.close().map_err(failed)?;
+        }
+        Ok(Readings { devices, layers })
+    };
+    Ok(meter::run(channels, read)?)
 }
 
 #[cfg(test)]

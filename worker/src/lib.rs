@@ -8,6 +8,7 @@
 //!   top of that `cuda` and `hip`, the drivers of NVIDIA's and of AMD's and what makes their machine code.
 //! - [`launch`]: what the supervisor starts it with.
 //! - [`compile`]: the role that turns modules into machine code, once, at registration.
+//! - [`meter`]: the role that says what devices measure of themselves, as often as it is asked.
 //! - [`serve`]: the role that runs calls; one loop over the pipes, generic over the device.
 //! - [`backends`]: the table of the kinds of devices, with the life of a process of each.
 //!
@@ -51,6 +52,7 @@ pub mod channels;
 pub mod compile;
 pub mod device;
 pub mod launch;
+pub mod meter;
 pub mod sandbox;
 pub mod serve;
 

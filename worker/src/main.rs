@@ -41,7 +41,7 @@ fn asked(arguments: &[String]) -> Option<String> {
             Some(format!("pappus-worker {}", pappus_version::VERSION))
         }
         [only] if only == "--help" || only == "-h" => Some(format!(
-            "The sandboxed process that runs calls on one device, compiles one module, or looks for devices.\n\
+            "The sandboxed process that runs calls on one device, compiles one module, looks for devices, or says what they measure.\n\
              pappus-supervisor starts it and must lie in the same folder; it is of no use by itself.\n\n{}",
             Arguments::USAGE
         )),

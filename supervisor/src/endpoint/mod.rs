@@ -28,6 +28,7 @@ use tokio::task::AbortHandle;
 
 use self::acceptor::Acceptor;
 use crate::metrics;
+use crate::processes::meter::Meter;
 use crate::server::Server;
 use crate::server::health::NotReady;
 use crate::sync::{OrderedMutex, rank};
@@ -75,6 +76,8 @@ pub struct Endpoint {
     written: Arc<Last>,
     /// Once there is one.
     server: Arc<OnceLock<Arc<Server>>>,
+    /// What know the readings of its devices.
+    meters: Arc<OnceLock<Vec<Arc<Meter>>>>,
 }
 
 /// A text that was written last, and when that began.
@@ -113,7 +116,8 @@ pub fn serve(address: SocketAddr) -> Result<Endpoint, EndpointError> {
     metrics::describe();
     process::describe();
     tokio::spawn(keep_up(recorder.clone()));
-    let endpoint = Endpoint { recorder, written: Arc::default(), server: Arc::default() };
+    let endpoint =
+        Endpoint { recorder, written: Arc::default(), server: Arc::default(), meters: Arc::default() };
     tokio::spawn(accept(listener, endpoint.clone()));
     Ok(endpoint)
 }
@@ -177,10 +181,11 @@ async fn connection(stream: TcpStream, endpoint: Endpoint) -> hyper::Result<()> 
 }
 
 impl Endpoint {
-    /// From now on this is the supervisor that it tells about.
-    pub fn tells_about(&self, server: &Arc<Server>) {
+    /// From now on this is the supervisor that it tells about, and these are the meters of the devices.
+    pub fn tells_about(&self, server: &Arc<Server>, meters: &[Arc<Meter>]) {
         // Said once.
         let _ = self.server.set(server.clone());
+        let _ = self.meters.set(meters.to_vec());
     }
 
     async fn answer(&self, request: &Request<Incoming>) -> Response<String> {
@@ -215,6 +220,8 @@ impl Endpoint {
         if let Some(server) = self.server.get() {
             metrics::calls::write(server.settings().metrics_of, &mut text);
         }
+        let readings: Vec<_> = self.meters.get().into_iter().flatten().flat_map(Meter::scrape).collect();
+        metrics::readings::write(&readings, &mut text);
         text
     }
 
@@ -259,7 +266,7 @@ mod tests {
 
     fn endpoint() -> Endpoint {
         let recorder = PrometheusBuilder::new().build_recorder().handle();
-        Endpoint { recorder, written: Arc::default(), server: Arc::default() }
+        Endpoint { recorder, written: Arc::default(), server: Arc::default(), meters: Arc::default() }
     }
 
     /// A connection from this address of the loopback network.

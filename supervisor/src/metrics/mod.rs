@@ -1,8 +1,9 @@
 //! Counters, gauges and histograms. Handles are made once; the hot path only adds. Every metric has a description, and
 //! stands in the first answer of the [endpoint](crate::endpoint) with the value 0; except those [of calls](calls) of one tenant
-//! or function.
+//! or function, and [what GPUs measure](readings).
 
 pub mod calls;
+pub mod readings;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

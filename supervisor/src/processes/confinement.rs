@@ -120,7 +120,7 @@ impl Confinement {
         let gpu = usize::from(target.kind.traits().has_driver);
         let memory_bytes = match role {
             Role::Serve => self.settings.worker_memory.saturating_add(target.memory_bytes),
-            Role::Compile | Role::Survey => self.settings.worker_memory,
+            Role::Compile | Role::Survey | Role::Meter => self.settings.worker_memory,
         };
         let cpu_weight = if role == Role::Compile { COMPILER_WEIGHT } else { WEIGHT };
         let (processes, processors) = (PROCESSES[gpu], PROCESSORS[gpu]);

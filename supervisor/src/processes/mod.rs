@@ -6,11 +6,12 @@
 //! - [`confinement`]: how they are confined; [`cgroup`]: their control groups.
 //! - [`mps`]: ending one process of a device that several share through MPS.
 //! - [`process_table`]: which processes of one device may start, and when.
-//! - [`survey`]: which GPUs there are, found out by a process of its own.
+//! - [`survey`]: which GPUs there are, found out by a process of its own; [`meter`]: what GPUs measure of themselves.
 
 pub mod cgroup;
 pub mod confinement;
 pub mod launcher;
+pub mod meter;
 pub mod mps;
 pub mod process;
 pub mod process_table;

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use pappus_protocol::from_worker::Survey;
 use pappus_protocol::pipe::{Got, Inbox};
-use pappus_protocol::{FromWorker, Kind, ProtocolError};
+use pappus_protocol::{FromWorker, Kind, Layers, ProtocolError};
 
 use super::confinement::LayerMissing;
-use super::launcher::{Launcher, Role};
+use super::launcher::{Launcher, Role, Started};
 use super::process;
 use super::target::DeviceTarget;
 use crate::config::device::Surveys;
@@ -17,13 +17,13 @@ use crate::config::request::Selector;
 use crate::config::{ConfigError, DeviceConfig, DeviceRequest, device};
 use crate::limits::SURVEY_S;
 
-/// Why a survey found no devices.
+/// Why a process that was to look found nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum SurveyError {
     /// No process could look.
     #[error("the process that looks for {what} cannot be started: {source}")]
     Start {
-        /// The devices.
+        /// What it looks for.
         what: &'static str,
         /// What is in the way.
         source: std::io::Error,
@@ -31,7 +31,7 @@ pub enum SurveyError {
     /// The process gave no answer.
     #[error("the process that looks for {what} {ended}: {why}")]
     Failed {
-        /// The devices.
+        /// What it looks for.
         what: &'static str,
         /// How it ended, in words.
         ended: String,
@@ -46,7 +46,7 @@ pub enum SurveyError {
     Confinement(#[from] LayerMissing),
 }
 
-/// What a process did wrong that was to look for devices.
+/// What a process did wrong that was to look.
 #[derive(Debug, thiserror::Error)]
 pub enum NoSurvey {
     /// It broke the protocol.
@@ -86,13 +86,27 @@ pub fn look(launcher: &Launcher, kind: Kind, only: &str) -> Result<Survey, Surve
     let target = DeviceTarget { uuid: only.to_owned(), ..DeviceTarget::any(kind) };
     let started = launcher.start(Role::Survey, &target, None);
     let mut worker = started.map_err(|source| SurveyError::Start { what, source })?;
-    match answer(&mut worker.inbox) {
+    let survey = answer(&mut worker.inbox, |message| match message {
+        FromWorker::Survey(survey) => Ok((survey.layers, survey)),
+        other => Err(NoSurvey::Unexpected(format!("{other:?}"))),
+    });
+    let (layers, survey) = judge(launcher, &mut worker, what, survey)?;
+    Ok(Survey { layers, ..survey })
+}
+
+/// What a process answered, and the layers of its sandbox: all that are required, or the answer does not count.
+pub(super) fn judge<T>(
+    launcher: &Launcher,
+    worker: &mut Started,
+    what: &'static str,
+    answer: Result<Result<(Layers, T), SurveyError>, NoSurvey>,
+) -> Result<(Layers, T), SurveyError> {
+    match answer {
         Ok(answer) => {
-            let mut survey = answer?;
-            let reached = worker.process.reached(survey.layers);
+            let (layers, answer) = answer?;
+            let reached = worker.process.reached(layers);
             launcher.confinement().check(&reached)?;
-            survey.layers = reached.layers();
-            Ok(survey)
+            Ok((reached.layers(), answer))
         }
         Err(why) => {
             let ended = process::describe_exit(worker.process.end());
@@ -101,18 +115,20 @@ pub fn look(launcher: &Launcher, kind: Kind, only: &str) -> Result<Survey, Surve
     }
 }
 
-/// What it found, or says is missing.
-fn answer(inbox: &mut Inbox) -> Result<Result<Survey, SurveyError>, NoSurvey> {
+/// What `take` makes of a process's answer, or what the process says is missing.
+pub(super) fn answer<T>(
+    inbox: &mut Inbox,
+    take: impl Fn(FromWorker<'_>) -> Result<T, NoSurvey>,
+) -> Result<Result<T, SurveyError>, NoSurvey> {
     let until = Instant::now() + Duration::from_secs(SURVEY_S);
     loop {
         while let Some(frame) = inbox.frame()? {
             match FromWorker::decode(frame)? {
                 FromWorker::Hello(_) => {}
-                FromWorker::Survey(survey) => return Ok(Ok(survey)),
                 FromWorker::Refused { fault, .. } => {
                     return Ok(Err(SurveyError::Missing(fault.message.to_owned())));
                 }
-                other => return Err(NoSurvey::Unexpected(format!("{other:?}"))),
+                other => return take(other).map(Ok),
             }
         }
         let left = until.saturating_duration_since(Instant::now());

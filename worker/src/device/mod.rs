@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pappus_blueprint::{Blueprint, Plan};
-use pappus_protocol::from_worker::{CodeInfo, Done, Hello, Survey};
+use pappus_protocol::from_worker::{CodeInfo, Done, Hello, Reading, Survey};
 use pappus_protocol::{ArenaId, Fault, FaultCode, LaneId};
 use pappus_shmem::{Mapping, ValidatedMemfd};
 
@@ -321,6 +321,11 @@ pub trait Backend: Device + Sized {
 
     /// Which devices there are; an error says what is missing. None of them is kept busy.
     fn survey() -> Result<Survey, Fault>;
+
+    /// What the devices with these UUIDs measure of themselves, in the same order; an error says what is missing.
+    fn readings(_devices: &[String]) -> Result<Vec<Reading>, Fault> {
+        Err(Fault::new(FaultCode::Device, "devices of this kind are not asked what they measure"))
+    }
 }
 
 /// A compiler for modules of one kind of device.

@@ -29,6 +29,8 @@ impl Limits {
             Role::Compile => compiling,
             // A few questions to a driver.
             Role::Survey => Self { descriptors: 256, cpu_seconds: Some(60), memory_bytes: None },
+            // The same few, for as long as somebody wants to know.
+            Role::Meter => Self { descriptors: 256, cpu_seconds: None, memory_bytes: None },
         }
     }
 

@@ -179,9 +179,10 @@ impl<D: Device> Server<D> {
                 self.turn.soon();
                 Ok(())
             }
-            ToWorker::Compile { .. } | ToWorker::CompileChecked { .. } | ToWorker::Describe { .. } => {
-                Err(Error::Unexpected("a serving worker does not compile"))
-            }
+            ToWorker::Compile { .. }
+            | ToWorker::CompileChecked { .. }
+            | ToWorker::Describe { .. }
+            | ToWorker::Read { .. } => Err(Error::Unexpected("a serving worker only serves")),
         };
         if let Some(begin) = cold {
             // A turn that waits for calls does not wait for what the worker did itself.

@@ -4,7 +4,7 @@
 //! - `driver`: the driver's library, its results, and types that own its handles.
 //! - `check`, `elf`, `image`, `compiler`: from a module to machine code (the compiling role), fenced where workers may be
 //!   shared; `survey`: which devices there are.
-//! - `engine`, `nvml`: the context for both roles, its cost, and the answers to `gpu`.
+//! - `engine`, `nvml`: the context for both roles, its cost, and the answers to `gpu`; what GPUs measure (the metering role).
 //! - `policy`: what its processes may do.
 //! - `copy_kernel`, `scrub_kernels`: the PTX that `gpu` launches on its own account.
 
@@ -24,7 +24,7 @@ mod survey;
 
 use pappus_blueprint::code;
 use pappus_protocol::Fault;
-use pappus_protocol::from_worker::Survey;
+use pappus_protocol::from_worker::{Reading, Survey};
 
 use self::compiler::CudaCompiler;
 pub use self::engine::Engine;
@@ -50,6 +50,10 @@ impl Backend for Cuda {
 
     fn survey() -> Result<Survey, Fault> {
         survey::survey()
+    }
+
+    fn readings(devices: &[String]) -> Result<Vec<Reading>, Fault> {
+        nvml::readings(devices)
     }
 }
 
