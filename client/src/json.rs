@@ -182,6 +182,7 @@ fn session(one: &v1::SessionStatus) -> Value {
         "open_calls": one.open_calls,
         "age_ms": one.age_ms,
         "idle_ms": one.idle_ms,
+        "device": one.device,
     })
 }
 

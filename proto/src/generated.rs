@@ -800,6 +800,9 @@ pub struct SessionStatus {
     /// Since a call of it came or was answered.
     #[prost(uint64, tag = "8")]
     pub idle_ms: u64,
+    /// The device whose memory has its state; empty: memory of the host has it.
+    #[prost(string, tag = "9")]
+    pub device: ::prost::alloc::string::String,
 }
 /// How a function was used since it came into memory.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -8,7 +8,7 @@ pub use pappus_blueprint::kernel_info::{CodeInfo, KernelInfo, ParamClass, ParamI
 
 use crate::ProtocolError;
 use crate::header::{Frame, Tag, VERSION};
-use crate::ids::FunctionId;
+use crate::ids::{ArenaId, FunctionId};
 use crate::layers::Layers;
 use crate::limits::MAX_FAULT_BYTES;
 
@@ -85,6 +85,13 @@ pub enum FromWorker<'a> {
         /// As installed.
         function: FunctionId,
         /// Bytes of device memory.
+        bytes: u64,
+    },
+    /// The state of a session is in memory of the device, of which a descriptor is on the control socket; or it stays in its arena.
+    State {
+        /// As told.
+        arena: ArenaId,
+        /// Its bytes, two states side by side; 0: it stays in its arena, and no descriptor comes.
         bytes: u64,
     },
     /// A function is forgotten, and its memory free.
@@ -341,6 +348,7 @@ impl<'a> FromWorker<'a> {
             Self::Broken { .. } => (Tag::Broken, 0),
             Self::Exported { function, .. } => (Tag::Exported, function.get()),
             Self::Loaded { function, .. } => (Tag::Loaded, function.get()),
+            Self::State { arena, .. } => (Tag::State, arena.get()),
             Self::NotLoaded { function } => (Tag::NotLoaded, function.get()),
             Self::NotInstalled { function } => (Tag::NotInstalled, function.get()),
             Self::Unloaded { function } => (Tag::Unloaded, function.get()),
@@ -361,6 +369,7 @@ impl<'a> FromWorker<'a> {
             }
             Self::Leased { bytes: number }
             | Self::Loaded { bytes: number, .. }
+            | Self::State { bytes: number, .. }
             | Self::Exported { bytes: number, .. } => out.extend_from_slice(&number.to_le_bytes()),
             Self::Compiled { module, .. } => crate::cold::append(out, module),
             Self::Survey(survey) => crate::cold::append(out, survey),
@@ -391,6 +400,7 @@ impl<'a> FromWorker<'a> {
             Tag::Loaded => {
                 Self::Loaded { function: FunctionId::new(id), bytes: number(body).ok_or(bad("Loaded"))? }
             }
+            Tag::State => Self::State { arena: ArenaId::new(id), bytes: number(body).ok_or(bad("State"))? },
             Tag::NotLoaded => Self::NotLoaded { function: FunctionId::new(id) },
             Tag::NotInstalled => Self::NotInstalled { function: FunctionId::new(id) },
             Tag::Unloaded => Self::Unloaded { function: FunctionId::new(id) },

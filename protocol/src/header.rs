@@ -71,6 +71,8 @@ pub enum Tag {
     Load = 20,
     /// Supervisor → worker: a function's weights leave the device, the function stays.
     Unload = 21,
+    /// Supervisor → worker: map the state of a session.
+    OpenState = 22,
 
     /// Worker → supervisor: ready, first message.
     Hello = 64,
@@ -107,6 +109,8 @@ pub enum Tag {
     NotInstalled = 83,
     /// Metering worker → supervisor: what devices measure.
     Readings = 84,
+    /// Worker → supervisor: where the state of a session is.
+    State = 85,
 }
 
 impl Tag {
@@ -119,6 +123,7 @@ impl Tag {
             Uninstall,
             OpenArena,
             CloseArena,
+            OpenState,
             Invoke,
             Compile,
             Soon,
@@ -147,6 +152,7 @@ impl Tag {
             Unloaded,
             NotInstalled,
             Readings,
+            State,
         ]
         .into_iter()
         .find(|tag| *tag as u16 == number)

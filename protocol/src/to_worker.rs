@@ -57,6 +57,13 @@ pub enum ToWorker<'a> {
         /// As opened.
         arena: ArenaId,
     },
+    /// Map the state of a session, whose descriptors are on the control socket, and close it as an arena.
+    OpenState {
+        /// Names the state's arena from now on.
+        arena: ArenaId,
+        /// What the descriptors are.
+        form: StateForm,
+    },
     /// Run a call.
     Invoke {
         /// Names the call in the answer.
@@ -126,6 +133,26 @@ pub enum WeightsForm {
     Export,
     /// Device memory of this many bytes that holds the packed weights already.
     Device(u64),
+}
+
+/// What the descriptors of a session's state are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StateForm {
+    /// The memfd of an arena, all zero. The worker makes as much memory of its device, zeroed, and uses that in its place; where it
+    /// cannot, the arena. [`FromWorker::State`](crate::FromWorker::State) says which, before the answer to any call with that state.
+    Make,
+    /// The memfd, which is not used, and device memory with the state.
+    Device,
+}
+
+impl StateForm {
+    /// How many descriptors belong to the message.
+    pub fn descriptors(self) -> usize {
+        match self {
+            Self::Make => 1,
+            Self::Device => 2,
+        }
+    }
 }
 
 /// How a function's weights come.
@@ -308,6 +335,7 @@ impl<'a> ToWorker<'a> {
             Self::Unload { function } => (Tag::Unload, function.get()),
             Self::OpenArena { arena } => (Tag::OpenArena, arena.get()),
             Self::CloseArena { arena } => (Tag::CloseArena, arena.get()),
+            Self::OpenState { arena, .. } => (Tag::OpenState, arena.get()),
             Self::Invoke { call, .. } => (Tag::Invoke, call),
             Self::Order => (Tag::Order, 0),
             Self::Compile { job } => (Tag::Compile, job),
@@ -328,6 +356,7 @@ impl<'a> ToWorker<'a> {
             Self::Load { load, .. } => crate::cold::append(out, load),
             Self::Invoke { invoke, .. } => invoke.encode(out),
             Self::Read { devices } => crate::cold::append(out, devices),
+            Self::OpenState { form, .. } => crate::cold::append(out, form),
             Self::Uninstall { .. }
             | Self::Unload { .. }
             | Self::OpenArena { .. }
@@ -363,6 +392,10 @@ impl<'a> ToWorker<'a> {
             Tag::Unload => Self::Unload { function: FunctionId::new(id) },
             Tag::OpenArena => Self::OpenArena { arena: ArenaId::new(id) },
             Tag::CloseArena => Self::CloseArena { arena: ArenaId::new(id) },
+            Tag::OpenState => {
+                let form = postcard::from_bytes(body).map_err(|_| bad("OpenState"))?;
+                Self::OpenState { arena: ArenaId::new(id), form }
+            }
             Tag::Order => Self::Order,
             Tag::Compile => Self::Compile { job: id },
             Tag::Describe => Self::Describe { job: id },
@@ -440,6 +473,12 @@ mod tests {
         round_trip(&ToWorker::Scrub { handover: 3 }, |message| {
             assert!(matches!(message, ToWorker::Scrub { handover: 3 }));
         });
+        for form in [StateForm::Make, StateForm::Device] {
+            round_trip(&ToWorker::OpenState { arena: ArenaId::new(9), form }, |message| {
+                let ToWorker::OpenState { arena, form: got } = message else { panic!("{message:?}") };
+                assert_eq!((arena, got), (ArenaId::new(9), form));
+            });
+        }
         round_trip(&ToWorker::Read { devices: vec!["GPU-1".into()] }, |message| {
             let ToWorker::Read { devices } = message else { panic!("{message:?}") };
             assert_eq!(devices, ["GPU-1"]);

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::client_memfd::ClientMemfd;
 use crate::quota::{Limit, QuotaError};
+use crate::state_room::{DeviceMemory, Home};
 use crate::tenants::{Account, Taken};
 
 /// An arena of one tenant. It never changes tenant and dies with its connection.
@@ -18,20 +19,42 @@ pub struct Arena {
     account: Arc<Account>,
     /// The arena's share of its tenant's mapped bytes, charged once a call names the arena.
     pinned: OnceLock<Taken>,
+    /// Of a session's state, where that is.
+    pub home: Option<Home>,
 }
 
 impl Arena {
     /// An open arena, whose bytes are charged to this limit.
     pub fn new(
         id: u64,
+        memfd: ClientMemfd,
+        account: &Arc<Account>,
+        limit: Limit,
+    ) -> Result<Self, QuotaError> {
+        Self::with(id, memfd, account, limit, None)
+    }
+
+    fn with(
+        id: u64,
         mut memfd: ClientMemfd,
         account: &Arc<Account>,
         limit: Limit,
+        home: Option<Home>,
     ) -> Result<Self, QuotaError> {
         memfd.charge(account.take(limit, memfd.bytes())?);
         account.arena_opened();
         let (closed, account) = (AtomicBool::new(false), account.clone());
-        Ok(Self { id, memfd, closed, account, pinned: OnceLock::new() })
+        Ok(Self { id, memfd, closed, account, pinned: OnceLock::new(), home })
+    }
+
+    /// An arena with the state of a session.
+    pub fn state(id: u64, memfd: ClientMemfd, account: &Arc<Account>) -> Result<Self, QuotaError> {
+        Self::with(id, memfd, account, Limit::SessionBytes, Some(Home::default()))
+    }
+
+    /// The memory of the device that has the session's state.
+    pub fn device_memory(&self) -> Option<&DeviceMemory> {
+        self.home.as_ref().and_then(Home::memory)
     }
 
     /// Workers are about to map it, as long as it is open.

@@ -14,6 +14,7 @@
 //! - [`refusal`]: why a request is refused.
 //! - [`blocking`]: threads for work that waits.
 //! - [`tenants`]: who is a tenant, and what each has.
+//! - [`state_room`]: memory of devices for the states of sessions.
 //! - [`client_memfd`]: memory that clients pass; [`client_fd`]: their descriptors and sockets.
 //! - [`store`]: the state directory.
 //! - [`processes`]: worker processes, and the memory of their device.
@@ -57,6 +58,7 @@ pub mod server;
 pub mod service_manager;
 pub mod session;
 pub mod sha256;
+pub mod state_room;
 pub mod store;
 pub mod sync;
 pub mod tenant_name;

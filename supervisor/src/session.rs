@@ -162,6 +162,8 @@ struct Line {
 pub struct SessionView {
     /// What its state takes.
     pub bytes: u64,
+    /// The device whose memory has the state; none if memory of the host has it.
+    pub device: Option<String>,
     /// Calls that changed the state.
     pub calls: u64,
     /// Calls that are accepted and not over.
@@ -272,6 +274,7 @@ impl Session {
         let waiting = line.waiting.iter().filter(|call| !call.is_closed()).count() as u64;
         Some(SessionView {
             bytes: memory.memfd.bytes(),
+            device: memory.device_memory().map(|memory| memory.device().to_owned()),
             calls: line.calls,
             open_calls: u64::from(line.busy) + waiting,
             age: self.begun.elapsed(),

@@ -1,13 +1,17 @@
 //! The HIP device, in its sandbox, on a library that looks like HIP's and runs kernels on the processor (`tests/amd`), and its
 //! start on Debian's own library, which is too old.
 
+use std::collections::HashMap;
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use pappus_client::{Client, Invocation};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::fixture::{LIBRARIES, Supervisor, is_alive, signal, until};
 use crate::folder::look_like_a_gpu;
 use crate::programs::program;
 
@@ -119,4 +123,53 @@ fn debians_own_library_is_too_old_in_words() {
         let why = none_because(&folder);
         assert!(why.starts_with(words) && why.contains("7.1"), "{named}: {why}");
     }
+}
+
+#[test]
+fn the_state_of_a_session_stays_in_memory_of_the_gpu() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    fs::create_dir(dir.path().join(LIBRARIES)).unwrap();
+    look_like_a_gpu(&dir.path().join(LIBRARIES), "arch=gfx942");
+    // Room for one state, which lies there twice over.
+    let flags = ["--device", "hip:0:workers=1,standbys=0,memory=2GiB,states=8KiB"].map(str::to_owned).into();
+    let supervisor = Supervisor::new(program("pappus-supervisor"), flags, dir);
+    supervisor.write("probes.hsaco", include_bytes!("../../worker/tests/probes/probes.gfx942.hsaco"));
+    let config = r#"{"module_path": "probes.hsaco", "kernels": [], "blueprint": {"inputs": ["in"], "state": {"last": 8},
+        "buffers": {"out": 8}, "outputs": ["out"], "control_flow": [
+            {"Copy": {"from": "last", "to": "out"}}, {"Copy": {"from": "in", "to": "last"}}]}}"#;
+    let config = supervisor.write("last.json", config);
+    supervisor.ok(&["function", "add", "last", config.to_str().unwrap()]);
+    let mut client = supervisor.client();
+    let open = |client: &mut Client| client.open_session("last").unwrap().session;
+    let said = |client: &mut Client, session, brings: u64| {
+        let call = Invocation::new("last").session(session).input("in", brings.to_le_bytes().to_vec());
+        let answer = client.invoke(&call.output("out")).unwrap();
+        u64::from_le_bytes(answer.outputs[0].inline[..].try_into().unwrap())
+    };
+    let places = || {
+        let sessions = supervisor.status().sessions;
+        let places = sessions.into_iter().map(|one| (one.session, one.device));
+        places.collect::<HashMap<_, _>>()
+    };
+    let (one, other) = (open(&mut client), open(&mut client));
+    assert_eq!((said(&mut client, one, 10), said(&mut client, other, 20)), (0, 0));
+    assert_eq!(places(), HashMap::from([(one, "hip:0".to_owned()), (other, String::new())]));
+    assert_eq!((said(&mut client, one, 11), said(&mut client, other, 21)), (10, 20));
+    // Both outlive their worker.
+    for pid in supervisor.worker_pids() {
+        signal(pid, Signal::KILL);
+        until("the worker ends", || !is_alive(pid));
+    }
+    assert_eq!((said(&mut client, one, 12), said(&mut client, other, 22)), (11, 21));
+    assert_eq!(places()[&one], "hip:0");
+    // The room is the next one's, and nothing is left in it.
+    client.close_session(one).unwrap();
+    until("the room is free", || {
+        let next = open(&mut client);
+        assert_eq!(said(&mut client, next, 30), 0);
+        let is_there = places()[&next] == "hip:0";
+        client.close_session(next).unwrap();
+        is_there
+    });
 }

@@ -23,7 +23,7 @@ const ORDER: [(&str, &[Level]); 5] = [
             &["client_io", "log", "schedule"],
             &["config", "refusal"],
             &["blocking", "tenants"],
-            &["client_memfd", "store"],
+            &["client_memfd", "state_room", "store"],
             &["arena", "client_fd"],
             &["processes", "session"],
             &["function"],

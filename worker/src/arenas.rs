@@ -1,6 +1,6 @@
 //! The memory a worker shares with its client (arenas) and with the supervisor (staging).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use pappus_protocol::to_worker::STAGING_ARENA;
 use pappus_protocol::{ArenaId, Fault, FaultCode};
@@ -10,6 +10,8 @@ use pappus_shmem::{Mapping, ValidatedMemfd};
 #[derive(Debug)]
 pub struct Arenas {
     mappings: HashMap<ArenaId, Mapping>,
+    /// Those in whose place the device has memory: no byte of them is used.
+    replaced: HashSet<ArenaId>,
     /// Arenas that could not be mapped yet.
     postponed: HashMap<ArenaId, ValidatedMemfd>,
 }
@@ -17,7 +19,11 @@ pub struct Arenas {
 impl Arenas {
     /// With nothing but the staging arena.
     pub fn new(staging: Mapping) -> Self {
-        Self { mappings: HashMap::from([(STAGING_ARENA, staging)]), postponed: HashMap::new() }
+        Self {
+            mappings: HashMap::from([(STAGING_ARENA, staging)]),
+            replaced: HashSet::new(),
+            postponed: HashMap::new(),
+        }
     }
 
     /// True if the arena is mapped.
@@ -55,8 +61,15 @@ impl Arenas {
         self.mappings.insert(arena, mapping);
     }
 
+    /// Keeps an arena in whose place the device has memory.
+    pub fn insert_replaced(&mut self, arena: ArenaId, mapping: Mapping) {
+        self.insert(arena, mapping);
+        self.replaced.insert(arena);
+    }
+
     /// Unmaps an arena; true if it was mapped.
     pub fn remove(&mut self, arena: ArenaId) -> bool {
+        self.replaced.remove(&arena);
         self.mappings.remove(&arena).is_some()
     }
 
@@ -80,9 +93,9 @@ impl Arenas {
         Ok(mapping)
     }
 
-    /// Zeroes a range, as far as it exists.
+    /// Zeroes a range, as far as it exists. What the device has in place of an arena stays as it is.
     pub fn zero(&self, arena: ArenaId, offset: u64, bytes: u64) {
-        if let Some(mapping) = self.mappings.get(&arena) {
+        if let Some(mapping) = self.mappings.get(&arena).filter(|_| !self.replaced.contains(&arena)) {
             // A range outside was refused before anything was written to it.
             let _ = mapping.zero(offset, bytes);
         }

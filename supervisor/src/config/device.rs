@@ -48,6 +48,8 @@ pub struct DeviceConfig {
     pub memory_bytes: u64,
     /// All that the device has, in bytes; of the CPU, more than any machine has.
     pub there_bytes: u64,
+    /// Device memory beside it for states of sessions, in bytes.
+    pub states_bytes: u64,
     /// Of it, the most that weights may take.
     pub weights_bytes: u64,
     /// Of it, the most that the driver may take for the stacks of one worker's kernels.
@@ -78,6 +80,8 @@ const COMPILERS: usize = 1;
 const MIN_GPU_CALLS_BYTES: u64 = 64 << 20;
 /// The share of a GPU's memory that contexts may take where the number of workers is not given: one in so many bytes.
 const CONTEXTS_SHARE: u64 = 4;
+/// The share of a GPU's memory that states of sessions may take besides: one in so many bytes.
+const STATES_SHARE: u64 = 32;
 /// Workers of the CPU where their number is not given: their memory is the host's, and most of them are idle.
 const CPU_WORKERS: usize = 32;
 /// Workers that one domain may have where several may overlap.
@@ -156,6 +160,8 @@ impl DeviceConfig {
             interruptible: false,
             memory_bytes: request.memory_bytes.unwrap_or(512 << 20),
             there_bytes: limits::MAX_CPU_MEMORY_BYTES,
+            // Arenas are in the same memory.
+            states_bytes: 0,
             weights_bytes: request.weights_bytes.unwrap_or(u64::MAX),
             stack_bytes: 0,
             turns: request.turns.unwrap_or(false),
@@ -171,11 +177,14 @@ impl DeviceConfig {
     /// Checks what settings demand of each other and of the device.
     pub(super) fn check(self, request: &DeviceRequest) -> Result<Self, ConfigError> {
         let traits = self.kind.traits();
-        if self.memory_bytes > self.there_bytes {
+        if self.memory_bytes.saturating_add(self.states_bytes) > self.there_bytes {
             let (asked, there, name) = (iec(self.memory_bytes), iec(self.there_bytes), &self.name);
             return Err(request.bad(match traits.has_own_memory {
                 false => format!("memory is {asked}, expected at most {there}: ask for less"),
-                true => format!("memory is {asked}, but {name} has {there}: ask for less"),
+                true => format!(
+                    "memory is {asked}, and states of sessions have {}, but {name} has {there}: ask for less",
+                    iec(self.states_bytes)
+                ),
             }));
         }
         if !traits.has_own_memory && self.memory_bytes < traits.page_bytes {
@@ -251,6 +260,10 @@ impl DeviceConfig {
             interruptible: false,
             memory_bytes,
             there_bytes: found.memory_bytes,
+            // Beside `memory` there is room, unless that was given.
+            states_bytes: request.states_bytes.unwrap_or(
+                (memory_bytes / STATES_SHARE).min(found.memory_bytes.saturating_sub(memory_bytes)),
+            ),
             weights_bytes: request.weights_bytes.unwrap_or(memory_bytes / 4),
             // Small devices keep most of their memory for calls.
             stack_bytes: request.stack_bytes.unwrap_or(GIB.min(memory_bytes / 16)),

@@ -135,6 +135,7 @@ impl DeviceConfig {
     pub fn fixed(&self, request: &DeviceRequest) -> Vec<Fixed> {
         let differs = [
             ("weights", request.weights_bytes.is_some_and(|bytes| bytes != self.weights_bytes)),
+            ("states", request.states_bytes.is_some_and(|bytes| bytes != self.states_bytes)),
             ("stack", request.stack_bytes.is_some_and(|bytes| bytes != self.stack_bytes)),
             ("scrub", request.scrub_calls.is_some_and(|call| call != self.scrub_calls)),
             ("tenant-switch", request.scrub_switch.is_some_and(|scrub| scrub != self.scrub_switch)),

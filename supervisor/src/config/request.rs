@@ -68,6 +68,7 @@ pub struct DeviceRequest {
     pub(super) turns: Option<bool>,
     pub(super) quantum: Option<Duration>,
     pub(super) weights_bytes: Option<u64>,
+    pub(super) states_bytes: Option<u64>,
     pub(super) stack_bytes: Option<u64>,
     pub(super) scrub_calls: Option<bool>,
     pub(super) min_residency: Option<Duration>,
@@ -82,7 +83,7 @@ const CPU_SETTINGS: &str = "workers=N, memory=SIZE, weights=SIZE, standbys=N, tu
     quantum=DURATION, min-residency=DURATION, isolation=process|auto, shared-limit=DURATION and \
     tenant-switch=replace|scrub, e.g. cpu:workers=2,memory=256MiB";
 const GPU_SETTINGS: &str = "workers=N, lanes=N, memory=SIZE, standbys=N, quantum=DURATION, \
-    turns=on|off, weights=SIZE, stack=SIZE, scrub=switch|call, min-residency=DURATION and \
+    turns=on|off, weights=SIZE, states=SIZE, stack=SIZE, scrub=switch|call, min-residency=DURATION and \
     tenant-switch=replace|scrub, e.g. cuda:0:workers=4,lanes=8";
 /// Behind those, where kernels of strangers can be in one process.
 const SHARED_SETTINGS: &str = "; isolation=process|auto and shared-limit=DURATION";
@@ -116,6 +117,7 @@ impl DeviceRequest {
             turns: None,
             quantum: None,
             weights_bytes: None,
+            states_bytes: None,
             stack_bytes: None,
             scrub_calls: None,
             min_residency: None,
@@ -214,6 +216,7 @@ impl DeviceRequest {
                 return Err(self.bad(format!("a {kind} worker has one lane: give it more workers instead")));
             }
             "weights" => self.weights_bytes = Some(self.bytes(key, value)?),
+            "states" if gpu => self.states_bytes = Some(self.bytes(key, value)?),
             "stack" if gpu => self.stack_bytes = Some(self.bytes(key, value)?),
             "scrub" if gpu => {
                 self.scrub_calls = Some(match value {

@@ -9,6 +9,7 @@ mod forgetting_tests;
 mod model_tests;
 mod order_tests;
 mod panic_tests;
+mod session_tests;
 mod shared_tests;
 mod weights_tests;
 
@@ -103,6 +104,7 @@ fn config(turns: bool) -> DeviceConfig {
         interruptible: false,
         memory_bytes: 110 * MIB,
         there_bytes: u64::MAX,
+        states_bytes: 10 * MIB,
         weights_bytes: 10 * MIB,
         stack_bytes: 5 * MIB,
         turns,
@@ -350,6 +352,7 @@ fn attach_process(
         turns: Orders::new(Arc::new(turns)),
         killer: Killer::new(pidfd),
         target,
+        states: device.states.clone(),
         shared,
         epoch,
         edition,

@@ -40,6 +40,7 @@ use crate::schedule::quarantine::{Quarantined, Use};
 use crate::schedule::{
     CallId, CallSpec, Compartment, Domain, Limits, MemorySnapshot, NotNow, TenantShare, Withdrawn,
 };
+use crate::state_room::StateRoom;
 use crate::store::StateDir;
 use crate::sync::{OrderedMutex, rank};
 use crate::tenants::{Limit, QuotaError, Tenants};
@@ -53,6 +54,8 @@ pub struct Device {
     pub metrics: Arc<DeviceMetrics>,
     /// Device memory.
     pub processes: Arc<ProcessTable>,
+    /// Room for states of sessions.
+    pub states: Arc<StateRoom>,
     /// The slots of its workers.
     pub slots: Arc<WorkerSlots>,
     /// Processes that could take a worker's slot.
@@ -177,6 +180,7 @@ impl Device {
             workers: config.workers.into(),
             made_for,
             closing: AtomicBool::new(false),
+            states: StateRoom::new(&config.name, config.states_bytes),
             config,
             metrics,
             processes,

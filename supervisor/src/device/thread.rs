@@ -185,6 +185,7 @@ fn serve(device: &Arc<Device>, worker: WorkerId, generation: Generation, ready: 
             turns,
             killer,
             target,
+            states: device.states.clone(),
             shared,
             epoch,
             edition,
@@ -363,6 +364,9 @@ fn hear(
             }
             FromWorker::Exported { function, bytes } => {
                 device.events.loaded(worker, function, bytes, true)?;
+            }
+            FromWorker::State { arena, bytes } => {
+                device.slots.channel(worker).state_opened(arena.get(), bytes)?;
             }
             FromWorker::Broken { fault } => return Ok(Some(End::Broken(fault.to_fault()))),
             other => return Err(Unusable::Unexpected(format!("{other:?}"))),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pappus_protocol::pipe::{Flushed, Outbox};
-use pappus_protocol::to_worker::{Configure, Invoke};
+use pappus_protocol::to_worker::{Configure, Invoke, StateForm};
 use pappus_protocol::turn_page::{Orders, Prices};
 use pappus_protocol::{ArenaId, Layers, ProtocolError, ToWorker, control, now_ns};
 use pappus_shmem::{SharedWords, ValidatedMemfd, memfd};
@@ -19,6 +19,7 @@ use self::installing::{Forgetting, Installed};
 use super::command_order::{CommandOrder, Stalled};
 use super::job::{Job, Lists, staged};
 use super::weights::Memory;
+use crate::arena::Arena;
 use crate::call::Call;
 use crate::function::CodeTarget;
 use crate::ids::{Epoch, FunctionId, Generation, TurnId, WorkerId};
@@ -28,6 +29,7 @@ use crate::processes::process::Killer;
 use crate::refusal::{Refusal, failed};
 use crate::schedule::weights::Supply;
 use crate::schedule::{Address, Command};
+use crate::state_room::{StateRoom, TakenRoom};
 use crate::store::StateDir;
 use crate::sync::Waker;
 
@@ -50,6 +52,8 @@ pub(super) struct Arrival {
     pub(super) killer: Killer,
     /// The target of its machine code.
     pub(super) target: CodeTarget,
+    /// What its device has for states of sessions.
+    pub(super) states: Arc<StateRoom>,
     /// True if it is made to be shared.
     pub(super) shared: bool,
     /// A fault ends all processes of an epoch.
@@ -66,6 +70,8 @@ struct Connected {
     arrival: Arrival,
     installed: HashMap<FunctionId, Installed>,
     arenas: HashSet<u64>,
+    /// Arenas with states of sessions that the process was asked to take to the device, and room for them there.
+    settling: HashMap<u64, (Arc<Arena>, TakenRoom)>,
     clock: u64,
     /// Settings and requests for memory that the process did not answer yet, oldest first.
     unanswered: VecDeque<Asked>,
@@ -147,6 +153,7 @@ impl WorkerChannel {
             arrival,
             installed: HashMap::new(),
             arenas: HashSet::new(),
+            settling: HashMap::new(),
             clock: 0,
             unanswered: VecDeque::new(),
             forgetting: Vec::new(),
@@ -435,6 +442,24 @@ impl WorkerChannel {
         control::recv(&process.arrival.control, id, 1)?.pop().ok_or(missing)
     }
 
+    /// The process says whether a session's state is in memory of the device, whose descriptor it sent then.
+    pub(super) fn state_opened(&mut self, arena: u64, bytes: u64) -> Result<(), ProtocolError> {
+        let settling = self.process.as_mut().and_then(|process| process.settling.remove(&arena));
+        let (state, taken) = settling.ok_or(ProtocolError::Header("a state that nobody asked for"))?;
+        match bytes {
+            0 => return Ok(()),
+            bytes if bytes != state.memfd.bytes() => {
+                return Err(ProtocolError::Header("a state of another size"));
+            }
+            _ => {}
+        }
+        let descriptor = self.receive(arena)?;
+        if let Some(home) = &state.home {
+            home.settle(descriptor, taken);
+        }
+        Ok(())
+    }
+
     /// Takes inline output that begins at `offset` out of staging and clears it there.
     pub(super) fn take_staged(&self, offset: u64, bytes: u64) -> std::io::Result<Vec<u8>> {
         let staging = self.process.as_ref().map(|process| &process.arrival.staging);
@@ -481,14 +506,38 @@ impl Connected {
     fn bring(&mut self, call: &Call, offset: u64) -> Result<(), StartError> {
         for arena in &call.arenas {
             if self.arenas.insert(arena.id) {
-                self.pass(arena.id, &[arena.memfd.as_fd()])?;
-                self.arrival.outbox.push_to_worker(&ToWorker::OpenArena { arena: ArenaId::new(arena.id) });
+                self.open(arena)?;
             }
         }
         for inline in &call.inline {
             memfd::write_all_at(self.arrival.staging.as_fd(), offset + inline.offset, &inline.bytes)
                 .map_err(|e| StartError::Refused(failed("cannot stage inline inputs", &e).into()))?;
         }
+        Ok(())
+    }
+
+    /// Opens an arena; of a session's state, what the device has in its place.
+    fn open(&mut self, arena: &Arc<Arena>) -> Result<(), StartError> {
+        let id = ArenaId::new(arena.id);
+        let form = match (&arena.home, arena.device_memory()) {
+            (_, Some(memory)) => {
+                self.pass(arena.id, &[arena.memfd.as_fd(), memory.descriptor()])?;
+                Some(StateForm::Device)
+            }
+            (Some(home), None) if let Some(taken) = home.ask(&self.arrival.states, arena.memfd.bytes()) => {
+                self.pass(arena.id, &[arena.memfd.as_fd()])?;
+                self.settling.insert(arena.id, (arena.clone(), taken));
+                Some(StateForm::Make)
+            }
+            _ => {
+                self.pass(arena.id, &[arena.memfd.as_fd()])?;
+                None
+            }
+        };
+        self.arrival.outbox.push_to_worker(&match form {
+            Some(form) => ToWorker::OpenState { arena: id, form },
+            None => ToWorker::OpenArena { arena: id },
+        });
         Ok(())
     }
 

@@ -354,6 +354,7 @@ mod tests {
             interruptible: false,
             memory_bytes: 100 * GIB,
             there_bytes: u64::MAX,
+            states_bytes: 0,
             weights_bytes: 20 * GIB,
             stack_bytes: GIB,
             turns: true,

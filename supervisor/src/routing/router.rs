@@ -12,6 +12,7 @@ use crate::function::Loaded;
 use crate::ids::FunctionId;
 use crate::refusal::{Reason, Refusable};
 use crate::schedule::Domain;
+use crate::state_room::DeviceMemory;
 
 /// A device, as far as it matters to where a call goes.
 pub trait Destination {
@@ -23,6 +24,9 @@ pub trait Destination {
 
     /// True if the device has no process, and the last one that was started did not get ready.
     fn is_lost(&self) -> bool;
+
+    /// True if the state of a session is there.
+    fn has(&self, state: &DeviceMemory) -> bool;
 
     /// What a call of a function finds there.
     fn candidate(&self, at: usize, function: &Loaded) -> Candidate;
@@ -76,15 +80,17 @@ impl<D: Destination> Router<D> {
         Self { homes: SharedHomes::new(devices.len()), devices }
     }
 
-    /// The device for a call of a function that needs so much device memory, if need be all of it. Where there are
-    /// several, what comes with it is to be kept while the call waits and runs.
+    /// The device for a call of a function that needs so much device memory, if need be all of it: the one that has the call's state,
+    /// if any has. Where there are several, what comes with it is to be kept while the call waits and runs.
     pub fn route(
         &self,
         domain: Domain,
         function: &Loaded,
         needs: u64,
+        state: Option<&DeviceMemory>,
     ) -> Result<(&Arc<D>, Option<Routed>), RouteError> {
-        let able = |at: usize| self.candidate(at, function, needs);
+        let has_state = |at: usize| state.is_none_or(|state| self.devices[at].has(state));
+        let able = |at: usize| self.candidate(at, function, needs).filter(|_| has_state(at));
         let none = || {
             let most = self.devices.iter().filter(|device| device.runs(function));
             let most = most.map(|device| device.largest_call_bytes()).max();

@@ -16,12 +16,11 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::limits::SETTLE_NS;
-use super::limits::WEIGHTS_PATIENCE_NS;
+use super::limits::{KNOWN_FUNCTIONS, SETTLE_NS, WEIGHTS_PATIENCE_NS};
 use super::types::{MemorySnapshot, Shape};
 use super::weights::Weights;
 use super::workers::{Worker, Workers};
-use crate::ids::{FunctionId, Generation, TenantId, WorkerId};
+use crate::ids::{FunctionId, Generation, IdMap, TenantId, WorkerId};
 
 /// What a call needs of the device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,8 +81,8 @@ struct Lent {
     process: Option<Generation>,
     /// By lane.
     lanes: Vec<u64>,
-    /// Which function ran last in each.
-    ran: Vec<Option<FunctionId>>,
+    /// In which of them each function ran last.
+    ran: IdMap<FunctionId, u32>,
     /// Of a shared worker, whose call is in each lane, and what that call needs: the rest of the lane is nobody's.
     payers: Vec<Option<(TenantId, u64)>>,
     /// What its process keeps for stacks.
@@ -294,7 +293,7 @@ impl<M: Clone> Book<M> {
         let lent = &self.workers[id.get()];
         let has = |lane: u32| lent.lanes.get(lane as usize).copied().unwrap_or(0);
         let empty = || (0..lent.lanes.len() as u32).filter(|lane| !worker.has_call_in(*lane));
-        let is_new = |lane: u32| lent.ran.get(lane as usize) != Some(&Some(need.function));
+        let is_new = |lane: u32| lent.ran.get(&need.function) != Some(&lane);
         let enough = empty().filter(|lane| has(*lane) >= need.lane_bytes);
         let enough = enough.min_by_key(|lane| (has(*lane), is_new(*lane)));
         let stack = need.stack_bytes.saturating_sub(lent.stack_bytes);
@@ -356,6 +355,11 @@ impl<M: Clone> Book<M> {
         own.saturating_sub(self.left_bytes(workers, need))
     }
 
+    /// True unless the lane in which a function ran last has a call: elsewhere, its graph is to be made again.
+    pub(super) fn finds_its_lane(&self, id: WorkerId, worker: &Worker, function: FunctionId) -> bool {
+        self.workers[id.get()].ran.get(&function).is_none_or(|lane| !worker.has_call_in(*lane))
+    }
+
     /// Lends what [`Book::place`] said.
     pub(super) fn lend(&mut self, worker: WorkerId, place: LanePlace, need: Need, is_shared: bool) {
         let needs_bytes = if is_shared { self.exact(need) } else { 0 };
@@ -367,9 +371,10 @@ impl<M: Clone> Book<M> {
         if let Some(payer) = lent.payers.get_mut(place.lane as usize).filter(|_| is_shared) {
             *payer = Some((need.payer, needs_bytes));
         }
-        if let Some(ran) = lent.ran.get_mut(place.lane as usize) {
-            *ran = Some(need.function);
+        if lent.ran.len() >= KNOWN_FUNCTIONS {
+            lent.ran.clear();
         }
+        lent.ran.insert(need.function, place.lane);
         lent.stack_bytes = lent.stack_bytes.max(need.stack_bytes);
         self.lent_bytes += lent.bytes() - before;
     }
@@ -521,7 +526,6 @@ impl<M: Clone> Book<M> {
         let lent = &mut self.workers[worker.get()];
         lent.process = Some(generation);
         lent.lanes.resize(lanes as usize, 0);
-        lent.ran.resize(lanes as usize, None);
         lent.payers.resize(lanes as usize, None);
     }
 
@@ -530,7 +534,7 @@ impl<M: Clone> Book<M> {
         let lent = &mut self.workers[worker.get()];
         let bytes = lent.bytes();
         lent.lanes.fill(0);
-        lent.ran.fill(None);
+        lent.ran.clear();
         lent.payers.fill(None);
         lent.stack_bytes = 0;
         self.outstanding -= lent.returning.len();

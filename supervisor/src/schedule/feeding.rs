@@ -51,7 +51,7 @@ impl<C: Call> Scheduler<C> {
     /// Gives a shared worker with free lanes what it should do next. Where a payer's call lacks memory, other payers' calls go
     /// before that call, if they need none.
     fn feed_shared(&mut self, worker: WorkerId) {
-        while let Some(id) = self.next_of(worker) {
+        while let Some(id) = self.next_shared(worker) {
             if !self.start_waiting(worker, id) {
                 let payers: Vec<TenantId> = self.queues.asks.lanes().collect();
                 for payer in payers {
@@ -62,6 +62,21 @@ impl<C: Call> Scheduler<C> {
                 return;
             }
         }
+    }
+
+    /// The next call for a shared worker with room: the first in line, or one close behind it whose lane is empty, while the first one's
+    /// has a call. To make a graph in another lane keeps the worker from all others for about as long as a call of as many kernels
+    /// takes.
+    fn next_shared(&self, worker: WorkerId) -> Option<CallId> {
+        let first = self.next_of(worker)?;
+        let finds = |id: &CallId| {
+            let function = self.calls.get(*id).map(|entry| entry.function);
+            function.is_none_or(|id| self.book.finds_its_lane(worker, &self.workers[worker], id))
+        };
+        if finds(&first) {
+            return Some(first);
+        }
+        self.queues.close_behind(self.view()).find(finds).or(Some(first))
     }
 
     /// The next call of a worker's domain, if the worker has room for it.

@@ -39,6 +39,11 @@ pub const SHARED_STUCK_NS: u64 = 1_000_000_000;
 
 // Jobs of several calls.
 
+/// Functions of which a worker's lanes are known; with more, all are forgotten: a few bytes for each.
+pub const KNOWN_FUNCTIONS: usize = 4096;
+/// Callers in line of which one may go first whose function finds its lane: each look costs as much as a lookup, and with twice as many
+/// callers as lanes most lanes find one.
+pub const CLOSE_CALLERS: usize = 16;
 /// The most calls that run together in one lane: what a frame of several calls takes is still little beside what they compute, and a job
 /// that fails runs again call by call.
 pub const MAX_JOB_CALLS: usize = 64;

@@ -13,6 +13,7 @@ use super::asks::{Ask, Asks};
 use super::domain_queue::DomainQueue;
 use super::exclusive::Exclusive;
 use super::lane_shares;
+use super::limits::CLOSE_CALLERS;
 use super::residency::Residency;
 use super::share_line::Front;
 use super::types::{CallId, Compartment, Domain, QueueKey, Shape};
@@ -342,6 +343,13 @@ impl Queues {
     pub(super) fn next_shared_of(&self, payer: TenantId, worker: &Worker, view: View<'_>) -> Option<CallId> {
         let device = worker.has_room(false).then(|| self.asks.device())?;
         self.first_shared_of(payer, device, view)
+    }
+
+    /// The first calls of those who are next in line for shared workers.
+    pub(super) fn close_behind(&self, view: View<'_>) -> impl Iterator<Item = CallId> {
+        let device = self.asks.device();
+        let near = self.asks.lanes_near().take(CLOSE_CALLERS);
+        near.filter_map(move |payer| self.first_shared_of(payer, device, view))
     }
 
     /// The same where a worker has room for it, beside who is first in line for the whole `device`.

@@ -22,6 +22,13 @@ impl Bench {
         self.scheduler.handle(self.now, Submit { call, spec, limits: LIMITS }, &mut self.actions).unwrap()
     }
 
+    fn share_of(&mut self, call: u64, tenant: u32, function: u64) -> CallId {
+        let (domain, function) = (domain(tenant), FunctionId::new(function));
+        let deadline_ns = self.now + 1000 * MS;
+        let spec = CallSpec { domain, function, deadline_ns, sharing: Sharing::May, ..TERMS };
+        self.scheduler.handle(self.now, Submit { call, spec, limits: LIMITS }, &mut self.actions).unwrap()
+    }
+
     fn outlast(&mut self, worker: WorkerId, id: CallId) -> Outlast {
         self.scheduler.handle(self.now, Outlasted { worker, id }, &mut self.actions)
     }
@@ -352,4 +359,28 @@ fn a_call_that_is_given_up_takes_no_shared_process_that_ends_it() {
     b.finish(W0, id);
     b.share(2, BOB);
     b.expect("2 on 0.0");
+}
+
+#[test]
+fn a_call_goes_to_the_lane_that_knows_its_function_before_one_that_had_hardly_less() {
+    for (had_ns, order) in [(0, ["6 on 0.0", "5 on 0.1"]), (100 * MS, ["5 on 0.0", "6 on 0.1"])] {
+        let mut b = bench(2);
+        let first = [b.share_of(1, 1, 1), b.share_of(2, 2, 2)];
+        b.expect("1 on 0.0, 2 on 0.1");
+        // The fourth tenant had so much more than the third.
+        let [third, fourth] = [b.share_of(3, 3, 2), b.share_of(4, 4, 1)];
+        first.into_iter().for_each(|call| b.finish(W0, call));
+        b.expect("4 on 0.0, 3 on 0.1");
+        b.now += had_ns;
+        b.finish(W0, fourth);
+        b.share_of(7, 7, 1);
+        b.expect("7 on 0.0");
+        b.share_of(5, 5, 2);
+        b.share_of(6, 4, 1);
+        let seventh = b.scheduler.workers[W0].calls().find(|call| *call != third).unwrap();
+        b.finish(W0, seventh);
+        b.expect(order[0]);
+        b.finish(W0, third);
+        b.expect(order[1]);
+    }
 }

@@ -70,6 +70,7 @@ impl Sessions {
                 open_calls: view.open_calls,
                 age_ms: view.age.as_millis() as u64,
                 idle_ms: view.idle.as_millis() as u64,
+                device: view.device.unwrap_or_default(),
             })
         });
         shown.take(MAX_SESSIONS_SHOWN).collect()

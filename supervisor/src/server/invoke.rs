@@ -143,7 +143,8 @@ pub fn prepare(
 
     let deadline = deadline(request, &ctx.server.settings());
     let domain = Domain { owner: function.owner, caller: ctx.account.tenant };
-    let (device, routed) = ctx.server.router.route(domain, function, plan.pool_bytes)?;
+    let state = turn.as_ref().and_then(|turn| turn.memory.device_memory());
+    let (device, routed) = ctx.server.router.route(domain, function, plan.pool_bytes, state)?;
     let device = device.clone();
     let inline_bytes = gathered.inline.iter().map(|i| i.bytes.len() as u64).sum();
     let memory = ctx.take(Limit::RequestBytes, gathered.held_bytes() + inline_bytes);

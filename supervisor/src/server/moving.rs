@@ -54,7 +54,7 @@ pub(crate) fn move_stranded(router: &Router<Device>, devices: &[Arc<Device>]) {
     }
 }
 
-/// Moves a call that waits on a device; true if it went.
+/// Moves a call that waits on a device; true if it went. One whose state is there stays.
 fn move_call(
     router: &Router<Device>,
     (at, device): (usize, &Arc<Device>),
@@ -62,7 +62,8 @@ fn move_call(
     call: &Arc<Call>,
 ) -> bool {
     let (function, needs) = (&call.function, call.plan.pool_bytes);
-    if !router.has_other(at, function, needs) {
+    let stays = call.turn.as_ref().is_some_and(|turn| turn.memory.device_memory().is_some());
+    if stays || !router.has_other(at, function, needs) {
         return false;
     }
     // It may have started, ended, or been cancelled meanwhile.

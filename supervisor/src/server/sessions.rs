@@ -59,7 +59,7 @@ impl OpenSessions {
             memfd::arena("session", bytes).map_err(|why| internal("cannot make a session's memory", why))?;
         let mut memory = ClientMemfd::new(memory, account.tenant, &server.client_io);
         memory.charge(descriptor);
-        let memory = Arc::new(Arena::new(server.next_arena(), memory, account, Limit::SessionBytes)?);
+        let memory = Arc::new(Arena::state(server.next_arena(), memory, account)?);
         let name = format!("{}/{}", loaded.account.name, loaded.record.name);
         let id = server.sessions.next();
         let session = Session::new(id, account, name, shape, memory)?;

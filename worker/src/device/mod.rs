@@ -16,7 +16,7 @@ pub mod gpu;
 pub mod hip;
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,7 +81,19 @@ pub trait Memory {
     /// An arena was mapped: a device that copies by itself pins it here.
     fn map_arena(&mut self, arena: ArenaId, mapping: &Mapping) -> Result<(), Fault>;
 
-    /// The arena is about to be unmapped.
+    /// The state of a session is in memory of the device from now on, in place of an arena of so many bytes: in memory that other
+    /// workers have a descriptor of, or in new memory, zeroed, whose descriptor comes back. No lane runs a call with that state. An
+    /// error where the device has no such memory.
+    fn hold_state(
+        &mut self,
+        _arena: ArenaId,
+        _bytes: u64,
+        _descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<Option<OwnedFd>, Fault> {
+        Err(Fault::new(FaultCode::Device, "the device has no memory of its own"))
+    }
+
+    /// The arena, or what is in its place, is about to be unmapped.
     fn unmap_arena(&mut self, arena: ArenaId);
 
     /// True if [`Memory::rest`] has something to do.

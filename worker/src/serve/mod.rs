@@ -9,6 +9,7 @@ mod forget;
 mod installed;
 mod lane;
 mod lane_memory;
+mod open;
 mod poll_order;
 mod scrub;
 mod turn;
@@ -20,11 +21,11 @@ use std::time::{Duration, Instant};
 
 use pappus_protocol::from_worker::Done;
 use pappus_protocol::pipe::{Got, Outbox};
-use pappus_protocol::to_worker::{Configure, Invoke, Item, STAGING_ARENA};
+use pappus_protocol::to_worker::{Configure, Invoke, STAGING_ARENA};
 use pappus_protocol::turn_page::{Order, WorkerEnd};
 use pappus_protocol::{ArenaId, Fault, FaultCode, FromWorker, LaneId, ToWorker, TurnId};
 use pappus_protocol::{control, now_ns};
-use pappus_shmem::{Mapping, MemfdError, SharedWords, ValidatedMemfd, memfd};
+use pappus_shmem::{Mapping, SharedWords, ValidatedMemfd};
 
 use self::behind::BehindCalls;
 use self::installed::{Installation, Installations};
@@ -173,6 +174,7 @@ impl<D: Device> Server<D> {
             ToWorker::Scrub { handover } => self.scrub(handover),
             ToWorker::OpenArena { arena } => self.open_arena(arena),
             ToWorker::CloseArena { arena } => self.close_arena(arena),
+            ToWorker::OpenState { arena, form } => self.open_state(arena, form),
             // The page was looked at before.
             ToWorker::Order => Ok(()),
             ToWorker::Soon => {
@@ -220,58 +222,6 @@ impl<D: Device> Server<D> {
         }
         (self.scrubs, self.scrub_calls) = (scrubs, configure.scrub_calls);
         self.say_memory();
-        Ok(())
-    }
-
-    fn open_arena(&mut self, arena: ArenaId) -> Result<(), Error> {
-        let memfd = control::recv(&self.control, arena.get(), 1)?.pop();
-        if let Some(at) = self.closing.iter().position(|closing| *closing == arena) {
-            // It is the same memory, which calls have that came before.
-            self.closing.swap_remove(at);
-            return Ok(());
-        }
-        if self.arenas.knows(arena) {
-            return Err(Error::Unexpected("an arena's number was used twice"));
-        }
-        let memfd = memfd.ok_or(Error::Unexpected("an arena without a descriptor"))?;
-        let memfd = match memfd::judge_arena(memfd, u64::MAX) {
-            Ok(memfd) => memfd,
-            Err(why @ MemfdError::System { .. }) => return Err(Error::Arena(why)),
-            // The arena stays unknown: calls that name it fail, others go on.
-            Err(why) => {
-                crate::log(format_args!("arena {arena} cannot be used: {why}"));
-                return Ok(());
-            }
-        };
-        // Each call that names an arena that is not mapped yet tries to map it again; other calls go on.
-        if let Err(why) = self.map_arena(arena, &memfd) {
-            crate::log(format_args!("{why}"));
-            self.arenas.postpone(arena, memfd);
-        }
-        Ok(())
-    }
-
-    fn map_arena(&mut self, arena: ArenaId, memfd: &ValidatedMemfd) -> Result<(), Fault> {
-        let exhausted = |why: String| {
-            Fault::new(FaultCode::Exhausted, format!("an arena cannot be mapped into the worker: {why}"))
-        };
-        let mapping = Mapping::writable(memfd).map_err(|e| exhausted(e.to_string()))?;
-        self.device.map_arena(arena, &mapping).map_err(|fault| exhausted(fault.message))?;
-        self.arenas.insert(arena, mapping);
-        Ok(())
-    }
-
-    /// Maps the arenas of a call that could not be mapped when they were opened.
-    fn map_postponed(&mut self, invoke: &Invoke<'_>) -> Result<(), Fault> {
-        let sources = invoke.items.iter().filter(|item| item.kind.get() == Item::ARENA);
-        let named = sources.map(|item| item.source.get()).chain(invoke.outputs.iter().map(|t| t.arena.get()));
-        for arena in named.map(ArenaId::new) {
-            let Some(memfd) = self.arenas.take_postponed(arena) else { continue };
-            if let Err(fault) = self.map_arena(arena, &memfd) {
-                self.arenas.postpone(arena, memfd);
-                return Err(fault);
-            }
-        }
         Ok(())
     }
 

@@ -2,13 +2,14 @@
 
 use std::os::fd::AsFd;
 
+use pappus_protocol::to_worker::{Item, StateForm};
 use pappus_protocol::turn_page::Yield;
 use pappus_protocol::{ArenaId, FaultCode, FromWorker, FunctionId, ToWorker, TurnId, control};
-use pappus_shmem::memfd;
+use pappus_shmem::{Mapping, memfd};
 
 use super::GpuUnderTest;
 use super::blueprints::{Blueprint, filling, i64, launch, launch_on, offset, ptr};
-use crate::harness::{ARENA, ARENA_BYTES, Call, OUTPUTS_AT, UNTOUCHED, Worker};
+use crate::harness::{ARENA, ARENA_BYTES, Call, OUTPUTS_AT, UNTOUCHED, Worker, item, target};
 
 const LANES: u32 = 8;
 /// Between the regions of two lanes.
@@ -348,5 +349,72 @@ pub fn weights_travel_as_device_memory<T: GpuUnderTest>() {
     // The memory outlives the process that made it.
     first.kill();
     assert_eq!(with(&read).call(1, &[], &[300]).unwrap(), [weights]);
+    second.end().unwrap();
+}
+
+/// The state of a session, twice over.
+const STATE: u64 = 40;
+/// More than a kernel of ours copies.
+const STATE_BYTES: u64 = (1 << 20) + 4096;
+
+/// A worker whose functions 1 and 2 copy an input of 24 and of [`STATE_BYTES`] bytes.
+fn keeping_state<T: GpuUnderTest>() -> Worker {
+    let mut worker = T::worker();
+    for (function, bytes) in [(1, 24), (2, STATE_BYTES)] {
+        let json = Blueprint {
+            inputs: &["in"],
+            weights: &[],
+            buffers: &[("out", bytes)],
+            outputs: &["out"],
+            steps: &[launch("copy", &[ptr("in"), ptr("out"), i64(bytes)].join(","))],
+        };
+        worker.install(function, &json.json(), T::probes(), &[]);
+    }
+    worker
+}
+
+/// Copies bytes from one place to another.
+fn copies(worker: &mut Worker, from: (u64, u64), to: (u64, u64), bytes: u64) {
+    let mut call = worker.arena_call(if bytes == 24 { 1 } else { 2 }, &[], &[]);
+    call.items = vec![item(0, Item::ARENA, from.0, from.1, bytes)];
+    call.outputs = vec![target(to.0, to.1, bytes)];
+    // Step by step, timed, as a graph.
+    for _ in 0..4 {
+        worker.invoke(&call).unwrap();
+    }
+}
+
+pub fn the_state_of_a_session_outlives_the_worker_that_made_it<T: GpuUnderTest>() {
+    let arena = memfd::arena("state", 2 * STATE_BYTES).unwrap();
+    let mut first = keeping_state::<T>();
+    control::send(first.control.as_fd(), STATE, &[arena.as_fd()]).unwrap();
+    first.send(&ToWorker::OpenState { arena: ArenaId::new(STATE), form: StateForm::Make });
+    let told = first.answer(|message| match message {
+        FromWorker::State { arena, bytes } => (arena.get(), bytes),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(told, Some((STATE, 2 * STATE_BYTES)));
+    let memory = control::recv(&first.control, STATE, 1).unwrap().remove(0);
+    let other = STATE_BYTES;
+    copies(&mut first, (STATE, other + 100), (ARENA, OUTPUTS_AT), 24);
+    assert_eq!(first.read_arena(OUTPUTS_AT, 24), [0; 24], "zero at first");
+    first.arena.write(0, b"four and twenty letters!").unwrap();
+    copies(&mut first, (ARENA, 0), (STATE, 8), 24);
+    copies(&mut first, (STATE, 0), (STATE, other), STATE_BYTES);
+    // The memory outlives the process that made it.
+    first.kill();
+    let mut second = keeping_state::<T>();
+    control::send(second.control.as_fd(), STATE, &[arena.as_fd(), memory.as_fd()]).unwrap();
+    second.send(&ToWorker::OpenState { arena: ArenaId::new(STATE), form: StateForm::Device });
+    copies(&mut second, (STATE, other + 8), (ARENA, OUTPUTS_AT), 24);
+    assert_eq!(second.read_arena(OUTPUTS_AT, 24), b"four and twenty letters!");
+    let unused = Mapping::read_only(&arena).unwrap();
+    let mut bytes = [1; 24];
+    unused.read(other + 8, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 24], "nothing of it came to the host");
+    second.send(&ToWorker::CloseArena { arena: ArenaId::new(STATE) });
+    let mut call = second.arena_call(1, &[], &[]);
+    (call.items, call.outputs) = (vec![item(0, Item::ARENA, STATE, 0, 24)], vec![target(ARENA, 0, 24)]);
+    assert_eq!(second.invoke(&call).unwrap_err().code, FaultCode::BadInvoke);
     second.end().unwrap();
 }

@@ -24,7 +24,7 @@ impl Pair {
     /// A call that is routed and accepted as a connection does it; its request.
     fn call(&self, function: &Arc<Loaded>, request: u64, deadline_ns: u64) -> CallId {
         let mut call = self.lost.call(function, CALLER, 0);
-        let (_, routed) = self.router.route(call.domain, function, 0).unwrap();
+        let (_, routed) = self.router.route(call.domain, function, 0, None).unwrap();
         let accepted = self.lost.tenants.account(CALLER).accept().unwrap();
         let handle = self.lost.invocations.open(request, accepted, String::new()).unwrap();
         let changed = Arc::get_mut(&mut call).unwrap();
@@ -131,8 +131,9 @@ fn a_device_that_comes_back_is_used_again() {
     let mut pair = Pair::new();
     let function = pair.lost.function("f", 0);
     let domain = Domain { owner: TenantId::new(1), caller: CALLER };
-    let route =
-        |pair: &Pair| Arc::ptr_eq(pair.router.route(domain, &function, 0).unwrap().0, &pair.lost.device);
+    let route = |pair: &Pair| {
+        Arc::ptr_eq(pair.router.route(domain, &function, 0, None).unwrap().0, &pair.lost.device)
+    };
     assert!(route(&pair), "its home");
     pair.lose();
     assert!(!route(&pair));

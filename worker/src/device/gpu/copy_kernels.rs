@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     fn transfer(host: usize, device: u64, bytes: u64) -> Transfer {
-        Transfer { host: std::ptr::without_provenance_mut(host), device, bytes }
+        Transfer { host: std::ptr::without_provenance_mut(host), is_state: false, device, bytes }
     }
 
     fn decoded(segments: &Segments) -> Vec<Segment> {

@@ -1,5 +1,6 @@
 //! What a device must do, done by a GPU: its four roles.
 
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use pappus_protocol::from_worker::{Done, Hello};
@@ -126,9 +127,22 @@ impl<D: Driver> Memory for Gpu<D> {
         Ok(())
     }
 
+    fn hold_state(
+        &mut self,
+        arena: ArenaId,
+        bytes: u64,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<Option<OwnedFd>, Fault> {
+        let held = self.open_state(bytes, descriptor);
+        let (state, export) = held.map_err(|e| self.look(e.fault("making room for a session's state")))?;
+        self.states.insert(arena, state);
+        Ok(export)
+    }
+
     fn unmap_arena(&mut self, arena: ArenaId) {
         // A graph may name its addresses still: it does not run before it names those of another call.
         self.arenas.remove(&arena);
+        self.states.remove(&arena);
     }
 
     fn wants_rest(&self) -> bool {

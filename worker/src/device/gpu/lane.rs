@@ -446,16 +446,22 @@ impl<D: Driver> Lane<D> {
 
 fn copy_all_in<D: Driver>(stream: &D::Stream, inputs: &[Transfer]) -> Result<(), D::Error> {
     for input in inputs {
-        // SAFETY: the region was checked and stays mapped while the lane is busy; this is never captured.
-        unsafe { stream.copy_in(input.device, input.host, input.bytes) }?;
+        match input.is_state {
+            true => stream.copy(input.device, input.host.addr() as u64, input.bytes)?,
+            // SAFETY: the region was checked and stays mapped while the lane is busy; this is never captured.
+            false => unsafe { stream.copy_in(input.device, input.host, input.bytes) }?,
+        }
     }
     Ok(())
 }
 
 fn copy_all_out<D: Driver>(stream: &D::Stream, outputs: &[Transfer]) -> Result<(), D::Error> {
     for output in outputs {
-        // SAFETY: the region was checked and stays mapped while the lane is busy; this is never captured.
-        unsafe { stream.copy_out(output.host, output.device, output.bytes) }?;
+        match output.is_state {
+            true => stream.copy(output.host.addr() as u64, output.device, output.bytes)?,
+            // SAFETY: the region was checked and stays mapped while the lane is busy; this is never captured.
+            false => unsafe { stream.copy_out(output.host, output.device, output.bytes) }?,
+        }
     }
     Ok(())
 }

@@ -48,10 +48,13 @@ pub(super) const UNPINNED_BYTES: u64 = 2 << 20;
 /// One call in this many is timed step by step; the time of the others is split like that of the last timed one.
 pub(super) const TIMED_EVERY: u64 = 256;
 
-/// Bytes that go to the device or back.
+/// Bytes that go to a lane's memory or back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transfer {
+    /// In pinned memory of the host.
     pub(super) host: *mut u8,
+    /// True if it is an address of the device, where the state of a session is.
+    pub(super) is_state: bool,
     pub(super) device: u64,
     pub(super) bytes: u64,
 }

@@ -51,7 +51,7 @@ pub mod windows;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -64,12 +64,13 @@ use pappus_shmem::memfd;
 use self::command_list::{Bases, CommandList, Cursor};
 use self::copy_kernels::CopyKernel;
 pub use self::driver::Driver;
-use self::driver::{DriverError, Event, HostBuffer, Stream};
+use self::driver::{DriverError, Event, HostBuffer, Memory as _, Stream};
 pub use self::function::Function;
 use self::lane::{Lane, Start};
 use self::layout::{BOUNCE_BYTES, Transfer};
 use self::memory::LaneMemory;
 use self::plan_cache::{BoundPlan, BoundPlans, Key};
+use self::ranges::Window;
 use self::reason::Reason;
 use self::scrub::Scrubber;
 use self::weights::Loader;
@@ -91,6 +92,8 @@ pub struct Gpu<D: Driver> {
     loader: Loader<D>,
     /// Arenas that are pinned: the device copies from and to them by itself.
     arenas: HashMap<ArenaId, D::Pinned>,
+    /// States of sessions, in place of their arenas.
+    states: HashMap<ArenaId, Window<D>>,
     bounce: D::HostBuffer,
     bounce_events: [D::Event; 2],
     /// For work that belongs to no lane.
@@ -128,6 +131,7 @@ impl<D: Driver> Gpu<D> {
             has_unzeroed: false,
             loader: Loader::create(&driver).map_err(failed)?,
             arenas: HashMap::new(),
+            states: HashMap::new(),
             bounce: driver.allocate_host(BOUNCE_BYTES).map_err(failed)?,
             bounce_events: [event()?, event()?],
             stream: driver.create_stream().map_err(failed)?,
@@ -223,13 +227,9 @@ impl<D: Driver> Gpu<D> {
         }
         let bound = self.bind(lane, function, call)?;
         for output in call.outputs.iter().filter(|output| output.bytes > 0) {
-            let arena = call.arenas.range(output.arena, output.offset, output.bytes)?;
-            let to = arena.range(output.offset, output.bytes).map_err(|_| broken())?;
-            self.lanes[lane.index()].expect(Transfer {
-                host: to,
-                device: base + output.from,
-                bytes: output.bytes,
-            });
+            let transfer =
+                self.transfer(output.arena, output.offset, output.bytes, base + output.from, call)?;
+            self.lanes[lane.index()].expect(transfer);
         }
         if self.lanes[lane.index()].run_whole(&bound, self.copy_kernel.as_ref()).map_err(Stop::Driver)? {
             return Ok(());
@@ -315,6 +315,45 @@ impl<D: Driver> Gpu<D> {
         Ok(())
     }
 
+    /// Memory with a session's state, mapped; memory that is new is zeroed, and its descriptor comes along.
+    fn open_state(
+        &mut self,
+        bytes: u64,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<(Window<D>, Option<OwnedFd>), D::Error> {
+        let bytes = bytes.next_multiple_of(self.driver.granularity()?);
+        let memory = match descriptor {
+            Some(descriptor) => self.driver.import_memory(descriptor, bytes)?,
+            None => self.driver.create_memory(bytes, true)?,
+        };
+        let state = Window::open(&self.driver, &memory)?;
+        if descriptor.is_some() {
+            return Ok((state, None));
+        }
+        let export = memory.export()?;
+        self.stream.fill(state.base(), 0, bytes)?;
+        self.stream.synchronize()?;
+        Ok((state, Some(export)))
+    }
+
+    /// Bytes between an arena, or the state in its place, and a lane's memory.
+    fn transfer(
+        &self,
+        arena: ArenaId,
+        offset: u64,
+        bytes: u64,
+        device: u64,
+        call: &Call<'_>,
+    ) -> Result<Transfer, Stop<D::Error>> {
+        let mapping = call.arenas.range(arena, offset, bytes)?;
+        let host = mapping.range(offset, bytes).map_err(|_| broken())?;
+        let state = self.states.get(&arena);
+        // The range is one of the state's, too, which has as many bytes at least.
+        let host =
+            state.map_or(host, |state| std::ptr::without_provenance_mut((state.base() + offset) as usize));
+        Ok(Transfer { host, is_state: state.is_some(), device, bytes })
+    }
+
     fn copy_in(
         &mut self,
         lane: LaneId,
@@ -325,9 +364,8 @@ impl<D: Driver> Gpu<D> {
         let to = base + input.to;
         match input.from {
             Source::Arena(arena) => {
-                let arena = call.arenas.range(arena, input.offset, input.bytes)?;
-                let from = arena.range(input.offset, input.bytes).map_err(|_| broken())?;
-                self.lanes[lane.index()].bring(Transfer { host: from, device: to, bytes: input.bytes });
+                let transfer = self.transfer(arena, input.offset, input.bytes, to, call)?;
+                self.lanes[lane.index()].bring(transfer);
                 Ok(())
             }
             Source::Descriptor(index) => {
