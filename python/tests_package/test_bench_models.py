@@ -181,8 +181,9 @@ def test_what_cannot_be_fenced_or_is_wrong_fails_alone(tmp_path: Path, capsys: p
     assert "FAILED absent: packaged: " in capsys.readouterr().out
     assert len(json.loads((tmp_path / "out.json").read_text())["twice"]["fenced"]) == 3
     np.zeros(1000, np.float32).tofile(tmp_path / "twice/fenced.bin")
-    assert fenced.difference(tmp_path / "twice", "fenced")[0] == 1
-    np.zeros(1000, np.float32).tofile(tmp_path / "twice/packaged.bin")
+    assert fenced.difference(tmp_path / "twice", "fenced") == (1, 1e-5)
+    assert fenced.difference(tmp_path / "twice", "plain") == (0, pytest.approx(1e-4))
+    np.zeros(1000, np.float32).tofile(tmp_path / "twice/plain.bin")
     with pytest.raises(RuntimeError, match="or all zero"):
         fenced.difference(tmp_path / "twice", "fenced")
 
