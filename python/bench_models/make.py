@@ -43,6 +43,7 @@ def make(
         tuning=tuning,
         tuned_for=tuned_for,
         float32=float32,
+        ptx=True,
     )
     # What is no parameter of the model, such as a constant that the export found, cannot be written again from it.
     kept = {name: weight for name, weight in built.weights.items() if name not in model.state_dict()}

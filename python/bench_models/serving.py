@@ -30,11 +30,11 @@ class Served:
 
 
 @contextlib.contextmanager
-def supervisor(programs: Path, device: str, log: Path) -> Iterator[Served]:
-    """Starts one with nothing registered; ``device`` may have settings behind it."""
+def supervisor(programs: Path, device: str, log: Path, state: Path | None = None) -> Iterator[Served]:
+    """Starts one with nothing registered, or with what ``state`` has; ``device`` may have settings behind it."""
     with tempfile.TemporaryDirectory(prefix="pappus-models-") as home, log.open("wb") as said:
         socket = Path(home) / "pappus.sock"
-        arguments = ["--socket", str(socket), "--state-dir", f"{home}/state", "--device", device]
+        arguments = ["--socket", str(socket), "--state-dir", str(state or f"{home}/state"), "--device", device]
         process = subprocess.Popen([programs / "pappus-supervisor", *arguments], stdout=said, stderr=said)
         served = Served(programs, socket)
         try:

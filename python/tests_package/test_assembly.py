@@ -69,6 +69,36 @@ amdhsa.version:
 """
 
 
+ASSERTING = PTX.replace(
+    "\tret;\n",
+    """	@%p1 bra $L__BB0_1;
+	ret;
+$L__BB0_1:
+	{ // callseq 0, 0
+	.param .b64 	param0;
+	mov.b64 	%rd3, words_0;
+	st.param.b64 	[param0], %rd3;
+	call.uni __assertfail, (param0);
+	} // callseq 0
+	trap;
+""",
+).replace(".visible", ".global .align 1 .b8 words_0[4] = {65, 66, 67, 0};\n.visible")
+
+
+def test_what_fails_in_ptx_for_shared_workers_ends_without_words() -> None:
+    merged = assembly.merge_ptx([("first", "add", ASSERTING), ("second", "add", PTX)])
+    assert "call.uni __assertfail, (param0);" in merged
+    text = assembly.shareable(merged)
+    assert all(left not in text for left in ("__assertfail", "words_0", "param0"))
+    assert text.count("trap;") == 1
+    # What kernels name stays, and nothing else is different.
+    assert text.count("m0_message_0") == text.count("m1_message_0") == 2
+    assert set(text.splitlines()) < set(merged.splitlines())
+    # Another form of call is left, for `pappus function check` to tell.
+    unknown = merged.replace("call.uni __assertfail", "call.uni (retval), __assertfail")
+    assert ".extern .func __assertfail" in assembly.shareable(unknown)
+
+
 def test_ptx_of_two_kernels() -> None:
     merged = assembly.merge_ptx([("first", "add", PTX), ("second", "add", PTX)])
     assert merged.count(".version") == merged.count("global_smem[]") == merged.count(".extern .func") == 1

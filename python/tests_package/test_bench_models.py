@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from bench_models import beside, compare, make, networks, prepare, serving, tune
+from bench_models import beside, compare, fenced, make, networks, prepare, serving, tune
 from bench_models.cases import CASES, Case
-from fixture import PROGRAMS
+from fixture import KERNELS, PROGRAMS, VEC_ADD
 from pappus import package
 
 
@@ -26,12 +28,12 @@ def test_weights_that_stayed_behind_are_written_again(dtype: torch.dtype, tmp_pa
     made = tmp_path / "dense"
     assert not (made / "weights").exists()
     assert prepare.prepare(case, made) == "x"
-    whole = package.torch(case.model(), (case.example(),)).save(tmp_path / "whole")
+    whole = package.torch(case.model(), (case.example(),), ptx=True).save(tmp_path / "whole")
     names = {file.relative_to(whole) for file in whole.rglob("*") if file.is_file()}
     added = {Path(prepare.INPUT), Path(prepare.ORDERS)}
     assert names == {file.relative_to(made) for file in made.rglob("*") if file.is_file()} - added
     assert all((whole / name).read_bytes() == (made / name).read_bytes() for name in names)
-    check(made)
+    assert "kernels.sm_90a.ptx: can run in a shared worker" in check(made)
     assert torch.equal(beside.left(made / prepare.INPUT, case.example()), case.example())
 
 
@@ -126,3 +128,75 @@ def test_a_supervisor_serves_and_what_it_refuses_is_told(tmp_path: Path) -> None
     with pytest.raises(RuntimeError, match="did not start; its log:"):
         with serving.supervisor(PROGRAMS, "cpu:nonsense=1", tmp_path / "log"):
             pass
+
+
+def twice(folder: Path) -> Path:
+    """A package of the library's, for the CPU device: its input added to itself."""
+    document = json.loads(VEC_ADD.read_text())
+    blueprint = document["blueprint"]
+    blueprint["inputs"], blueprint["types"] = ["A"], {"A": blueprint["types"]["A"], "C": blueprint["types"]["C"]}
+    ((launch,),) = [step.values() for step in blueprint["control_flow"]]
+    launch[1][1] = {"Ptr": "A"}
+    document["modules"] = [{"module_name": "linalg", "path": "modules/linalg.wasm"}]
+    (folder / "modules").mkdir(parents=True)
+    shutil.copy(KERNELS / "built/linalg.wasm", folder / "modules")
+    (folder / "function.json").write_text(json.dumps(document))
+    np.arange(1000, dtype=np.float32).tofile(folder / prepare.INPUT)
+    return folder
+
+
+def fence(folder: Path, *names: str) -> int:
+    only = [f"--only={name}" for name in names]
+    files = ["--out", f"{folder}/out.json", "--log", f"{folder}/supervisor.log", "--calls", "20"]
+    return fenced.main([str(folder), "--device", "cpu", "--programs", str(PROGRAMS), *files, *only])
+
+
+def test_models_are_called_fenced_and_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    twice(tmp_path / "twice")
+    assert fence(tmp_path, "twice") == 0
+    row = json.loads((tmp_path / "out.json").read_text())["twice"]
+    assert {form: len(row[form]) for form in fenced.FORMS} == dict.fromkeys(fenced.FORMS, 3)
+    assert row["plain_difference"] == row["fenced_difference"] == 0
+    assert np.array_equal(fenced.values(tmp_path / "twice/fenced.bin", "f32"), 2 * np.arange(1000))
+    assert "geometric mean of 1 models" in capsys.readouterr().out
+    with serving.supervisor(PROGRAMS, "cpu:isolation=process", tmp_path / "log") as served:
+        # Where nothing is shared, nothing is measured as if it were.
+        fenced.add(served, tmp_path / "twice", fenced.FENCED)
+        with pytest.raises(RuntimeError, match="UNSUPPORTED"):
+            fenced.execution(served, tmp_path / "twice", fenced.FENCED, 1)
+
+
+def test_what_cannot_be_fenced_or_is_wrong_fails_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = twice(tmp_path / "bad")
+    (bad / "modules/linalg.ptx").write_text(
+        ".version 8.0\n.target sm_90\n.address_size 64\n.extern .func elsewhere ();\n.visible .entry vec_add_f("
+        ".param .u64 a, .param .u64 b, .param .u64 c, .param .u64 n)\n{\ncall elsewhere, ();\nret;\n}\n"
+    )
+    (bad / "modules/linalg.wasm").unlink()
+    with serving.supervisor(PROGRAMS, "cpu:isolation=auto", tmp_path / "log") as served:
+        with pytest.raises(RuntimeError, match=r"linalg\.ptx cannot run in a shared worker: vec_add_f call elsewhere: "):
+            fenced.add(served, bad, fenced.FENCED)
+    twice(tmp_path / "twice")
+    assert fence(tmp_path, "absent", "twice") == 1
+    assert "FAILED absent: packaged: " in capsys.readouterr().out
+    assert len(json.loads((tmp_path / "out.json").read_text())["twice"]["fenced"]) == 3
+    np.zeros(1000, np.float32).tofile(tmp_path / "twice/fenced.bin")
+    assert fenced.difference(tmp_path / "twice", "fenced") == (1, 1e-5)
+    assert fenced.difference(tmp_path / "twice", "plain") == (0, pytest.approx(1e-4))
+    np.zeros(1000, np.float32).tofile(tmp_path / "twice/plain.bin")
+    with pytest.raises(RuntimeError, match="or all zero"):
+        fenced.difference(tmp_path / "twice", "fenced")
+
+
+def test_what_fences_cost_is_judged_by_model_and_in_the_mean(tmp_path: Path) -> None:
+    rows = {"a": [1.0, 2.0, 9.0], "b": [1.0, 1.0, 1.0]}
+    found = {name: {"packaged": [1.0], "plain": [1.0], "fenced": times} for name, times in rows.items()}
+    lines = fenced.table(found | {"c": {"failed": "why"}})
+    assert [line.split()[-1] for line in lines if "≤" in line] == ["missed", "ok", "missed"]
+    assert "2.000" in lines[1]
+    assert "1.414" in lines[-1]
+    assert lines[-2] == "FAILED c: why"
+    half = torch.tensor([1.5, -3.0])
+    for kind, dtype in {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}.items():
+        prepare.array(half.to(dtype)).tofile(tmp_path / kind)
+        assert fenced.values(tmp_path / kind, kind).tolist() == [1.5, -3.0]

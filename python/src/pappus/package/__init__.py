@@ -75,6 +75,7 @@ def torch(
     tuning: str | os.PathLike[str] | None = None,
     tuned_for: str | None = None,
     float32: str | None = None,
+    ptx: bool = False,
     state: Sequence[str] = (),
     say: Callable[[str], None] | None = None,
 ) -> Package:
@@ -95,6 +96,9 @@ def torch(
     10 bits of each factor, ``"tf32x3"`` in three such products, about as exact as in full. Without it, ``"tf32"`` where PyTorch
     may use that (``torch.backends.cuda.matmul.allow_tf32``, ``torch.backends.cudnn.allow_tf32``), else ``"tf32x3"``. GPUs that
     lack what is asked for multiply in full.
+
+    With ``ptx``, the kernels' PTX lies beside NVIDIA's machine code. It is what workers that tenants share can take
+    (docs/operations/sharing.md); all others run the machine code.
 
     Buffers that ``forward`` changes are state (docs/sessions.md): they stay from call to call of a session. State is zero when
     a session begins, so these buffers must be zero here. ``state`` names further buffers that are state though ``forward`` only
@@ -126,7 +130,7 @@ def torch(
         float32=precision.check(float32),
         state=state,
     )
-    built = build.build(plan, chosen, tell)
+    built = build.build(plan, chosen, tell, ptx=ptx)
     if choices.kept:
         tell(f"compiling candidates of {len(choices.kept)} operations")
     return replace(built, extra=choices.files(chosen))

@@ -41,6 +41,21 @@ def merge_ptx(kernels: Sequence[tuple[str, str, str]]) -> str:
     return header + "\n".join(declarations) + "\n" + shared + "\n".join(bodies)
 
 
+def shareable(merged: str) -> str:
+    """PTX that workers of several tenants can take, of a merged module's: nothing outside of it is called.
+
+    An assertion that fails ends the kernel without its words, which nobody would read: Pappus drops what kernels print. What
+    is left of it, and other variables that no kernel names, are left out: the device would restore them behind every call.
+    """
+    text = re.sub(r"\{\s*\.param(?:[^{};]*;)*?\s*call\.uni __assertfail,[^;]*;\s*\}(?:\s*trap;)?", "trap;", merged)
+    if "__assertfail," not in text:
+        text = re.sub(r"^\.extern \.func\s+__assertfail\b[^;]*;\n?", "", text, flags=re.M)
+    for name in re.findall(r"^\.global (?:\.\w+ (?:\d+ )?)*([\w$]+)\s*(?:\[|=|;)", text, re.M):
+        if len(re.findall(rf"(?<![\w$.]){re.escape(name)}(?![\w$])", text)) == 1:
+            text = re.sub(rf"^\.global [^;{{=]*(?<![\w$.]){re.escape(name)}(?![\w$])[^;]*;\n?", "", text, flags=re.M)
+    return text
+
+
 def _without_comments(text: str) -> str:
     return re.sub(r"//.*$", "", text, flags=re.M)
 

@@ -19,10 +19,13 @@ MAX_KERNELS = 1024
 MAX_BUFFERS = 4096
 
 
-def build(plan: Plan, targets: Sequence[Target], say: Callable[[str], None] = lambda _: None) -> Package:
-    """Compiles a plan's kernels and writes it down; nothing is on disk yet. ``say`` is told of each kernel."""
+def build(plan: Plan, targets: Sequence[Target], say: Callable[[str], None] = lambda _: None, *, ptx: bool = False) -> Package:
+    """Compiles a plan's kernels and writes it down; nothing is on disk yet. ``say`` is told of each kernel.
+
+    With ``ptx``, PTX lies beside NVIDIA's machine code.
+    """
     checked = _Checked.of(plan, targets, say)
-    modules, stems = _assembled([checked], targets)
+    modules, stems = _assembled([checked], targets, ptx=ptx)
     return checked.package(modules, stems)
 
 
@@ -79,7 +82,9 @@ class _Checked:
         return package(self.plan, buffers, flow, modules, list(own), kernels, self.targets)
 
 
-def _assembled(plans: Sequence[_Checked], targets: Sequence[Target]) -> tuple[dict[str, bytes], dict[str, list[str]]]:
+def _assembled(
+    plans: Sequence[_Checked], targets: Sequence[Target], *, ptx: bool = False
+) -> tuple[dict[str, bytes], dict[str, list[str]]]:
     """Files of machine code by path, and the kernels of each module by its stem."""
     modules: dict[str, bytes] = {}
     stems: dict[str, list[str]] = {}
@@ -89,6 +94,8 @@ def _assembled(plans: Sequence[_Checked], targets: Sequence[Target]) -> tuple[di
         for at, module in enumerate(compiling.assemble(compiled, sources, target)):
             stem = "kernels" if at == 0 else f"kernels{at + 1}"
             modules[f"modules/{stem}{target.file_suffix}"] = module.code
+            if ptx and module.text is not None:
+                modules[f"modules/{stem}{target.text_suffix}"] = module.text
             stems[stem] = list(module.kernels)
     return modules, stems
 

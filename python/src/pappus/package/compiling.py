@@ -43,6 +43,8 @@ class Module:
 
     kernels: tuple[str, ...]
     code: bytes
+    # Of NVIDIA's: the PTX, as workers that tenants share can take it.
+    text: bytes | None
 
 
 def compile_kernels(
@@ -69,7 +71,8 @@ def assemble(compiled: Mapping[str, Compiled], sources: Mapping[str, KernelSourc
         texts = [(kernel.name, kernel.entry, kernel.text) for kernel in group]
         merged = assembly.merge_ptx(texts) if target.kind == "cuda" else assembly.merge_amdgcn(texts)
         code = _assembled(merged, target, dict(options))
-        modules.append(Module(tuple(kernel.name for kernel in group), code))
+        text = assembly.shareable(merged).encode() if target.kind == "cuda" else None
+        modules.append(Module(tuple(kernel.name for kernel in group), code, text))
     return modules
 
 

@@ -46,6 +46,11 @@ class Target:
         return f".{self.arch}{suffix}.cubin"
 
     @property
+    def text_suffix(self) -> str:
+        """The same for its PTX, which NVIDIA's architectures have."""
+        return self.file_suffix.replace(".cubin", ".ptx")
+
+    @property
     def capability(self) -> int:
         """The compute capability of an NVIDIA architecture, times ten."""
         return int(self.arch.removeprefix("sm_"))
