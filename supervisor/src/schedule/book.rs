@@ -81,8 +81,8 @@ struct Lent {
     process: Option<Generation>,
     /// By lane.
     lanes: Vec<u64>,
-    /// In which of them each function ran last.
-    ran: IdMap<FunctionId, u32>,
+    /// The lanes in which each function ran, one bit for each: its graphs are there.
+    ran: IdMap<FunctionId, u64>,
     /// Of a shared worker, whose call is in each lane, and what that call needs: the rest of the lane is nobody's.
     payers: Vec<Option<(TenantId, u64)>>,
     /// What its process keeps for stacks.
@@ -281,7 +281,7 @@ impl<M: Clone> Book<M> {
     }
 
     /// The empty lane of a worker that needs the least memory for a call, and what it has then: the smallest that has
-    /// enough, else the largest. Of equal lanes, the one in which the function ran last has graph and weights ready. `spare_bytes`
+    /// enough, else the largest. Of equal lanes, one in which the function ran has graph and weights ready. `spare_bytes`
     /// may be used up to make it one of the usual sizes.
     fn lane_for(
         &self,
@@ -293,7 +293,8 @@ impl<M: Clone> Book<M> {
         let lent = &self.workers[id.get()];
         let has = |lane: u32| lent.lanes.get(lane as usize).copied().unwrap_or(0);
         let empty = || (0..lent.lanes.len() as u32).filter(|lane| !worker.has_call_in(*lane));
-        let is_new = |lane: u32| lent.ran.get(&need.function) != Some(&lane);
+        let known = lent.ran.get(&need.function).copied().unwrap_or(0);
+        let is_new = |lane: u32| known & 1 << lane == 0;
         let enough = empty().filter(|lane| has(*lane) >= need.lane_bytes);
         let enough = enough.min_by_key(|lane| (has(*lane), is_new(*lane)));
         let stack = need.stack_bytes.saturating_sub(lent.stack_bytes);
@@ -355,9 +356,12 @@ impl<M: Clone> Book<M> {
         own.saturating_sub(self.left_bytes(workers, need))
     }
 
-    /// True unless the lane in which a function ran last has a call: elsewhere, its graph is to be made again.
+    /// True unless all lanes in which a function ran have calls: elsewhere, its graph is to be made again.
     pub(super) fn finds_its_lane(&self, id: WorkerId, worker: &Worker, function: FunctionId) -> bool {
-        self.workers[id.get()].ran.get(&function).is_none_or(|lane| !worker.has_call_in(*lane))
+        let lent = &self.workers[id.get()];
+        let is_empty = |lane: u32, known: u64| known & 1 << lane != 0 && !worker.has_call_in(lane);
+        let lanes = 0..lent.lanes.len() as u32;
+        lent.ran.get(&function).is_none_or(|known| lanes.clone().any(|lane| is_empty(lane, *known)))
     }
 
     /// Lends what [`Book::place`] said.
@@ -374,7 +378,7 @@ impl<M: Clone> Book<M> {
         if lent.ran.len() >= KNOWN_FUNCTIONS {
             lent.ran.clear();
         }
-        lent.ran.insert(need.function, place.lane);
+        *lent.ran.entry(need.function).or_default() |= 1 << place.lane;
         lent.stack_bytes = lent.stack_bytes.max(need.stack_bytes);
         self.lent_bytes += lent.bytes() - before;
     }

@@ -371,13 +371,12 @@ fn a_call_goes_to_the_lane_that_knows_its_function_before_one_that_had_hardly_le
         let [third, fourth] = [b.share_of(3, 3, 2), b.share_of(4, 4, 1)];
         first.into_iter().for_each(|call| b.finish(W0, call));
         b.expect("4 on 0.0, 3 on 0.1");
+        let seventh = b.share_of(7, 7, 1);
         b.now += had_ns;
         b.finish(W0, fourth);
-        b.share_of(7, 7, 1);
         b.expect("7 on 0.0");
         b.share_of(5, 5, 2);
         b.share_of(6, 4, 1);
-        let seventh = b.scheduler.workers[W0].calls().find(|call| *call != third).unwrap();
         b.finish(W0, seventh);
         b.expect(order[0]);
         b.finish(W0, third);
