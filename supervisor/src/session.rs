@@ -1,8 +1,9 @@
 //! Sessions: calls that run one after the other, in the order in which they came, and share state.
 //!
-//! The state lies in an arena of its own, twice over: a call reads it in one half and writes it to the other, and the halves change
-//! places when the call is answered with its outputs. A call that fails, is cancelled, or runs again since its process ended changes
-//! nothing, and a session outlives every process that its calls were in.
+//! The state lies in an arena of its own, or in memory of a device in its place ([`state_room`](crate::state_room)), twice over: a
+//! call reads it in one half and writes it to the other, and the halves change places when the call is answered with its outputs. A
+//! call that fails, is cancelled, or runs again since its process ended changes nothing, and a session outlives every process that
+//! its calls were in.
 //!
 //! ```text
 //! line_up ──no call is there──► Turn ──► in the call: passed on by keep(), or where the call is dropped without

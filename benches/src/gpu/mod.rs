@@ -32,6 +32,8 @@ use crate::machine::Machine;
 use crate::report::{Report, Unit};
 use bed::Bed;
 
+/// Sessions in turn: some that fit, and twice as many as fit.
+const SESSIONS: [usize; 2] = [64, 170];
 /// Rounds of the measurement of sessions.
 const SESSION_ROUNDS: u32 = 3;
 
@@ -165,10 +167,12 @@ impl Part {
     }
 }
 
-/// Calls of sessions on one worker.
+/// Calls of sessions on one worker, whose device has room for fewer than the most.
 fn session(bed: &Bed, report: &mut Report) -> Result<()> {
-    let running = bed.start("workers=1,lanes=8,memory=16GiB")?;
-    crate::parts::session::compare(&mut running.connect()?, bed.form(), SESSION_ROUNDS, report)
+    let running = bed.start("workers=1,lanes=8,memory=16GiB,states=2GiB")?;
+    let mut client = running.connect()?;
+    crate::parts::session::compare(&mut client, bed.form(), SESSION_ROUNDS, report)?;
+    SESSIONS.into_iter().try_for_each(|sessions| crate::parts::session::many(&mut client, sessions, report))
 }
 
 /// What is tested rather than measured on a GPU; `scripts/gpu-check` runs it.
