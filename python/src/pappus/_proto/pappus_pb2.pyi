@@ -1986,6 +1986,7 @@ class SessionStatus(_message.Message):
     OPEN_CALLS_FIELD_NUMBER: _builtins.int
     AGE_MS_FIELD_NUMBER: _builtins.int
     IDLE_MS_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
     session: _builtins.int
     tenant: _builtins.str
     """Whose it is: the tenant's name."""
@@ -1999,6 +2000,8 @@ class SessionStatus(_message.Message):
     age_ms: _builtins.int
     idle_ms: _builtins.int
     """Since a call of it came or was answered."""
+    device: _builtins.str
+    """The device whose memory has its state; empty: memory of the host has it."""
     def __init__(
         self,
         *,
@@ -2010,10 +2013,11 @@ class SessionStatus(_message.Message):
         open_calls: _builtins.int = ...,
         age_ms: _builtins.int = ...,
         idle_ms: _builtins.int = ...,
+        device: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "bytes", b"bytes", "calls", b"calls", "function", b"function", "idle_ms", b"idle_ms", "open_calls", b"open_calls", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "bytes", b"bytes", "calls", b"calls", "device", b"device", "function", b"function", "idle_ms", b"idle_ms", "open_calls", b"open_calls", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
