@@ -16,11 +16,12 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::limits::{KNOWN_FUNCTIONS, SETTLE_NS, WEIGHTS_PATIENCE_NS};
+use super::known_lanes::KnownLanes;
+use super::limits::{SETTLE_NS, WEIGHTS_PATIENCE_NS};
 use super::types::{MemorySnapshot, Shape};
 use super::weights::Weights;
 use super::workers::{Worker, Workers};
-use crate::ids::{FunctionId, Generation, IdMap, TenantId, WorkerId};
+use crate::ids::{FunctionId, Generation, TenantId, WorkerId};
 
 /// What a call needs of the device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,8 +82,8 @@ struct Lent {
     process: Option<Generation>,
     /// By lane.
     lanes: Vec<u64>,
-    /// The lanes in which each function ran, one bit for each: its graphs are there.
-    ran: IdMap<FunctionId, u64>,
+    /// Which functions ran in which of them.
+    known: KnownLanes,
     /// Of a shared worker, whose call is in each lane, and what that call needs: the rest of the lane is nobody's.
     payers: Vec<Option<(TenantId, u64)>>,
     /// What its process keeps for stacks.
@@ -293,8 +294,7 @@ impl<M: Clone> Book<M> {
         let lent = &self.workers[id.get()];
         let has = |lane: u32| lent.lanes.get(lane as usize).copied().unwrap_or(0);
         let empty = || (0..lent.lanes.len() as u32).filter(|lane| !worker.has_call_in(*lane));
-        let known = lent.ran.get(&need.function).copied().unwrap_or(0);
-        let is_new = |lane: u32| known & 1 << lane == 0;
+        let is_new = |lane: u32| !lent.known.has(need.function, lane);
         let enough = empty().filter(|lane| has(*lane) >= need.lane_bytes);
         let enough = enough.min_by_key(|lane| (has(*lane), is_new(*lane)));
         let stack = need.stack_bytes.saturating_sub(lent.stack_bytes);
@@ -359,9 +359,8 @@ impl<M: Clone> Book<M> {
     /// True unless all lanes in which a function ran have calls: elsewhere, its graph is to be made again.
     pub(super) fn finds_its_lane(&self, id: WorkerId, worker: &Worker, function: FunctionId) -> bool {
         let lent = &self.workers[id.get()];
-        let is_empty = |lane: u32, known: u64| known & 1 << lane != 0 && !worker.has_call_in(lane);
-        let lanes = 0..lent.lanes.len() as u32;
-        lent.ran.get(&function).is_none_or(|known| lanes.clone().any(|lane| is_empty(lane, *known)))
+        let finds = |lane: u32| lent.known.has(function, lane) && !worker.has_call_in(lane);
+        !lent.known.has_any(function) || (0..lent.lanes.len() as u32).any(finds)
     }
 
     /// Lends what [`Book::place`] said.
@@ -375,10 +374,7 @@ impl<M: Clone> Book<M> {
         if let Some(payer) = lent.payers.get_mut(place.lane as usize).filter(|_| is_shared) {
             *payer = Some((need.payer, needs_bytes));
         }
-        if lent.ran.len() >= KNOWN_FUNCTIONS {
-            lent.ran.clear();
-        }
-        *lent.ran.entry(need.function).or_default() |= 1 << place.lane;
+        lent.known.add(need.function, place.lane);
         lent.stack_bytes = lent.stack_bytes.max(need.stack_bytes);
         self.lent_bytes += lent.bytes() - before;
     }
@@ -538,7 +534,7 @@ impl<M: Clone> Book<M> {
         let lent = &mut self.workers[worker.get()];
         let bytes = lent.bytes();
         lent.lanes.fill(0);
-        lent.ran.clear();
+        lent.known.clear();
         lent.payers.fill(None);
         lent.stack_bytes = 0;
         self.outstanding -= lent.returning.len();

@@ -39,11 +39,6 @@ pub const SHARED_STUCK_NS: u64 = 1_000_000_000;
 
 // Jobs of several calls.
 
-/// Functions of which a worker's lanes are known; with more, all are forgotten: a few bytes for each.
-pub const KNOWN_FUNCTIONS: usize = 4096;
-/// Callers in line of which one may go first whose function finds its lane: each look costs as much as a lookup, and with twice as many
-/// callers as lanes most lanes find one.
-pub const CLOSE_CALLERS: usize = 16;
 /// The most calls that run together in one lane: what a frame of several calls takes is still little beside what they compute, and a job
 /// that fails runs again call by call.
 pub const MAX_JOB_CALLS: usize = 64;
@@ -121,7 +116,7 @@ pub const ENOUGH_CALLS: u32 = 16;
 /// While no call is as short as the shortest, that rises by one part in so many: a shortest one that will not come again is forgotten
 /// within some hundred calls.
 pub const RISE: u64 = 64;
-/// Tenants whose device time is counted, and kinds of calls that are remembered: what these take is a few megabytes.
+/// Tenants whose device time is counted, kinds of calls, and functions of a worker, that are remembered: a few megabytes.
 pub const MAX_REMEMBERED: usize = 65_536;
 /// How long calls of a function by one caller run apart once some of them failed together: what fails is tried twice.
 pub const APART_NS: u64 = 10_000_000_000;

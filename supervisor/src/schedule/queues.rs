@@ -13,7 +13,6 @@ use super::asks::{Ask, Asks};
 use super::domain_queue::DomainQueue;
 use super::exclusive::Exclusive;
 use super::lane_shares;
-use super::limits::CLOSE_CALLERS;
 use super::residency::Residency;
 use super::share_line::Front;
 use super::types::{CallId, Compartment, Domain, QueueKey, Shape};
@@ -345,10 +344,10 @@ impl Queues {
         self.first_shared_of(payer, device, view)
     }
 
-    /// The first calls of those who are next in line for shared workers.
-    pub(super) fn close_behind(&self, view: View<'_>) -> impl Iterator<Item = CallId> {
+    /// The first calls of those who are next in line for shared workers, so many at most.
+    pub(super) fn close_behind(&self, most: usize, view: View<'_>) -> impl Iterator<Item = CallId> {
         let device = self.asks.device();
-        let near = self.asks.lanes_near().take(CLOSE_CALLERS);
+        let near = self.asks.lanes_near().take(most);
         near.filter_map(move |payer| self.first_shared_of(payer, device, view))
     }
 
