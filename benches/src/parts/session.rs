@@ -48,8 +48,11 @@ pub(crate) fn compare(client: &mut Client, form: Form, rounds: u32, report: &mut
         let carried =
             [(halves[0], halves[1]), (halves[1], halves[0])].map(|(from, to)| carried(bytes, from, to));
         let (mut with, mut through) = (Samples::new()?, Samples::new()?);
-        client.invoke(&kept)?;
-        carried.iter().try_for_each(|call| client.invoke(call).map(drop))?;
+        // Clocks rise, graphs are made.
+        for _ in 0..calls {
+            client.invoke(&kept)?;
+            carried.iter().try_for_each(|call| client.invoke(call).map(drop))?;
+        }
         for _ in 0..rounds {
             floor.round(calls, || Ok(client.invoke(&stateless).map(drop)?))?;
             with.round(calls, || Ok(client.invoke(&kept).map(drop)?))?;

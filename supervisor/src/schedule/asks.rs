@@ -195,9 +195,9 @@ impl Asks {
         asks.into_iter().flatten().filter(|(_, (_, what))| *what == What::Lane).map(|(caller, _)| caller)
     }
 
-    /// The same, as far as they had less than the first one with a quantum more.
-    pub(super) fn lanes_near(&self) -> impl Iterator<Item = TenantId> {
-        let first = self.lanes().next().map(|first| self.line.place_of(first).later(self.line.quantum_ns()));
+    /// The same, as far as they had less than the first one with so much more.
+    pub(super) fn lanes_near(&self, more_ns: u64) -> impl Iterator<Item = TenantId> {
+        let first = self.lanes().next().map(|first| self.line.place_of(first).later(more_ns));
         self.lanes().take_while(move |payer| first.is_some_and(|front| self.line.goes_before(front, *payer)))
     }
 

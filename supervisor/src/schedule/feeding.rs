@@ -76,9 +76,9 @@ impl<C: Call> Scheduler<C> {
         if finds(&first) {
             return Some(first);
         }
-        // Of twice as many callers as there are lanes, most lanes find one.
-        let most = 2 * self.shape.lanes as usize;
-        self.queues.close_behind(most, self.view()).find(finds).or(Some(first))
+        // Of twice as many callers as there are lanes, most lanes find one. Nobody is kept waiting for more than a call may have.
+        let (most, more_ns) = (2 * self.shape.lanes as usize, self.shape.shared_limit_ns);
+        self.queues.close_behind(most, more_ns, self.view()).find(finds).or(Some(first))
     }
 
     /// The next call of a worker's domain, if the worker has room for it.

@@ -344,10 +344,15 @@ impl Queues {
         self.first_shared_of(payer, device, view)
     }
 
-    /// The first calls of those who are next in line for shared workers, so many at most.
-    pub(super) fn close_behind(&self, most: usize, view: View<'_>) -> impl Iterator<Item = CallId> {
+    /// The first calls of those who are next in line for shared workers, so many at most, and had hardly more than the first.
+    pub(super) fn close_behind(
+        &self,
+        most: usize,
+        more_ns: u64,
+        view: View<'_>,
+    ) -> impl Iterator<Item = CallId> {
         let device = self.asks.device();
-        let near = self.asks.lanes_near().take(most);
+        let near = self.asks.lanes_near(more_ns).take(most);
         near.filter_map(move |payer| self.first_shared_of(payer, device, view))
     }
 

@@ -68,11 +68,6 @@ impl<K: Ord + Copy> ShareLine<K> {
         self.lines.iter_mut().for_each(|line| line.set_credit(credit_ns));
     }
 
-    /// How long turns last, about.
-    pub(super) fn quantum_ns(&self) -> u64 {
-        self.quantum_ns.unsigned_abs()
-    }
-
     /// How much is in line.
     pub(super) fn len(&self) -> usize {
         self.len
