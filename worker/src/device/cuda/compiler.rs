@@ -110,40 +110,56 @@ impl CudaCompiler {
         Ok((image, CodeInfo { kernels, fenced: fenced.is_some(), window_variables, ..CodeInfo::default() }))
     }
 
-    /// Code of the same kernels that cannot leave a window; none where the text cannot be fenced. What kernels need from the
-    /// device is as much as both codes need.
+    /// Code of the same kernels that cannot leave a window; none where the text cannot be fenced, which `pappus function check`
+    /// explains. What kernels need from the device is as much as both codes need.
     fn fence(&self, text: &str, plain: &mut [KernelInfo]) -> Option<Code> {
         if !self.engine.properties().has_windows {
             return None;
         }
-        let Fenced { mut text, variables, variables_bytes, .. } = pappus_fence::fence(text).ok()?;
+        let fenced = pappus_fence::fence(text).ok()?;
+        let code = self.window_code(fenced, plain);
+        code.inspect_err(|why| crate::log(format_args!("a module is not shared: {why}"))).ok()
+    }
+
+    /// The driver's code of a fenced text; why it is none for windows.
+    fn window_code(&self, fenced: Fenced, plain: &mut [KernelInfo]) -> Result<Code, String> {
+        let Fenced { mut text, variables, variables_bytes, .. } = fenced;
         if variables_bytes > VARIABLES_BYTES {
-            return None;
+            return Err(format!(
+                "its variables take {variables_bytes} bytes, a window has {VARIABLES_BYTES}"
+            ));
         }
         // The very text that the driver's compiler gets, but for the zero behind it.
-        let checked = pappus_fence::check(&text).ok()?;
+        let checked = pappus_fence::check(&text).map_err(|why| why.to_string())?;
         text.push('\0');
         // Only a mistake of the fence gets here: the plain text was accepted.
-        let machine = link(Source::Ptx, text.as_bytes()).inspect_err(|why| {
-            crate::log(format_args!(
-                "a module is not shared: the driver's compiler refuses its fenced text: {why}"
-            ));
-        });
-        let machine = machine.ok()?;
-        if !elf::judge(&machine).ok()?.is_empty() {
-            return None;
+        let machine = link(Source::Ptx, text.as_bytes())
+            .map_err(|why| format!("the driver's compiler refuses its fenced text: {why}"))?;
+        if !elf::judge(&machine).map_err(|why| why.to_string())?.is_empty() {
+            return Err("its fenced code has variables outside of the window".to_owned());
         }
         // Kernels are the module's: it stays until they are described.
-        let loaded = Module::load(&machine).ok()?;
-        let kernels = loaded.kernels().ok()?;
+        let loaded = Module::load(&machine).map_err(|why| format!("its fenced code does not load: {why}"))?;
+        let kernels =
+            loaded.kernels().map_err(|why| format!("its fenced kernels cannot be listed: {why}"))?;
         let found: HashMap<_, _> = kernels
             .into_iter()
             .map(|(name, kernel)| (name.clone(), self.describe(name, kernel, None)))
             .collect();
-        let needs =
-            |kernel: &KernelInfo| found.get(&kernel.name).filter(|fenced| takes_window(kernel, fenced));
-        if checked.kernels.len() != found.len() || !plain.iter().all(|kernel| needs(kernel).is_some()) {
-            return None;
+        if checked.kernels.len() != found.len() {
+            return Err(format!(
+                "of {} fenced kernels, the driver has {}",
+                checked.kernels.len(),
+                found.len()
+            ));
+        }
+        let other =
+            |kernel: &&KernelInfo| !found.get(&kernel.name).is_some_and(|own| takes_window(kernel, own));
+        if let Some(KernelInfo { name, max_threads, .. }) = plain.iter().find(other) {
+            let fenced = found.get(name).map_or(0, |kernel| kernel.max_threads);
+            return Err(format!(
+                "kernel `{name}` takes other parameters with its fence, or a block of {fenced} threads at most, not {max_threads}"
+            ));
         }
         for kernel in plain {
             let Some(fenced) = found.get(&kernel.name) else { continue };
@@ -151,7 +167,8 @@ impl CudaCompiler {
             kernel.stack_bytes = kernel.stack_bytes.max(fenced.stack_bytes);
             kernel.shared_bytes = kernel.shared_bytes.max(fenced.shared_bytes);
         }
-        Some(Code { machine, variables_bytes, initial: initial(&variables)? })
+        let initial = initial(&variables).ok_or("its variables begin beyond the window's")?;
+        Ok(Code { machine, variables_bytes, initial })
     }
 }
 
