@@ -1,4 +1,4 @@
-//! Which functions ran in which lanes of a worker: their graphs are there.
+//! Which functions ran in which lanes of a worker, where graphs of them are.
 
 use super::limits::MAX_REMEMBERED;
 use crate::ids::{FunctionId, IdMap};
