@@ -454,9 +454,7 @@ impl WorkerChannel {
             _ => {}
         }
         let descriptor = self.receive(arena)?;
-        if let Some(home) = &state.home {
-            home.settle(descriptor, taken);
-        }
+        state.settle(descriptor, taken);
         Ok(())
     }
 
@@ -519,20 +517,16 @@ impl Connected {
     /// Opens an arena; of a session's state, what the device has in its place.
     fn open(&mut self, arena: &Arc<Arena>) -> Result<(), StartError> {
         let id = ArenaId::new(arena.id);
-        let form = match (&arena.home, arena.device_memory()) {
-            (_, Some(memory)) => {
-                self.pass(arena.id, &[arena.memfd.as_fd(), memory.descriptor()])?;
-                Some(StateForm::Device)
-            }
-            (Some(home), None) if let Some(taken) = home.ask(&self.arrival.states, arena.memfd.bytes()) => {
-                self.pass(arena.id, &[arena.memfd.as_fd()])?;
+        let form = if let Some(memory) = arena.device_memory() {
+            self.pass(arena.id, &[arena.memfd.as_fd(), memory.descriptor()])?;
+            Some(StateForm::Device)
+        } else {
+            let taken = arena.ask_for_room(&self.arrival.states);
+            self.pass(arena.id, &[arena.memfd.as_fd()])?;
+            taken.map(|taken| {
                 self.settling.insert(arena.id, (arena.clone(), taken));
-                Some(StateForm::Make)
-            }
-            _ => {
-                self.pass(arena.id, &[arena.memfd.as_fd()])?;
-                None
-            }
+                StateForm::Make
+            })
         };
         self.arrival.outbox.push_to_worker(&match form {
             Some(form) => ToWorker::OpenState { arena: id, form },
