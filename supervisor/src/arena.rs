@@ -58,6 +58,11 @@ impl Arena {
         self.home.as_ref().and_then(Home::memory)
     }
 
+    /// The same where it is another device's than the one with this room.
+    pub fn memory_elsewhere(&self, room: &Arc<StateRoom>) -> Option<&DeviceMemory> {
+        self.device_memory().filter(|memory| !memory.is_in(room))
+    }
+
     /// Room on a device for the session's state, which its worker is to make there; none if the state stays where it is.
     pub fn ask_for_room(&self, room: &Arc<StateRoom>) -> Option<TakenRoom> {
         self.home.as_ref()?.ask(room, self.memfd.bytes(), &self.account)
