@@ -1,11 +1,12 @@
 //! Memory that workers map for the calls of one tenant: shared with a client, or the state of a session.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::client_memfd::ClientMemfd;
 use crate::quota::{Limit, QuotaError};
-use crate::state_room::{DeviceMemory, Home};
+use crate::state_room::{DeviceMemory, Home, StateRoom, TakenRoom};
 use crate::tenants::{Account, Taken};
 
 /// An arena of one tenant. It never changes tenant and dies with its connection.
@@ -20,7 +21,7 @@ pub struct Arena {
     /// The arena's share of its tenant's mapped bytes, charged once a call names the arena.
     pinned: OnceLock<Taken>,
     /// Of a session's state, where that is.
-    pub home: Option<Home>,
+    home: Option<Home>,
 }
 
 impl Arena {
@@ -55,6 +56,23 @@ impl Arena {
     /// The memory of the device that has the session's state.
     pub fn device_memory(&self) -> Option<&DeviceMemory> {
         self.home.as_ref().and_then(Home::memory)
+    }
+
+    /// The same where it is another device's than the one with this room.
+    pub fn memory_elsewhere(&self, room: &Arc<StateRoom>) -> Option<&DeviceMemory> {
+        self.device_memory().filter(|memory| !memory.is_in(room))
+    }
+
+    /// Room on a device for the session's state, which its worker is to make there; none if the state stays where it is.
+    pub fn ask_for_room(&self, room: &Arc<StateRoom>) -> Option<TakenRoom> {
+        self.home.as_ref()?.ask(room, self.memfd.bytes(), &self.account)
+    }
+
+    /// The session's state is in this memory from now on.
+    pub fn settle(&self, descriptor: OwnedFd, taken: TakenRoom) {
+        if let Some(home) = &self.home {
+            home.settle(descriptor, taken);
+        }
     }
 
     /// Workers are about to map it, as long as it is open.

@@ -7,6 +7,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use pappus_protocol::device_memory::GPU_PAGE_BYTES;
+
+use crate::quota::Limit;
+use crate::tenants::{Account, Taken};
+
 /// What a device has for states.
 #[derive(Debug)]
 pub struct StateRoom {
@@ -26,11 +31,13 @@ impl StateRoom {
         self.taken_bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes room for a state, if there is so much.
-    fn take(self: &Arc<Self>, bytes: u64) -> Option<TakenRoom> {
+    /// Takes room for a state, if there is so much, and a descriptor of its tenant's. Devices give memory in whole pages only.
+    fn take(self: &Arc<Self>, bytes: u64, account: &Arc<Account>) -> Option<TakenRoom> {
+        let bytes = bytes.checked_next_multiple_of(GPU_PAGE_BYTES)?;
+        let charge = account.take(Limit::Descriptors, 1).ok()?;
         let more = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= self.most_bytes);
         let taken = self.taken_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        taken.is_ok().then(|| TakenRoom { room: self.clone(), bytes })
+        taken.is_ok().then(|| TakenRoom { room: self.clone(), bytes, _charge: charge })
     }
 }
 
@@ -39,6 +46,8 @@ impl StateRoom {
 pub struct TakenRoom {
     room: Arc<StateRoom>,
     bytes: u64,
+    /// For the descriptor of the memory.
+    _charge: Taken,
 }
 
 impl Drop for TakenRoom {
@@ -85,12 +94,12 @@ impl Home {
         self.memory.get()
     }
 
-    /// Room for the state of so many bytes, which its worker is to make; none if it stays where it is.
-    pub fn ask(&self, room: &Arc<StateRoom>, bytes: u64) -> Option<TakenRoom> {
+    /// Room for the state of so many bytes of this tenant's, which its worker is to make; none if it stays where it is.
+    pub fn ask(&self, room: &Arc<StateRoom>, bytes: u64, account: &Arc<Account>) -> Option<TakenRoom> {
         if self.asked.swap(true, Ordering::Relaxed) {
             return None;
         }
-        room.take(bytes)
+        room.take(bytes, account)
     }
 
     /// The state is in this memory from now on.
@@ -102,26 +111,50 @@ impl Home {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::TenantId;
+    use crate::limits::DEFAULT_DESCRIPTORS;
+    use crate::tenants::Tenants;
+
+    const PAGE: u64 = GPU_PAGE_BYTES;
 
     #[test]
     fn states_have_no_more_room_than_there_is_and_give_it_back() {
-        let room = StateRoom::new("cuda:0", 100);
+        let account = Tenants::default().account(TenantId::new(1));
+        let room = StateRoom::new("cuda:0", 10 * PAGE);
         let (first, second, third) = (Home::default(), Home::default(), Home::default());
-        let taken = first.ask(&room, 60).unwrap();
-        assert!(first.ask(&room, 1).is_none(), "asked once");
-        assert!(second.ask(&room, 41).is_none() && second.ask(&room, 1).is_none());
-        assert!(third.ask(&room, u64::MAX).is_none());
-        assert_eq!(room.taken_bytes(), 60);
+        let taken = first.ask(&room, 6 * PAGE, &account).unwrap();
+        assert!(first.ask(&room, 1, &account).is_none(), "asked once");
+        assert!(second.ask(&room, 4 * PAGE + 1, &account).is_none(), "a page more than there is");
+        assert!(second.ask(&room, 1, &account).is_none());
+        assert!(third.ask(&room, u64::MAX, &account).is_none());
+        assert_eq!(room.taken_bytes(), 6 * PAGE);
         let descriptor = std::fs::File::open("/dev/null").unwrap().into();
         first.settle(descriptor, taken);
         assert!(
             first.memory().unwrap().is_in(&room)
-                && !first.memory().unwrap().is_in(&StateRoom::new("cuda:0", 100))
+                && !first.memory().unwrap().is_in(&StateRoom::new("cuda:0", PAGE))
         );
         assert_eq!(first.memory().unwrap().device(), "cuda:0");
+        assert_eq!(account.used(Limit::Descriptors), 1);
         drop(first);
+        assert_eq!((room.taken_bytes(), account.used(Limit::Descriptors)), (0, 0));
+        assert!(Home::default().ask(&room, 10 * PAGE, &account).is_some());
         assert_eq!(room.taken_bytes(), 0);
-        assert!(Home::default().ask(&room, 100).is_some());
-        assert_eq!(room.taken_bytes(), 0);
+    }
+
+    #[test]
+    fn a_state_takes_whole_pages_and_a_descriptor_of_its_tenants() {
+        let account = Tenants::default().account(TenantId::new(1));
+        let room = StateRoom::new("cuda:0", 2 * PAGE);
+        let small = || Home::default().ask(&room, 8192, &account);
+        let both = [small().unwrap(), small().unwrap()];
+        assert!(small().is_none());
+        assert_eq!((room.taken_bytes(), account.used(Limit::Descriptors)), (2 * PAGE, 2));
+        drop(both);
+        let others = account.take(Limit::Descriptors, DEFAULT_DESCRIPTORS).unwrap();
+        assert!(small().is_none(), "it stays in the host's memory");
+        drop(others);
+        assert!(small().is_some());
+        assert_eq!((room.taken_bytes(), account.used(Limit::Descriptors)), (0, 0));
     }
 }

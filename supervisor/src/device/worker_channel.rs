@@ -26,7 +26,7 @@ use crate::ids::{Epoch, FunctionId, Generation, TurnId, WorkerId};
 use crate::limits::STAGING_BYTES;
 use crate::processes::confinement::Reached;
 use crate::processes::process::Killer;
-use crate::refusal::{Refusal, failed};
+use crate::refusal::{Refusal, failed, internal};
 use crate::schedule::weights::Supply;
 use crate::schedule::{Address, Command};
 use crate::state_room::{StateRoom, TakenRoom};
@@ -255,10 +255,10 @@ impl WorkerChannel {
 
     /// The process forgot its domain; false if nobody told it to.
     pub(super) fn scrubbed(&mut self, handover: u64) -> bool {
-        match &mut self.process {
-            Some(process) => process.handover.take() == Some(handover),
-            None => true,
-        }
+        let Some(process) = &mut self.process else { return true };
+        // What it did not answer by now is of the domain that it was to forget.
+        process.settling.clear();
+        process.handover.take() == Some(handover)
     }
 
     /// True if [`Connected::is_forgetting`] is.
@@ -454,9 +454,7 @@ impl WorkerChannel {
             _ => {}
         }
         let descriptor = self.receive(arena)?;
-        if let Some(home) = &state.home {
-            home.settle(descriptor, taken);
-        }
+        state.settle(descriptor, taken);
         Ok(())
     }
 
@@ -502,16 +500,25 @@ impl Connected {
         Ok(())
     }
 
-    /// Opens the arenas of a call that the process lacks, and stages its inline inputs from `offset` on.
+    /// Stages the inline inputs of a call from `offset` on, and opens the arenas that the process lacks. Nothing may fail behind that
+    /// but the process: what it is to make for a session's state would be heard of when another call has the state.
     fn bring(&mut self, call: &Call, offset: u64) -> Result<(), StartError> {
+        for inline in &call.inline {
+            memfd::write_all_at(self.arrival.staging.as_fd(), offset + inline.offset, &inline.bytes)
+                .map_err(|e| StartError::Refused(failed("cannot stage inline inputs", &e).into()))?;
+        }
+        if let Some(memory) =
+            call.arenas.iter().find_map(|arena| arena.memory_elsewhere(&self.arrival.states))
+        {
+            let why = format!("{} has it", memory.device());
+            return Err(StartError::Refused(
+                internal("cannot find a session's state on this device", why).into(),
+            ));
+        }
         for arena in &call.arenas {
             if self.arenas.insert(arena.id) {
                 self.open(arena)?;
             }
-        }
-        for inline in &call.inline {
-            memfd::write_all_at(self.arrival.staging.as_fd(), offset + inline.offset, &inline.bytes)
-                .map_err(|e| StartError::Refused(failed("cannot stage inline inputs", &e).into()))?;
         }
         Ok(())
     }
@@ -519,20 +526,16 @@ impl Connected {
     /// Opens an arena; of a session's state, what the device has in its place.
     fn open(&mut self, arena: &Arc<Arena>) -> Result<(), StartError> {
         let id = ArenaId::new(arena.id);
-        let form = match (&arena.home, arena.device_memory()) {
-            (_, Some(memory)) => {
-                self.pass(arena.id, &[arena.memfd.as_fd(), memory.descriptor()])?;
-                Some(StateForm::Device)
-            }
-            (Some(home), None) if let Some(taken) = home.ask(&self.arrival.states, arena.memfd.bytes()) => {
-                self.pass(arena.id, &[arena.memfd.as_fd()])?;
+        let form = if let Some(memory) = arena.device_memory() {
+            self.pass(arena.id, &[arena.memfd.as_fd(), memory.descriptor()])?;
+            Some(StateForm::Device)
+        } else {
+            let taken = arena.ask_for_room(&self.arrival.states);
+            self.pass(arena.id, &[arena.memfd.as_fd()])?;
+            taken.map(|taken| {
                 self.settling.insert(arena.id, (arena.clone(), taken));
-                Some(StateForm::Make)
-            }
-            _ => {
-                self.pass(arena.id, &[arena.memfd.as_fd()])?;
-                None
-            }
+                StateForm::Make
+            })
         };
         self.arrival.outbox.push_to_worker(&match form {
             Some(form) => ToWorker::OpenState { arena: id, form },

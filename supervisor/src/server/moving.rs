@@ -62,14 +62,16 @@ fn move_call(
     call: &Arc<Call>,
 ) -> bool {
     let (function, needs) = (&call.function, call.plan.pool_bytes);
-    let stays = call.turn.as_ref().is_some_and(|turn| turn.memory.device_memory().is_some());
-    if stays || !router.has_other(at, function, needs) {
+    let stays = || call.turn.as_ref().is_some_and(|turn| turn.memory.device_memory().is_some());
+    if stays() || !router.has_other(at, function, needs) {
         return false;
     }
     // It may have started, ended, or been cancelled meanwhile.
     let Some(withdrawn) = device.withdraw(id) else { return false };
     let mut way = OnTheWay { call: call.clone(), device: device.clone(), arrived: false };
-    let elsewhere = router.elsewhere(at, call.domain, function, needs).map(|(to, routed)| {
+    // Its state may be there by now, if it started.
+    let elsewhere = if stays() { None } else { router.elsewhere(at, call.domain, function, needs) };
+    let elsewhere = elsewhere.map(|(to, routed)| {
         // It counts there from now on; what is left of it counts where the call was.
         call.routed.iter().for_each(|own| own.swap(&routed));
         to

@@ -13,15 +13,19 @@ use crate::device::Device;
 impl<D: Device> Server<D> {
     pub(super) fn open_arena(&mut self, arena: ArenaId) -> Result<(), Error> {
         let memfd = control::recv(&self.control, arena.get(), 1)?.pop();
-        if let Some(at) = self.closing.iter().position(|closing| *closing == arena) {
-            // It is the same memory, which calls have that came before.
-            self.closing.swap_remove(at);
+        if self.stays_open(arena) {
             return Ok(());
         }
         if let Some(memfd) = self.judge_arena(arena, memfd)? {
             self.take_arena(arena, memfd);
         }
         Ok(())
+    }
+
+    /// True if the arena waited to be closed, and is not closed any more: it is the same memory, which calls have that came before.
+    fn stays_open(&mut self, arena: ArenaId) -> bool {
+        let at = self.closing.iter().position(|closing| *closing == arena);
+        at.map(|at| self.closing.swap_remove(at)).is_some()
     }
 
     /// The memory of an arena that is not open yet; none if it cannot be one: the arena stays unknown, so that calls that name it fail
@@ -51,6 +55,9 @@ impl<D: Device> Server<D> {
     /// Opens the state of a session, in memory of the device where that can be.
     pub(super) fn open_state(&mut self, arena: ArenaId, form: StateForm) -> Result<(), Error> {
         let mut given = control::recv(&self.control, arena.get(), form.descriptors())?.into_iter();
+        if form == StateForm::Device && self.stays_open(arena) {
+            return Ok(());
+        }
         let Some(memfd) = self.judge_arena(arena, given.next())? else { return Ok(()) };
         let descriptor = given.next();
         // No kernel runs beside memory that is not zeroed yet, and strangers' none while memory is mapped.

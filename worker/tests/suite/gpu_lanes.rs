@@ -1,11 +1,11 @@
 //! Several calls in flight in one worker, graphs, calls of many sizes, memory that comes and goes, and turns.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use pappus_protocol::to_worker::{Item, StateForm};
 use pappus_protocol::turn_page::Yield;
 use pappus_protocol::{ArenaId, FaultCode, FromWorker, FunctionId, ToWorker, TurnId, control};
-use pappus_shmem::{Mapping, memfd};
+use pappus_shmem::{Mapping, ValidatedMemfd, memfd};
 
 use super::GpuUnderTest;
 use super::blueprints::{Blueprint, filling, i64, launch, launch_on, offset, ptr};
@@ -384,17 +384,52 @@ fn copies(worker: &mut Worker, from: (u64, u64), to: (u64, u64), bytes: u64) {
     }
 }
 
-pub fn the_state_of_a_session_outlives_the_worker_that_made_it<T: GpuUnderTest>() {
-    let arena = memfd::arena("state", 2 * STATE_BYTES).unwrap();
-    let mut first = keeping_state::<T>();
-    control::send(first.control.as_fd(), STATE, &[arena.as_fd()]).unwrap();
-    first.send(&ToWorker::OpenState { arena: ArenaId::new(STATE), form: StateForm::Make });
-    let told = first.answer(|message| match message {
+/// Has a worker make memory for a state; the memory's descriptor.
+fn made(worker: &mut Worker, arena: &ValidatedMemfd) -> OwnedFd {
+    control::send(worker.control.as_fd(), STATE, &[arena.as_fd()]).unwrap();
+    worker.send(&ToWorker::OpenState { arena: ArenaId::new(STATE), form: StateForm::Make });
+    let told = worker.answer(|message| match message {
         FromWorker::State { arena, bytes } => (arena.get(), bytes),
         other => panic!("{other:?}"),
     });
     assert_eq!(told, Some((STATE, 2 * STATE_BYTES)));
-    let memory = control::recv(&first.control, STATE, 1).unwrap().remove(0);
+    control::recv(&worker.control, STATE, 1).unwrap().remove(0)
+}
+
+/// Has a worker map the memory of a state.
+fn maps(worker: &mut Worker, arena: &ValidatedMemfd, memory: &OwnedFd) {
+    control::send(worker.control.as_fd(), STATE, &[arena.as_fd(), memory.as_fd()]).unwrap();
+    worker.send(&ToWorker::OpenState { arena: ArenaId::new(STATE), form: StateForm::Device });
+}
+
+pub fn a_state_that_is_closed_behind_a_call_may_be_opened_before_that_is_over<T: GpuUnderTest>() {
+    let arena = memfd::arena("state", 2 * STATE_BYTES).unwrap();
+    let mut worker = keeping_state::<T>();
+    let memory = made(&mut worker, &arena);
+    let mut call = worker.arena_call(1, &[b"four and twenty letters!"], &[24]);
+    call.outputs = vec![target(STATE, STATE_BYTES, 24)];
+    worker.configure(|settings| settings.turns = true);
+    worker.until_leased();
+    // Its turn does not come before both.
+    let waits = worker.begin(&call);
+    worker.send(&ToWorker::CloseArena { arena: ArenaId::new(STATE) });
+    maps(&mut worker, &arena, &memory);
+    let turn = TurnId::new(1);
+    worker.grant(turn, 5000);
+    assert_eq!(said(&mut worker), Said::Done(waits));
+    let mut call = worker.arena_call(1, &[], &[24]);
+    call.items = vec![item(0, Item::ARENA, STATE, STATE_BYTES, 24)];
+    worker.invoke(&call).unwrap();
+    assert_eq!(worker.outputs(&call), [b"four and twenty letters!"]);
+    worker.send(&ToWorker::CloseArena { arena: ArenaId::new(STATE) });
+    assert_eq!(worker.invoke(&call).unwrap_err().code, FaultCode::BadInvoke);
+    worker.end().unwrap();
+}
+
+pub fn the_state_of_a_session_outlives_the_worker_that_made_it<T: GpuUnderTest>() {
+    let arena = memfd::arena("state", 2 * STATE_BYTES).unwrap();
+    let mut first = keeping_state::<T>();
+    let memory = made(&mut first, &arena);
     let other = STATE_BYTES;
     copies(&mut first, (STATE, other + 100), (ARENA, OUTPUTS_AT), 24);
     assert_eq!(first.read_arena(OUTPUTS_AT, 24), [0; 24], "zero at first");
@@ -404,8 +439,7 @@ pub fn the_state_of_a_session_outlives_the_worker_that_made_it<T: GpuUnderTest>(
     // The memory outlives the process that made it.
     first.kill();
     let mut second = keeping_state::<T>();
-    control::send(second.control.as_fd(), STATE, &[arena.as_fd(), memory.as_fd()]).unwrap();
-    second.send(&ToWorker::OpenState { arena: ArenaId::new(STATE), form: StateForm::Device });
+    maps(&mut second, &arena, &memory);
     copies(&mut second, (STATE, other + 8), (ARENA, OUTPUTS_AT), 24);
     assert_eq!(second.read_arena(OUTPUTS_AT, 24), b"four and twenty letters!");
     let unused = Mapping::read_only(&arena).unwrap();

@@ -216,7 +216,8 @@ macro_rules! gpu_conformance {
                 a_turn_ends_with_its_quantum_and_its_running_calls,
                 a_fault_beside_other_calls_blames_none_of_them,
                 weights_travel_as_device_memory,
-                    the_state_of_a_session_outlives_the_worker_that_made_it);
+                    the_state_of_a_session_outlives_the_worker_that_made_it,
+                    a_state_that_is_closed_behind_a_call_may_be_opened_before_that_is_over);
     };
 }
 pub(crate) use gpu_conformance;
@@ -265,7 +266,8 @@ macro_rules! shared_conformance {
                     a_lane_grows_and_gives_back_beside_running_calls,
                     a_fault_beside_other_calls_blames_none_of_them,
                     weights_travel_as_device_memory,
-                    the_state_of_a_session_outlives_the_worker_that_made_it;
+                    the_state_of_a_session_outlives_the_worker_that_made_it,
+                    a_state_that_is_closed_behind_a_call_may_be_opened_before_that_is_over;
                 cuda_shared: an_endless_kernel_ends_by_its_deadline_and_nobody_else_notices,
                     plain_code_is_refused, unfenced_code_serves_one_tenant
             );

@@ -5,8 +5,10 @@ use pappus_protocol::{ArenaId, ProtocolError};
 
 use super::*;
 use crate::arena::Arena;
+use crate::call::Inline;
 use crate::client_io::ClientIo;
 use crate::client_memfd::ClientMemfd;
+use crate::state_room::StateRoom;
 
 /// More than half of what the device has for states.
 const BYTES: u64 = 6 * MIB;
@@ -106,6 +108,51 @@ fn a_state_that_no_worker_can_make_stays_in_its_arena() {
     gpu.done(W0, call);
     assert!(one.device_memory().is_none());
     assert_eq!(gpu.device.states.taken_bytes(), 0);
+}
+
+#[test]
+fn no_worker_is_asked_for_the_state_of_a_call_that_is_not_handed_over() {
+    let mut gpu = Gpu::new(false);
+    let function = gpu.function("f", 0);
+    let one = state(&gpu, 7);
+    let mut call = gpu.call(&function, CALLER, 0);
+    let changed = Arc::get_mut(&mut call).unwrap();
+    // Staging has no such place.
+    let inline = Inline { offset: 1 << 40, bytes: vec![1].into() };
+    (changed.arenas, changed.inline) = (vec![one.clone()], vec![inline]);
+    gpu.device.submit(call, 0, None).unwrap();
+    assert_eq!((gpu.device.load(), opened(&mut gpu, W0)), (0, None));
+    assert_eq!(gpu.device.states.taken_bytes(), 0);
+    submit(&gpu, &function, &one);
+    assert_eq!(opened(&mut gpu, W0), Some(Ok(StateForm::Make)), "the state is still zero");
+}
+
+#[test]
+fn a_call_whose_state_another_device_has_is_refused() {
+    let mut gpu = Gpu::new(false);
+    let function = gpu.function("f", 0);
+    let one = state(&gpu, 7);
+    let elsewhere = StateRoom::new("cuda:1", BYTES);
+    let taken = one.ask_for_room(&elsewhere).unwrap();
+    one.settle(std::fs::File::open("/dev/null").unwrap().into(), taken);
+    submit(&gpu, &function, &one);
+    assert_eq!((gpu.device.load(), opened(&mut gpu, W0)), (0, None));
+}
+
+#[test]
+fn a_state_that_was_not_answered_before_a_scrub_is_not_believed_behind_it() {
+    let mut gpu = Gpu::new(false);
+    let function = gpu.function("f", 0);
+    let one = state(&gpu, 7);
+    let call = submit(&gpu, &function, &one);
+    assert_eq!(opened(&mut gpu, W0), Some(Ok(StateForm::Make)));
+    gpu.done(W0, call);
+    assert_eq!(gpu.device.states.taken_bytes(), BYTES);
+    gpu.device.slots.channel(W0).scrub(3);
+    assert!(gpu.device.slots.channel(W0).scrubbed(3));
+    assert_eq!(gpu.device.states.taken_bytes(), 0);
+    assert!(tells(&gpu, W0, 7, BYTES).is_err());
+    assert!(one.device_memory().is_none());
 }
 
 #[test]
