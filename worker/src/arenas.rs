@@ -12,6 +12,8 @@ pub struct Arenas {
     mappings: HashMap<ArenaId, Mapping>,
     /// Those in whose place the device has memory: no byte of them is used.
     replaced: HashSet<ArenaId>,
+    /// States of sessions that the device could not map, and why.
+    refused: HashMap<ArenaId, String>,
     /// Arenas that could not be mapped yet.
     postponed: HashMap<ArenaId, ValidatedMemfd>,
 }
@@ -22,6 +24,7 @@ impl Arenas {
         Self {
             mappings: HashMap::from([(STAGING_ARENA, staging)]),
             replaced: HashSet::new(),
+            refused: HashMap::new(),
             postponed: HashMap::new(),
         }
     }
@@ -51,14 +54,26 @@ impl Arenas {
         self.postponed.remove(&arena)
     }
 
-    /// Forgets every arena that could not be mapped yet.
-    pub fn drop_postponed(&mut self) {
+    /// Forgets an arena that was not mapped.
+    pub fn drop_unmapped(&mut self, arena: ArenaId) {
+        self.postponed.remove(&arena);
+        self.refused.remove(&arena);
+    }
+
+    /// Forgets every arena that was not mapped.
+    pub fn drop_all_unmapped(&mut self) {
+        self.refused.clear();
         self.postponed.clear();
     }
 
     /// Keeps an arena that is mapped.
     pub fn insert(&mut self, arena: ArenaId, mapping: Mapping) {
         self.mappings.insert(arena, mapping);
+    }
+
+    /// Each call that names the state fails like this.
+    pub fn refuse(&mut self, arena: ArenaId, why: String) {
+        self.refused.insert(arena, why);
     }
 
     /// Keeps an arena in whose place the device has memory.
@@ -87,8 +102,13 @@ impl Arenas {
     /// The mapping of an arena, once a range is known to lie inside.
     pub fn range(&self, arena: ArenaId, offset: u64, bytes: u64) -> Result<&Mapping, Fault> {
         let bad = |message| Fault::new(FaultCode::BadInvoke, message);
-        let mapping =
-            self.mappings.get(&arena).ok_or_else(|| bad(format!("arena {arena} is not open here")))?;
+        let missing = || match self.refused.get(&arena) {
+            Some(why) => {
+                Fault::new(FaultCode::Exhausted, format!("a session's state is out of reach: {why}"))
+            }
+            None => bad(format!("arena {arena} is not open here")),
+        };
+        let mapping = self.mappings.get(&arena).ok_or_else(missing)?;
         mapping.range(offset, bytes).map_err(|e| bad(format!("arena {arena}: {e}")))?;
         Ok(mapping)
     }

@@ -45,7 +45,7 @@ impl<D: Device> Server<D> {
         if arena == STAGING_ARENA {
             return Err(Error::Unexpected("the staging arena cannot be closed"));
         }
-        self.arenas.take_postponed(arena);
+        self.arenas.drop_unmapped(arena);
         if self.arenas.contains(arena) && !self.closing.contains(&arena) {
             self.closing.push(arena);
             self.close_unused()?;

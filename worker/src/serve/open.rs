@@ -79,9 +79,12 @@ impl<D: Device> Server<D> {
             }
             Err(why) => {
                 crate::log(format_args!("a session's state is not in memory of the device: {why}"));
-                if form == StateForm::Make {
-                    self.take_arena(arena, memfd);
-                    self.outbox.push_from_worker(&FromWorker::State { arena, bytes: 0 });
+                match form {
+                    StateForm::Make => {
+                        self.take_arena(arena, memfd);
+                        self.outbox.push_from_worker(&FromWorker::State { arena, bytes: 0 });
+                    }
+                    StateForm::Device => self.arenas.refuse(arena, why),
                 }
             }
         }

@@ -37,7 +37,7 @@ impl<D: Device> Server<D> {
             self.device.unmap_arena(arena);
             self.arenas.remove(arena);
         }
-        self.arenas.drop_postponed();
+        self.arenas.drop_all_unmapped();
         self.arenas.zero_all(STAGING_ARENA);
         self.turn.forget();
         self.page.forget();

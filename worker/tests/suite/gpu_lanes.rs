@@ -450,5 +450,9 @@ pub fn the_state_of_a_session_outlives_the_worker_that_made_it<T: GpuUnderTest>(
     let mut call = second.arena_call(1, &[], &[]);
     (call.items, call.outputs) = (vec![item(0, Item::ARENA, STATE, 0, 24)], vec![target(ARENA, 0, 24)]);
     assert_eq!(second.invoke(&call).unwrap_err().code, FaultCode::BadInvoke);
+    // What is no memory of the device cannot be mapped: that is nobody's mistake.
+    let none = memfd::sealed("none", b"none").unwrap();
+    maps(&mut second, &arena, &none.as_fd().try_clone_to_owned().unwrap());
+    assert_eq!(second.invoke(&call).unwrap_err().code, FaultCode::Exhausted);
     second.end().unwrap();
 }
