@@ -31,8 +31,12 @@ impl StateRoom {
         self.taken_bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes room for a state, if there is so much, and a descriptor of its tenant's. Devices give memory in whole pages only.
+    /// Takes room for a state, if there is so much, and a descriptor of its tenant's. Devices give memory in whole pages only: what is
+    /// smaller than a page would take up far more than its tenant's quota counts, and is soon copied.
     fn take(self: &Arc<Self>, bytes: u64, account: &Arc<Account>) -> Option<TakenRoom> {
+        if bytes < GPU_PAGE_BYTES {
+            return None;
+        }
         let bytes = bytes.checked_next_multiple_of(GPU_PAGE_BYTES)?;
         let charge = account.take(Limit::Descriptors, 1).ok()?;
         let more = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= self.most_bytes);
@@ -125,7 +129,7 @@ mod tests {
         let taken = first.ask(&room, 6 * PAGE, &account).unwrap();
         assert!(first.ask(&room, 1, &account).is_none(), "asked once");
         assert!(second.ask(&room, 4 * PAGE + 1, &account).is_none(), "a page more than there is");
-        assert!(second.ask(&room, 1, &account).is_none());
+        assert!(second.ask(&room, PAGE, &account).is_none(), "asked once, too");
         assert!(third.ask(&room, u64::MAX, &account).is_none());
         assert_eq!(room.taken_bytes(), 6 * PAGE);
         let descriptor = std::fs::File::open("/dev/null").unwrap().into();
@@ -146,7 +150,8 @@ mod tests {
     fn a_state_takes_whole_pages_and_a_descriptor_of_its_tenants() {
         let account = Tenants::default().account(TenantId::new(1));
         let room = StateRoom::new("cuda:0", 2 * PAGE);
-        let small = || Home::default().ask(&room, 8192, &account);
+        assert!(Home::default().ask(&room, PAGE - 1, &account).is_none(), "less than a page");
+        let small = || Home::default().ask(&room, PAGE, &account);
         let both = [small().unwrap(), small().unwrap()];
         assert!(small().is_none());
         assert_eq!((room.taken_bytes(), account.used(Limit::Descriptors)), (2 * PAGE, 2));

@@ -132,10 +132,10 @@ fn the_state_of_a_session_stays_in_memory_of_the_gpu() {
     fs::create_dir(dir.path().join(LIBRARIES)).unwrap();
     look_like_a_gpu(&dir.path().join(LIBRARIES), "arch=gfx942");
     // Room for one state, which takes a page.
-    let flags = ["--device", "hip:0:workers=1,standbys=0,memory=2GiB,states=2MiB"].map(str::to_owned).into();
+    let flags = ["--device", "hip:0:workers=1,standbys=0,memory=2GiB,states=4MiB"].map(str::to_owned).into();
     let supervisor = Supervisor::new(program("pappus-supervisor"), flags, dir);
     supervisor.write("probes.hsaco", include_bytes!("../../worker/tests/probes/probes.gfx942.hsaco"));
-    let config = r#"{"module_path": "probes.hsaco", "kernels": [], "blueprint": {"inputs": ["in"], "state": {"last": 8},
+    let config = r#"{"module_path": "probes.hsaco", "kernels": [], "blueprint": {"inputs": ["in"], "state": {"last": 8, "rest": 1048576},
         "buffers": {"out": 8}, "outputs": ["out"], "control_flow": [
             {"Copy": {"from": "last", "to": "out"}}, {"Copy": {"from": "in", "to": "last"}}]}}"#;
     let config = supervisor.write("last.json", config);

@@ -294,7 +294,8 @@ impl<M: Clone> Book<M> {
         let lent = &self.workers[id.get()];
         let has = |lane: u32| lent.lanes.get(lane as usize).copied().unwrap_or(0);
         let empty = || (0..lent.lanes.len() as u32).filter(|lane| !worker.has_call_in(*lane));
-        let is_new = |lane: u32| !lent.known.has(need.function, lane);
+        let known = lent.known.of(need.function);
+        let is_new = |lane: u32| known & 1 << lane == 0;
         let enough = empty().filter(|lane| has(*lane) >= need.lane_bytes);
         let enough = enough.min_by_key(|lane| (has(*lane), is_new(*lane)));
         let stack = need.stack_bytes.saturating_sub(lent.stack_bytes);
@@ -358,9 +359,8 @@ impl<M: Clone> Book<M> {
 
     /// True unless all lanes in which a function ran have calls: elsewhere, its graph is to be made again.
     pub(super) fn finds_its_lane(&self, id: WorkerId, worker: &Worker, function: FunctionId) -> bool {
-        let lent = &self.workers[id.get()];
-        let finds = |lane: u32| lent.known.has(function, lane) && !worker.has_call_in(lane);
-        !lent.known.has_any(function) || (0..lent.lanes.len() as u32).any(finds)
+        let known = self.workers[id.get()].known.of(function);
+        known == 0 || (0..u64::BITS).any(|lane| known & 1 << lane != 0 && !worker.has_call_in(lane))
     }
 
     /// Lends what [`Book::place`] said.

@@ -16,14 +16,9 @@ impl KnownLanes {
         *self.0.entry(function).or_default() |= 1 << lane;
     }
 
-    /// True if a function ran in a lane.
-    pub(super) fn has(&self, function: FunctionId, lane: u32) -> bool {
-        self.0.get(&function).is_some_and(|lanes| lanes & 1 << lane != 0)
-    }
-
-    /// True if a function ran in any lane.
-    pub(super) fn has_any(&self, function: FunctionId) -> bool {
-        self.0.contains_key(&function)
+    /// The lanes in which a function ran, one bit for each.
+    pub(super) fn of(&self, function: FunctionId) -> u64 {
+        self.0.get(&function).copied().unwrap_or(0)
     }
 
     /// Another process is there, or none.
