@@ -8,7 +8,11 @@
 //! - `dimensions`, `shapes`: types and shapes across edges; what each free dimension is
 //! - `names`, `rename`: what functions say, by the names of the linked function
 //! - `text`, `runs`: the linked function as JSON, which is then read as any other
+//!
+//! `consecutive` is for compositions that cannot be linked: checked in the same way up to `wiring`, and then read as a list of
+//! calls.
 
+mod consecutive;
 mod constants;
 mod dimensions;
 mod function;
@@ -25,11 +29,14 @@ mod tests;
 
 use crate::blueprint::Blueprint;
 use crate::cursor::{Cursor, Kind};
-use crate::error::{Mistakes, Path, text_of};
+use crate::error::{Mistakes, Notes, Path, text_of};
 use crate::limits;
 use crate::read;
 use crate::resolve::parse;
 
+pub use consecutive::{
+    Consecutive, Constant, Items, Source, Step, Steps, consecutive, interface, names_others, steps,
+};
 pub use function::Part;
 
 /// A composition as one function.
@@ -90,18 +97,24 @@ pub fn is_composition(json: &[u8]) -> bool {
     steps
 }
 
-/// Links a composition. `part` finds the function of a name. An error is all that is wrong with the composition.
-pub fn link(json: &[u8], mut part: impl FnMut(&str) -> Option<Part>) -> Result<Linked, Mistakes> {
+/// Reads a composition; what is wrong with what is written is in the notes.
+fn read_composition(json: &[u8]) -> Result<(written::Composition, Notes<'_>), Mistakes> {
     if json.len() > limits::COMPOSITION_BYTES {
         let (bytes, most) = (json.len(), limits::COMPOSITION_BYTES);
         return Err(Path::Root.error(format_args!("{bytes} bytes of JSON, expected at most {most}")).into());
     }
     let text = text_of(json)?;
-    let (written, mut notes, is_json) = read::document::<written::Composition>(text);
+    let (written, notes, is_json) = read::document::<written::Composition>(text);
     let (Some(written), true) = (written, is_json) else {
         let nothing = || Path::Root.error("no composition").into();
         return Err(notes.finish().unwrap_or_else(nothing));
     };
+    Ok((written, notes))
+}
+
+/// Links a composition. `part` finds the function of a name. An error is all that is wrong with the composition.
+pub fn link(json: &[u8], mut part: impl FnMut(&str) -> Option<Part>) -> Result<Linked, Mistakes> {
+    let (written, mut notes) = read_composition(json)?;
     let wiring = wiring::resolve(&written, &mut notes, &mut part);
     let root = Path::Root;
     let steps = root.key("steps");

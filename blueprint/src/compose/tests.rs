@@ -1,5 +1,6 @@
 //! Tests of the linker: small compositions over functions of one kernel each, random ones, and mistakes with their places.
 
+mod consecutive;
 mod mistakes;
 mod numbers;
 mod random;

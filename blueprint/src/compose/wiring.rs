@@ -214,11 +214,6 @@ impl<'w> Resolver<'w, '_, '_> {
         json_bytes: &mut usize,
         place: &Path<'_>,
     ) -> Option<usize> {
-        if name.contains('/') {
-            let message = "another owner's function cannot be linked: call it by itself, or register a copy of your own";
-            self.notes.note(place, format_args!("{name:?}: {message}"));
-            return None;
-        }
         let Some(part) = part(name) else {
             self.notes.note(place, format_args!("there is no function {name:?}"));
             return None;

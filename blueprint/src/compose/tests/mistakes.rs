@@ -56,7 +56,7 @@ fn all_mistakes_are_told_at_once_with_their_places() {
             "at steps[3].name: a second step \"c\"",
             "at steps[3].inputs.a.step: \"d\" is not an earlier step",
             "at steps[3].inputs.b.step: unknown step \"zz\"",
-            "at steps[4].function: \"bob/scale\": another owner's function cannot be linked",
+            "at steps[4].function: there is no function \"bob/scale\"",
             "at steps[4].inputs.x: \"a\" is a step, expected {\"step\": \"a\"}",
             "unknown key \"tmies\", did you mean \"times\"?",
             "at outputs.p: \"p\" is an input or another output",
