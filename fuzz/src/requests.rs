@@ -39,7 +39,8 @@ static ARENAS: LazyLock<Arc<Arena>> = LazyLock::new(|| {
 /// A protobuf `Invoke`.
 pub fn read(bytes: &[u8]) {
     let Ok(request) = v1::Invoke::decode(bytes) else { return };
-    let (items, targets) = match invoke::check(&request, std::slice::from_ref(&*ARENAS), &BLUEPRINT, &[]) {
+    let (items, targets) = match invoke::check(&request, &[], std::slice::from_ref(&*ARENAS), &BLUEPRINT, &[])
+    {
         Ok(ranges) => ranges,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };

@@ -1,13 +1,16 @@
-//! A memfd that a client passed and that was checked. The kernel may take long to give its pages back, and its client
+//! A memfd that a client passed and that was checked, or that was made for calls of a client. The kernel may take long to give its pages back, and its client
 //! can keep it from being written: both is done on the client's own threads.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
-use pappus_shmem::ValidatedMemfd;
+use pappus_shmem::{ValidatedMemfd, memfd};
 
 use crate::client_io::ClientIo;
 use crate::ids::TenantId;
-use crate::tenants::Taken;
+use crate::quota::Limit;
+use crate::refusal::{Refusal, internal};
+use crate::tenants::{Account, Taken};
 
 /// Bytes from which on a memfd is closed on its tenant's threads. To give back fewer takes microseconds on any thread.
 const LARGE_BYTES: u64 = 1 << 20;
@@ -34,6 +37,17 @@ impl ClientMemfd {
     pub fn new(memfd: ValidatedMemfd, tenant: TenantId, io: &ClientIo) -> Self {
         let open = Some(Open { memfd, charges: [None, None] });
         Self { open, tenant, io: io.clone() }
+    }
+
+    /// Memory of the supervisor's for calls of a tenant, who is charged for the descriptor.
+    pub fn own(name: &str, bytes: u64, account: &Arc<Account>, io: &ClientIo) -> Result<Self, Refusal> {
+        // Its place, and then the memory.
+        let descriptor = account.take(Limit::Descriptors, 1)?;
+        let memory =
+            memfd::arena(name, bytes).map_err(|why| internal("cannot make memory for calls", why))?;
+        let mut memory = Self::new(memory, account.tenant, io);
+        memory.charge(descriptor);
+        Ok(memory)
     }
 
     /// The tenant is charged for this, too, until the memfd is closed.
@@ -72,11 +86,8 @@ impl Drop for ClientMemfd {
 
 #[cfg(test)]
 mod tests {
-    use pappus_shmem::memfd;
-
     use super::*;
     use crate::client_io::tests::Kept;
-    use crate::quota::Limit;
     use crate::tenants::Tenants;
 
     const TENANT: TenantId = TenantId::new(1);

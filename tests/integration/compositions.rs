@@ -15,13 +15,18 @@ fn start() -> (Supervisor, Client) {
 }
 
 /// Registers a composition.
-fn compose(client: &mut Client, name: &str, composition: &Value, replace: bool) -> Result<v1::FunctionInfo> {
+pub(crate) fn compose(
+    client: &mut Client,
+    name: &str,
+    composition: &Value,
+    replace: bool,
+) -> Result<v1::FunctionInfo> {
     let config_sha256 = client.put_blob(Blob::Bytes(composition.to_string().as_bytes()))?.sha256;
     client.add_function(v1::AddFunction { name: name.into(), config_sha256, replace, ..Default::default() })
 }
 
 /// One call, with inputs of type u8.
-fn call(
+pub(crate) fn call(
     client: &mut Client,
     name: &str,
     inputs: &[(&str, &[u8], &[u64])],
@@ -40,7 +45,7 @@ fn free(name: &str) -> Value {
 }
 
 /// `x` → `y`, both u8[n]: the bytes of `x`, then the last one overwritten by `byte`.
-fn marks(byte: i64) -> String {
+pub(crate) fn marks(byte: i64) -> String {
     let typed = json!({"dtype": "u8", "shape": [free("n")]});
     let end = json!({"Ptr": {"buffer": "y", "offset": {"Sub": [free("n"), 1]}}});
     let steps = [
@@ -58,18 +63,18 @@ fn marks(byte: i64) -> String {
     function.json()
 }
 
-fn add(client: &mut Client, name: &str, config: &str, replace: bool) -> Result<v1::FunctionInfo> {
+pub(crate) fn add(client: &mut Client, name: &str, config: &str, replace: bool) -> Result<v1::FunctionInfo> {
     let variant = kit::wasm(client, kit::probes());
     let function = kit::parts(client, name, config, kit::module_of("probes", vec![variant]))?;
     client.add_function(v1::AddFunction { replace, ..function })
 }
 
 /// A step of a function from `x` to `y`.
-fn step(name: &str, function: &str, from: Value) -> Value {
+pub(crate) fn step(name: &str, function: &str, from: Value) -> Value {
     json!({"name": name, "function": function, "inputs": {"x": from}})
 }
 
-fn of(step: &str) -> Value {
+pub(crate) fn of(step: &str) -> Value {
     json!({"step": step, "output": "y"})
 }
 

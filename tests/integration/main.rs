@@ -76,6 +76,7 @@ mod cli;
 mod code_objects;
 mod command_line;
 mod compositions;
+mod consecutive;
 mod damage;
 mod deadlines;
 mod descriptors;

@@ -15,6 +15,9 @@ use crate::read::{self, List};
 use crate::types::DType;
 use crate::write::{field, list};
 
+/// Roughly the memory of names for each byte of their JSON.
+const MEMORY_OF_TEXT: usize = 6;
+
 /// What is registered for such a composition.
 #[derive(Debug)]
 pub struct Consecutive {
@@ -35,6 +38,8 @@ pub struct Steps {
     pub steps: Vec<Step>,
     /// The results, in their order.
     pub outputs: Vec<(String, Source)>,
+    /// Roughly what all this takes in memory.
+    pub approx_bytes: usize,
 }
 
 /// An array that is always the same.
@@ -201,7 +206,12 @@ pub fn steps(json: &[u8]) -> Result<Steps, Mistakes> {
     let outputs = outputs.collect();
     match notes.finish() {
         Some(mistakes) => Err(mistakes),
-        None => Ok(Steps { inputs, constants, steps: all, outputs }),
+        None => {
+            let constant_bytes =
+                constants.iter().map(|constant: &Constant| constant.bytes.len()).sum::<usize>();
+            let approx_bytes = constant_bytes + MEMORY_OF_TEXT * json.len();
+            Ok(Steps { inputs, constants, steps: all, outputs, approx_bytes })
+        }
     }
 }
 

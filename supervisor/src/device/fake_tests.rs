@@ -178,6 +178,7 @@ impl Gpu {
             config: config.into(),
             weights: Some(Arc::new(weights)),
             runs_on: vec![RunsOn { kind: Kind::Cuda, arch: "sm_90".into(), stack_bytes: 0, fenced }],
+            steps: None,
         };
         self.cache.insert(account, Arc::new(record), parsed, || Some(Arc::default())).unwrap().unwrap()
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use pappus_blueprint::Blueprint;
+use pappus_blueprint::compose::Steps;
 use pappus_protocol::Kind;
 use pappus_protocol::to_worker::Install;
 use pappus_shmem::{ValidatedMemfd, memfd};
@@ -39,6 +40,8 @@ pub struct Loaded {
     pub versions: Versions,
     /// As parsed.
     pub blueprint: Blueprint,
+    /// What its calls run, if it is a composition that is not linked.
+    pub steps: Option<Box<Steps>>,
     /// Bytes of its weights, in the blueprint's order.
     pub weight_bytes: Vec<u64>,
     /// The owner's account, which pays for the weights.
@@ -128,6 +131,7 @@ impl Loaded {
             config: parsed.config,
             weights: parsed.weights,
             runs_on: parsed.runs_on,
+            steps: parsed.steps,
             code: None,
             checked: OnceLock::new(),
             record,
@@ -258,11 +262,14 @@ pub struct Parsed {
     pub weights: Option<Arc<PackedWeights>>,
     /// Kinds and architectures of devices that have its machine code.
     pub runs_on: Vec<RunsOn>,
+    /// What its calls run, if it is a composition that is not linked.
+    pub steps: Option<Box<Steps>>,
 }
 
 impl Parsed {
     /// Roughly the memory of the function, without its weights.
     pub fn bytes(&self) -> u64 {
-        (size_of::<Loaded>() + self.blueprint.approx_bytes() + self.config.capacity()) as u64
+        let steps = self.steps.as_ref().map_or(0, |steps| steps.approx_bytes);
+        (size_of::<Loaded>() + self.blueprint.approx_bytes() + self.config.capacity() + steps) as u64
     }
 }

@@ -355,6 +355,7 @@ mod tests {
             config: config.into(),
             weights: None,
             runs_on: vec![],
+            steps: None,
         };
         (record.into(), parsed)
     }

@@ -21,7 +21,8 @@ use crate::tenants::{Account, Limit};
 impl Registry {
     /// The checked version of a function of the caller's own, if it is in memory.
     pub fn find_checked(&self, caller: &Account, reference: &str) -> Option<Arc<Loaded>> {
-        self.find(caller, reference).filter(|function| function.owner == caller.tenant)?.checked()
+        let function = self.find(caller, reference).filter(|function| function.owner == caller.tenant)?;
+        if function.steps.is_some() { Some(function) } else { function.checked() }
     }
 
     /// As [`Registry::find_checked`], made if need be.
@@ -34,6 +35,10 @@ impl Registry {
         let function = self.load(whose, caller, reference).await?;
         if function.owner != caller.tenant {
             return Err(RegistryError::CheckedByOthers(reference.to_owned()));
+        }
+        if function.steps.is_some() {
+            // Its steps are checked.
+            return Ok(function);
         }
         if let Some(checked) = function.checked() {
             return Ok(checked);
@@ -87,7 +92,7 @@ impl Registry {
         };
         let runs_on =
             vec![RunsOn { kind: class.kind, arch: class.arch.clone(), stack_bytes: 0, fenced: false }];
-        let parsed = Parsed { blueprint, config, weights, runs_on };
+        let parsed = Parsed { blueprint, config, weights, runs_on, steps: None };
         Ok(self.loaded.insert_checked(function, parsed, code)?)
     }
 }

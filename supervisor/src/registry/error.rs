@@ -95,6 +95,14 @@ pub enum RegistryError {
         "`{0}` is an alias, which may name another version tomorrow: a step names a function, or a version as NAME@NUMBER"
     )]
     StepByAlias(String),
+    /// A step that is no single call.
+    #[error(
+        "`{0}` runs as consecutive calls itself, so that no step can run it: write its steps here instead"
+    )]
+    StepOfCalls(String),
+    /// A step that needs a session.
+    #[error("`{0}` has state, which calls of its own session keep: a step runs a function without")]
+    StepWithState(String),
     /// No alias can be called so.
     #[error("{0:?} cannot be an alias: use 1 to 128 letters, digits, '.', '_' or '-', no leading dot")]
     BadAlias(String),
@@ -293,6 +301,8 @@ impl Refusable for RegistryError {
             | Self::Blueprint(_)
             | Self::StepOfItself(_)
             | Self::StepByAlias(_)
+            | Self::StepOfCalls(_)
+            | Self::StepWithState(_)
             | Self::BadAlias(_)
             | Self::NoVersion(_)
             | Self::IsCurrent(_)

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use pappus_blueprint::compose::{self, Part};
+use pappus_blueprint::compose::{self, Consecutive, Linked, Part};
 use pappus_blueprint::limits::PARSE_MEMORY;
+use pappus_blueprint::{DType, Dimension as Known, Mistakes};
 
 use super::blobs::Handed;
 use super::codes::Codes;
@@ -14,15 +15,88 @@ use super::snapshot::Snapshot;
 use super::state::Registry;
 use super::version_names::{base, is_marked};
 use crate::limits::MAX_LINKED_AGAIN;
-use crate::store::records::{Composition, FunctionModule, FunctionRecord, Hash, Weight};
-use crate::tenants::{Account, Limit};
+use crate::store::records::{Composition, Dimension, FunctionModule, FunctionRecord, Hash, Weight};
+use crate::tenants::{Account, Limit, QuotaError, Taken};
 
-/// The record of a function that a step runs, and its configuration.
-type StepFunction = (Arc<FunctionRecord>, Vec<u8>);
+/// Finds functions of steps.
+struct Functions<'a> {
+    registry: &'a Registry,
+    account: &'a Arc<Account>,
+    /// The composition.
+    name: &'a str,
+    snapshot: Snapshot,
+    made: &'a [Made<'a>],
+    /// The owner's functions that were found.
+    found: Vec<Arc<FunctionRecord>>,
+    /// The memory of reading them.
+    charged: Vec<Taken>,
+    failed: Option<RegistryError>,
+}
+
+impl Functions<'_> {
+    /// What is to be known of a function; none if there is no such function, or if looking for it failed.
+    fn find(&mut self, function: &str) -> Option<Part> {
+        if self.failed.is_some() {
+            return None;
+        }
+        match self.try_find(function) {
+            Ok(part) => part,
+            Err(why) => {
+                self.failed = Some(why);
+                None
+            }
+        }
+    }
+
+    fn try_find(&mut self, function: &str) -> Result<Option<Part>, RegistryError> {
+        if function.contains(':') {
+            return Err(RegistryError::StepByAlias(function.to_owned()));
+        }
+        if function.contains('/') && self.registry.own(self.account, function).is_err() {
+            return self.registry.granted_part(self.account, function);
+        }
+        let function = self.registry.own(self.account, function)?;
+        if base(function) == self.name || runs_itself(&self.snapshot, function, self.name) {
+            return Err(RegistryError::StepOfItself(function.to_owned()));
+        }
+        let (record, config) = match self.made.iter().find(|made| made.record.name == function) {
+            Some(other) => (other.record.clone(), other.config.clone()),
+            None => {
+                let Some(entry) = self.snapshot.find(function) else { return Ok(None) };
+                let config = self.registry.read_config(self.account.tenant, entry.record.config)?;
+                (entry.record.clone(), config)
+            }
+        };
+        if record.is_consecutive() {
+            return Err(RegistryError::StepOfCalls(function.to_owned()));
+        }
+        self.charged.push(self.registry.charge_text(self.account, 2 * config.len())?);
+        let part = part(&record, config);
+        self.found.push(record);
+        Ok(Some(part))
+    }
+
+    /// What came of checking the composition with these functions, and the records of those that are the owner's.
+    fn outcome<T>(
+        self,
+        checked: Result<T, Mistakes>,
+    ) -> Result<(T, Vec<Arc<FunctionRecord>>), RegistryError> {
+        match self.failed {
+            Some(why) => Err(why),
+            None => Ok((checked?, self.found)),
+        }
+    }
+}
 
 impl Registry {
-    /// Links a composition: its functions are those in `made`, or else those that are registered. Bytes that the linked
-    /// function needs beyond theirs are handed over for it.
+    /// The memory that reading JSON takes.
+    fn charge_text(&self, account: &Arc<Account>, bytes: usize) -> Result<Taken, QuotaError> {
+        self.loaded.make_room(account, Limit::PlanBytes, PARSE_MEMORY * bytes as u64)
+    }
+
+    /// Makes one function of a composition: its functions are those in `made`, or else those that are registered. Bytes that it
+    /// needs beyond theirs are handed over for it. Where a function is another owner's, or no device has code of all, the
+    /// composition runs as consecutive calls.
     pub(super) fn link(
         &self,
         account: &Arc<Account>,
@@ -31,56 +105,61 @@ impl Registry {
         text: Hash,
         made: &[Made<'_>],
     ) -> Result<Parts, RegistryError> {
-        let tenant = account.tenant;
-        let charge =
-            |bytes: usize| self.loaded.make_room(account, Limit::PlanBytes, PARSE_MEMORY * bytes as u64);
-        let json = self.read_config(tenant, text)?;
+        let json = self.read_config(account.tenant, text)?;
         // Reading it takes as much again, and so does what is linked.
-        let mut charged = vec![charge(2 * json.len())?];
-        let snapshot = self.snapshot(tenant);
-        let (mut linked_from, mut failed) = (Vec::new(), None);
-        let linked = compose::link(&json, |function| {
-            if failed.is_some() {
-                return None;
+        let charged = self.charge_text(account, 2 * json.len())?;
+        let snapshot = self.snapshot(account.tenant);
+        let functions = || Functions {
+            registry: self,
+            account,
+            name,
+            snapshot: snapshot.clone(),
+            made,
+            found: Vec::new(),
+            charged: Vec::new(),
+            failed: None,
+        };
+        if !compose::names_others(&json) {
+            let mut functions = functions();
+            let linked = compose::link(&json, |function| functions.find(function));
+            let (linked, found) = functions.outcome(linked)?;
+            let parts = self.linked_parts(account, handed, name, text, linked, found)?;
+            if self.runnable(&parts.modules).is_ok() {
+                return Ok(parts);
             }
-            let found = (|| -> Result<Option<StepFunction>, RegistryError> {
-                if function.contains(':') {
-                    return Err(RegistryError::StepByAlias(function.to_owned()));
-                }
-                if base(function) == name || runs_itself(&snapshot, function, name) {
-                    return Err(RegistryError::StepOfItself(function.to_owned()));
-                }
-                if let Some(other) = made.iter().find(|made| made.record.name == function) {
-                    return Ok(Some((other.record.clone(), other.config.clone())));
-                }
-                let Some(entry) = snapshot.find(function) else { return Ok(None) };
-                let config = self.read_config(tenant, entry.record.config)?;
-                Ok(Some((entry.record.clone(), config)))
-            })();
-            let (record, config) = match found {
-                Ok(found) => found?,
-                Err(why) => {
-                    failed = Some(why);
-                    return None;
-                }
-            };
-            match charge(2 * config.len()) {
-                Ok(more) => charged.push(more),
-                Err(why) => {
-                    failed = Some(why.into());
-                    return None;
-                }
-            }
-            let part = part(&record, config);
-            linked_from.push(record);
-            Some(part)
-        });
-        if let Some(why) = failed {
-            return Err(why);
         }
-        let linked = linked?;
+        let mut functions = functions();
+        let checked = compose::consecutive(&json, |function| functions.find(function));
+        let (Consecutive { interface, functions }, linked_from) = functions.outcome(checked)?;
         drop(charged);
-        let taken = charge(linked.config.len())?;
+        let taken = self.charge_text(account, interface.len())?;
+        let (config, _) = self.put_blob(account, handed, interface.len() as u64, &interface[..])?;
+        // As those are called that are replaced.
+        let plain = |name: &String| self.own(account, name).unwrap_or(name).into();
+        let functions = functions.iter().map(plain).collect();
+        Ok(Parts {
+            name: name.to_owned(),
+            modules: Box::default(),
+            weights: Box::default(),
+            blueprint: pappus_blueprint::parse(&interface)?,
+            config: (config, interface),
+            composition: Some(Box::new(Composition { text, functions, consecutive: true })),
+            linked_from,
+            taken: Some(taken),
+        })
+    }
+
+    /// A function of what was linked.
+    fn linked_parts(
+        &self,
+        account: &Arc<Account>,
+        handed: &Handed,
+        name: &str,
+        text: Hash,
+        linked: Linked,
+        linked_from: Vec<Arc<FunctionRecord>>,
+    ) -> Result<Parts, RegistryError> {
+        let taken = self.charge_text(account, linked.config.len())?;
         let store = |bytes: &[u8]| self.put_blob(account, handed, bytes.len() as u64, bytes);
         let (config, _) = store(&linked.config)?;
         let constants = match linked.constants.as_slice() {
@@ -114,10 +193,26 @@ impl Registry {
             weights: weights.collect::<Result<_, RegistryError>>()?,
             config: (config, linked.config),
             blueprint: linked.blueprint,
-            composition: Some(Box::new(Composition { text, functions })),
+            composition: Some(Box::new(Composition { text, functions, consecutive: false })),
             linked_from,
             taken: Some(taken),
         })
+    }
+
+    /// What a step may know of another owner's function; none where that is not granted.
+    fn granted_part(&self, account: &Account, function: &str) -> Result<Option<Part>, RegistryError> {
+        let Some((owner, name)) = self.resolve(account, function) else { return Ok(None) };
+        let Some(record) = self.function(owner, name).filter(|_| self.is_granted(account, owner, name))
+        else {
+            return Ok(None);
+        };
+        if record.is_consecutive() {
+            return Err(RegistryError::StepOfCalls(function.to_owned()));
+        }
+        if record.state_bytes > 0 {
+            return Err(RegistryError::StepWithState(function.to_owned()));
+        }
+        Ok(Some(granted(&record)))
     }
 
     /// Links the compositions again that run the function which is first in `made`, and puts them behind it, each behind
@@ -159,6 +254,25 @@ impl Registry {
             false => Err(RegistryError::NoLongerFit { function, misfits }),
         }
     }
+}
+
+/// What can be known of a granted function: its interface, as it is kept with its record.
+fn granted(record: &FunctionRecord) -> Part {
+    let declared = |dtype: &str, shape: &Option<Box<[Dimension]>>| {
+        let dimension = |dim: &Dimension| match dim {
+            Dimension::Fixed(value) => Known::Fixed(*value),
+            Dimension::Free(_) | Dimension::Computed(_) => Known::Computed,
+        };
+        let shape = shape.as_ref().map(|dims| dims.iter().map(dimension).collect());
+        Some(pappus_blueprint::Declared { dtype: DType::named(dtype)?, shape })
+    };
+    let inputs = record.inputs.iter().enumerate().map(|(at, name)| {
+        let of = record.input_types.get(at).and_then(|of| declared(&of.dtype, &of.shape));
+        (&**name, of)
+    });
+    let outputs = record.outputs.iter().map(|of| (&*of.name, declared(&of.dtype, &of.shape)));
+    let config = compose::interface(&inputs.collect::<Vec<_>>(), &outputs.collect::<Vec<_>>());
+    Part { config, ..Part::default() }
 }
 
 /// What the linker needs of a function.
@@ -240,7 +354,7 @@ mod tests {
     /// A function that runs these.
     fn entry(name: &str, functions: &[&str]) -> FunctionEntry {
         let functions: Box<[Box<str>]> = functions.iter().map(|name| (*name).into()).collect();
-        let composition = Composition { text: Hash([1; 32]), functions };
+        let composition = Composition { text: Hash([1; 32]), functions, consecutive: false };
         let record = FunctionRecord {
             name: name.into(),
             config: Hash([0; 32]),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pappus_blueprint::Blueprint;
+use pappus_blueprint::compose::{self, Steps};
 use pappus_blueprint::limits::PARSE_MEMORY;
 use pappus_shmem::memfd;
 
@@ -123,9 +124,23 @@ impl Registry {
         let classes = self.with_room(&record.weights, able(&blueprint, self.runnable(&record.modules)?)?)?;
         let runs_on = self.check_code(tenant, &blueprint, &record.modules, &classes, codes)?;
         let weights = self.packed_weights(&account, record, &blueprint)?;
-        let parsed = Parsed { blueprint, config, weights, runs_on };
+        let parsed = Parsed { blueprint, config, weights, runs_on, steps: self.steps(&account, record)? };
         let current = || self.look(tenant, |mine| mine.callers_of(record))?;
         Ok(self.loaded.insert(account, record.clone(), parsed, current)?)
+    }
+
+    /// What calls of a composition run that is not linked; none of any other function.
+    fn steps(
+        &self,
+        account: &Arc<Account>,
+        record: &FunctionRecord,
+    ) -> Result<Option<Box<Steps>>, RegistryError> {
+        let Some(composition) = record.composition.as_ref().filter(|of| of.consecutive) else {
+            return Ok(None);
+        };
+        let json = self.read_config(account.tenant, composition.text)?;
+        let _taken = self.loaded.make_room(account, Limit::PlanBytes, PARSE_MEMORY * json.len() as u64)?;
+        Ok(Some(Box::new(compose::steps(&json)?)))
     }
 
     /// A function's weights as workers map them, one copy of each content; none without weights.

@@ -208,8 +208,9 @@ impl Registry {
         // client that handed the module over, while another module was compiled.
         let there = &mut Codes::new(Wish::Known);
         if let Ok(runs_on) = self.check_code(tenant, &blueprint, &record.modules, &classes, there) {
-            let parsed = Parsed { blueprint, config, weights: None, runs_on };
-            if LoadedCache::has_room(account, &parsed)
+            let parsed = Parsed { blueprint, config, weights: None, runs_on, steps: None };
+            if !record.is_consecutive()
+                && LoadedCache::has_room(account, &parsed)
                 && let Some(parsed) = self.with_small_weights(account, &record, parsed)
             {
                 let current = || self.look(tenant, |mine| mine.callers_of(&record))?;

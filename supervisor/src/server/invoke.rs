@@ -17,10 +17,9 @@ use pappus_shmem::MemfdError;
 use zerocopy::little_endian::U64;
 
 use super::invoke_error::{InvokeError, ValueError};
-use super::reply_handle::ReplyHandle;
 use super::state::RequestCtx;
 use crate::arena::Arena;
-use crate::call::{Call, Inline};
+use crate::call::{Call, Completion, Inline};
 use crate::client_fd::ClientFd;
 use crate::client_memfd::ClientMemfd;
 use crate::config::Settings;
@@ -29,7 +28,7 @@ use crate::function::{Loaded, Versions};
 use crate::quota::Limit;
 use crate::schedule::Domain;
 use crate::session::{SessionError, Turn};
-use crate::tenants::PlanError;
+use crate::tenants::{CountedPlan, PlanError};
 
 /// Why there is no plan. What a blueprint says is its owner's to know.
 fn no_plan(why: pappus_blueprint::Error, granted: bool) -> InvokeError {
@@ -112,7 +111,7 @@ pub enum Thread {
 /// [elsewhere](InvokeError::PlanTakesLong).
 pub fn prepare(
     ctx: &RequestCtx,
-    handle: &Arc<ReplyHandle>,
+    reply: Arc<dyn Completion>,
     arrived: &mut Arrived,
     function: &Arc<Loaded>,
     thread: Thread,
@@ -122,19 +121,7 @@ pub fn prepare(
     let granted = function.owner != ctx.account.tenant;
     check_version(request, function.versions, granted)?;
     check_session(function, turn.as_ref())?;
-    let plans = |sizes: &Sizes<'_>| {
-        let (id, blueprint) = (function.id, &function.blueprint);
-        match ctx.account.find_plan(id, blueprint, sizes).map_err(|why| no_plan(why, granted))? {
-            Some(plan) => Ok(plan),
-            None if thread == Thread::Socket && blueprint.approx_bytes() > AT_ONCE_BLUEPRINT_BYTES => {
-                Err(InvokeError::PlanTakesLong)
-            }
-            None => ctx.account.make_plan(id, blueprint, sizes).map_err(|why| match why {
-                PlanError::Sizes(why) => no_plan(why, granted),
-                PlanError::Quota(why) => why.into(),
-            }),
-        }
-    };
+    let plans = |sizes: &Sizes<'_>| plan(ctx, function, sizes, thread);
     let (blueprint, weight_bytes) = (&function.blueprint, &function.weight_bytes);
     let of = CallContext { blueprint, weight_bytes, granted, turn: turn.as_ref() };
     let (gathered, plan, scalars) = gather(request, descriptors, arenas, of, plans)?;
@@ -169,14 +156,53 @@ pub fn prepare(
         started_ns: AtomicU64::new(0),
         sent_at: AtomicU64::new(0),
         routed,
-        reply: handle.clone(),
+        reply,
         function: function.clone(),
     };
     Ok(Prepared { call: Arc::new(call), device, inline_bytes })
 }
 
+/// The plan of a call of these sizes, known or made now.
+fn plan(
+    ctx: &RequestCtx,
+    function: &Loaded,
+    sizes: &Sizes<'_>,
+    thread: Thread,
+) -> Result<Arc<CountedPlan>, InvokeError> {
+    let granted = function.owner != ctx.account.tenant;
+    let (id, blueprint) = (function.id, &function.blueprint);
+    match ctx.account.find_plan(id, blueprint, sizes).map_err(|why| no_plan(why, granted))? {
+        Some(plan) => Ok(plan),
+        None if thread == Thread::Socket && blueprint.approx_bytes() > AT_ONCE_BLUEPRINT_BYTES => {
+            Err(InvokeError::PlanTakesLong)
+        }
+        None => ctx.account.make_plan(id, blueprint, sizes).map_err(|why| match why {
+            PlanError::Sizes(why) => no_plan(why, granted),
+            PlanError::Quota(why) => why.into(),
+        }),
+    }
+}
+
+/// Bytes of each output of a call with these inputs, in the function's order. The request names no outputs yet.
+pub fn output_bytes(
+    ctx: &RequestCtx,
+    arrived: &Arrived,
+    function: &Loaded,
+    thread: Thread,
+) -> Result<Vec<u64>, InvokeError> {
+    let (blueprint, granted) = (&function.blueprint, function.owner != ctx.account.tenant);
+    let of = CallContext { blueprint, weight_bytes: &function.weight_bytes, granted, turn: None };
+    let plans = |sizes: &Sizes<'_>| plan(ctx, function, sizes, thread);
+    let (_, plan, _) = gather(&arrived.message, &arrived.descriptors, &arrived.arenas, of, plans)?;
+    Ok(blueprint.returned().iter().map(|id| plan.buffers[id.index()].bytes).collect())
+}
+
 /// Refuses a call that was made for an earlier function of the same name.
-fn check_version(request: &v1::Invoke, versions: Versions, granted: bool) -> Result<(), InvokeError> {
+pub(super) fn check_version(
+    request: &v1::Invoke,
+    versions: Versions,
+    granted: bool,
+) -> Result<(), InvokeError> {
     match request.function_version {
         0 => Ok(()),
         told if told == versions.for_caller(granted) => Ok(()),
@@ -292,10 +318,11 @@ impl<'a> Arrays<'a> {
     }
 }
 
-/// Checks a request by itself, on a connection with these arenas, as far as that is possible before a worker
-/// sees it. Returns the ranges of inputs and outputs.
+/// Checks a request by itself, with these descriptors, on a connection with these arenas, as far as that is possible before a
+/// worker sees it. Returns the ranges of inputs and outputs.
 pub fn check(
     request: &v1::Invoke,
+    descriptors: &[ClientMemfd],
     arenas: &[Arc<Arena>],
     blueprint: &Blueprint,
     weight_bytes: &[u64],
@@ -303,7 +330,7 @@ pub fn check(
     let plan = |sizes: &Sizes<'_>| blueprint.plan(sizes).map(Arc::new).map_err(InvokeError::Plan);
     let (gathered, ..) = gather(
         request,
-        &[],
+        descriptors,
         arenas,
         CallContext { blueprint, weight_bytes, granted: false, turn: None },
         plan,

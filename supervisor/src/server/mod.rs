@@ -15,6 +15,7 @@
 //! - [`sessions`]: sessions that the requests of one tenant opened; [`all_sessions`]: those of all tenants.
 //! - [`responses`]: how a call ended, as its client is told.
 //! - [`invoke`]: an `Invoke` becomes a call: checked, sized, planned; [`invoke_error`]: why it cannot.
+//! - `consecutive`: compositions that are not linked: their steps run as consecutive calls.
 //! - [`slow_work`]: each tenant's permits for slow work.
 //! - `async_fd`: a socket watched for one kind of event.
 //! - [`requests`]: everything else; `from_proto`, `to_proto`: what the registry is asked and answers, as messages.
@@ -32,6 +33,7 @@ mod async_fd;
 pub mod connection;
 pub mod connection_pace;
 pub mod connection_slots;
+mod consecutive;
 pub mod fair_turns;
 mod from_proto;
 pub mod gauges;

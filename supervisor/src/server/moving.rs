@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::consecutive::StepReply;
 use super::reply_handle::{DevicePlace, ReplyHandle};
 use super::responses;
 use super::state::Server;
@@ -80,18 +81,28 @@ fn move_call(
     let to = elsewhere.unwrap_or(device).clone();
     let adopted = to.adopt(withdrawn);
     way.arrived = true;
-    let Some(handle) = ReplyHandle::of(call) else { return true };
+    let (handle, step) = (ReplyHandle::of(call), StepReply::of(call));
     match adopted {
         Ok(id) => {
             let place: DevicePlace = (to, id);
-            if let Some((device, id)) = handle.moved(place) {
+            let ended = match (handle, step) {
+                (Some(handle), _) => handle.moved(place),
+                (None, Some(step)) => step.placed(place),
+                (None, None) => None,
+            };
+            if let Some((device, id)) = ended {
                 // Cancelled, or its client gone, while it was on its way.
                 device.cancel(id);
             }
         }
         Err(why) => {
             let caller = call.reply.account();
-            handle.answer(responses::not_accepted(caller, &call.function, &to.config.name, why));
+            let body = responses::not_accepted(caller, &call.function, &to.config.name, why);
+            match (handle, step) {
+                (Some(handle), _) => handle.answer(body),
+                (None, Some(step)) => step.answer(body),
+                (None, None) => {}
+            }
         }
     }
     true

@@ -17,6 +17,7 @@ use super::{refusals, responses};
 use crate::call::{Call, Completion, CompletionBatch, Outcome};
 use crate::concurrent::{OneAnswer, OpenCall, OpenCalls, OpenError};
 use crate::device::Device;
+use crate::function::Loaded;
 use crate::limits::MAX_CALLS_PER_CONNECTION;
 use crate::metrics::{self, Answer, Latencies};
 use crate::refusal::internal;
@@ -134,6 +135,13 @@ impl ReplyHandle {
             self.forget();
             self.of.replies.send(self.request, body);
         }
+    }
+
+    /// Gives the answer to an invocation that several calls were made of, and is over.
+    pub fn finish(&self, function: &Loaded, body: Body) {
+        self.accepted.end();
+        function.calls.iter().for_each(|calls| calls.answered(&body));
+        self.answer(body);
     }
 
     /// Gives the answer to an invocation that is not accepted, unless one was given. It has no latency.

@@ -200,6 +200,11 @@ pub fn never_loaded(deadline: Duration) -> Body {
     Body::Error(passed(deadline, "while its function was being loaded, which goes on").retry(0))
 }
 
+/// A call whose deadline passed while what it brings or gets was copied.
+pub fn never_copied(deadline: Duration) -> Body {
+    Body::Error(passed(deadline, "while memory of the caller's was read or written"))
+}
+
 /// A call whose deadline passed while earlier calls of its session were there.
 pub fn never_its_turn(deadline: Duration) -> Body {
     Body::Error(passed(deadline, "while calls of its session were there that came before it").retry(0))

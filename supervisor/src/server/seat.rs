@@ -25,7 +25,7 @@ use super::sessions::OpenSessions;
 use super::slow_work::SlowWorkPermit;
 use super::state::RequestCtx;
 use super::violation::GatewayError;
-use super::{invoke, refusals, requests, responses};
+use super::{consecutive, invoke, refusals, requests, responses};
 use crate::arena::Arena;
 use crate::call::Completion;
 use crate::client_fd::ClientFd;
@@ -200,8 +200,7 @@ impl Seat {
                     }
                 };
                 tokio::spawn(async move {
-                    self.prepare(id, handle, arrived, until).await;
-                    drop((place, memory));
+                    self.prepare(id, handle, arrived, until, (place, memory)).await;
                 });
             }
         }
@@ -294,6 +293,18 @@ impl Seat {
             false => registry.find(&self.ctx.account, name),
             true => registry.find_checked(&self.ctx.account, name),
         };
+        let found = match found {
+            Some(function) if function.steps.is_some() => {
+                match self.charge_slow(memory, SLOW_REQUEST_BYTES) {
+                    Ok(memory) => {
+                        drop(tokio::spawn(consecutive::run(self.clone(), handle, arrived, function, memory)));
+                    }
+                    Err(why) => handle.refuse(refusals::to_body(&why)),
+                }
+                return None;
+            }
+            found => found,
+        };
         if let Some(function) = found
             && self.submit(id, &handle, &mut arrived, &function, Thread::Socket, burst)
         {
@@ -346,6 +357,7 @@ impl Seat {
         handle: Arc<ReplyHandle>,
         mut arrived: Arrived,
         until: tokio::time::Instant,
+        (place, memory): (OwnedSemaphorePermit, Taken),
     ) {
         // Loading keeps this thread busy, so another task watches the deadline.
         let mut late = JoinSet::new();
@@ -369,6 +381,10 @@ impl Seat {
         match loaded {
             // The deadline answered it meanwhile, or the client is gone.
             _ if handle.is_over() => {}
+            Ok(function) if function.steps.is_some() => {
+                drop((_permit, place));
+                consecutive::run(self.clone(), handle, arrived, function, memory).await;
+            }
             // Most plans are made in no time: no other thread has to be woken for them.
             Ok(function)
                 if self.submit(
@@ -406,7 +422,7 @@ impl Seat {
         thread: Thread,
         burst: &mut Burst,
     ) -> bool {
-        let prepared = match invoke::prepare(&self.ctx, handle, arrived, function, thread) {
+        let prepared = match invoke::prepare(&self.ctx, handle.clone(), arrived, function, thread) {
             Ok(prepared) => prepared,
             Err(InvokeError::PlanTakesLong) => return false,
             Err(error) => {
@@ -444,7 +460,7 @@ impl Seat {
 
     /// Waits until this tenant may do one more thing that takes long; none once the client is gone. The
     /// operator never waits behind tenants.
-    async fn slow_work_permit(&self) -> Option<SlowWorkPermit> {
+    pub(super) async fn slow_work_permit(&self) -> Option<SlowWorkPermit> {
         let permit = match self.ctx.admin {
             true => SlowWorkPermit::default(),
             false => self.ctx.server.slow_work.acquire(&self.ctx.account).await,

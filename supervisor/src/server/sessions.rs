@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pappus_proto::v1::{self, response::Body as Response};
-use pappus_shmem::memfd;
 
 use super::request_error::RequestError;
 use super::state::{RequestCtx, Server};
@@ -14,8 +13,7 @@ use crate::arena::Arena;
 use crate::client_memfd::ClientMemfd;
 use crate::function::Loaded;
 use crate::limits::MAX_SESSIONS_PER_CONNECTION;
-use crate::quota::Limit;
-use crate::refusal::{Refusal, internal};
+use crate::refusal::Refusal;
 use crate::session::{Place, Session, SessionError, StateShape, WhyOver};
 use crate::sync::{OrderedMutex, rank};
 
@@ -53,12 +51,7 @@ impl OpenSessions {
         }
         let shape = StateShape::of(loaded.owner, &loaded.blueprint).ok_or(SessionError::Stateless)?;
         let bytes = Session::memory_bytes(&shape)?;
-        // Its place, its bytes, and then the memory.
-        let descriptor = account.take(Limit::Descriptors, 1)?;
-        let memory =
-            memfd::arena("session", bytes).map_err(|why| internal("cannot make a session's memory", why))?;
-        let mut memory = ClientMemfd::new(memory, account.tenant, &server.client_io);
-        memory.charge(descriptor);
+        let memory = ClientMemfd::own("session", bytes, account, &server.client_io)?;
         let memory = Arc::new(Arena::state(server.next_arena(), memory, account)?);
         let name = format!("{}/{}", loaded.account.name, loaded.record.name);
         let id = server.sessions.next();

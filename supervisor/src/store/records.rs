@@ -105,7 +105,7 @@ pub struct FunctionRecord {
     /// Bytes of its state; 0 where it has none, and in records of older builds.
     #[serde(default, skip_serializing_if = "is_no_bytes")]
     pub state_bytes: u64,
-    /// The composition from which the function was linked; none for a function without steps.
+    /// The composition that the function is; none for a function without steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub composition: Option<Box<Composition>>,
     /// Its version number among those of its name; 1 in records of older builds.
@@ -128,11 +128,15 @@ fn is_no_bytes(bytes: &u64) -> bool {
     *bytes == 0
 }
 
+fn is_linked(consecutive: &bool) -> bool {
+    !consecutive
+}
+
 fn is_none(number: &u32) -> bool {
     *number == 0
 }
 
-/// What a function was linked from.
+/// What a function was made of that is a composition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Composition {
@@ -140,6 +144,9 @@ pub struct Composition {
     pub text: Hash,
     /// Names of the functions that its steps run, each once.
     pub functions: Box<[Box<str>]>,
+    /// True if it is not linked, and runs as consecutive calls: the configuration of the record is what callers see of it.
+    #[serde(default, skip_serializing_if = "is_linked")]
+    pub consecutive: bool,
 }
 
 /// What a function declares of an input.
@@ -252,6 +259,11 @@ impl FunctionRecord {
     /// The blobs that are JSON: its configuration, and the composition that it was linked from.
     pub fn texts(&self) -> impl Iterator<Item = Hash> + '_ {
         std::iter::once(self.config).chain(self.composition.iter().map(|composition| composition.text))
+    }
+
+    /// True if it is a composition that runs as consecutive calls.
+    pub fn is_consecutive(&self) -> bool {
+        self.composition.as_ref().is_some_and(|composition| composition.consecutive)
     }
 
     /// True if it is a composition with a step that runs this function.
@@ -380,6 +392,7 @@ mod tests {
         linked.composition = Some(Box::new(Composition {
             text: Hash([0x22; 32]),
             functions: Box::new(["a".into(), "b".into()]),
+            consecutive: false,
         }));
         assert!(!linked.is_made_as(&function) && linked.runs("b") && !function.runs("b"));
         let composition = format!(r#","composition":{{"text":"{twos}","functions":["a","b"]}}}}"#);

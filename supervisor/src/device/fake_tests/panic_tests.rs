@@ -140,6 +140,7 @@ fn a_call_whose_answer_cannot_be_made_is_told_so_and_the_others_get_theirs() {
         config: config.into(),
         weights: None,
         runs_on: vec![RunsOn { kind: Kind::Cuda, arch: "sm_90".into(), stack_bytes: 0, fenced: false }],
+        steps: None,
     };
     let record = FunctionRecord { name: "with an output".into(), ..FunctionRecord::clone(&function.record) };
     let other =

@@ -1,0 +1,156 @@
+//! One call of a composition: as any other call of its caller's, but of a function that the composition's owner may call.
+
+use std::sync::Arc;
+
+use pappus_blueprint::compose::Step;
+use pappus_proto::limits::MAX_INLINE_BYTES;
+use pappus_proto::v1;
+use pappus_proto::v1::response::Body;
+
+use super::step_reply::StepReply;
+use super::value::{OwnMemory, Piece, Value};
+use super::{IN_ANSWER_BYTES, Outputs, Run, refused};
+use crate::arena::Arena;
+use crate::function::Loaded;
+use crate::limits::CONNECTION_BYTES;
+use crate::server::invoke::{self, Arrived, Prepared, Thread};
+use crate::server::invoke_error::InvokeError;
+use crate::server::responses;
+
+/// Outputs in one arena begin at multiples of this.
+const ALIGN: u64 = 64;
+
+impl Run<'_> {
+    /// The function of a step: the composition's owner calls it.
+    pub(super) async fn function_of(&self, step: &Step) -> Result<Arc<Loaded>, Body> {
+        let (ctx, owner, name) = (&self.seat.ctx, &self.function.account, step.function.as_str());
+        let registry = &ctx.server.registry;
+        // Others' functions are checked by their owners alone.
+        let checked = self.request.checked && !name.contains('/');
+        let found = match checked {
+            false => registry.find(owner, name),
+            true => registry.find_checked(owner, name),
+        };
+        let function = match found {
+            Some(function) => function,
+            None => {
+                let permit = self.seat.slow_work_permit().await;
+                let _permit = permit.ok_or_else(responses::cancelled)?;
+                let loaded = match checked {
+                    false => registry.load(ctx.whose(), owner, name).await,
+                    true => registry.load_checked(ctx.whose(), owner, name).await,
+                };
+                loaded.map_err(|why| refused(&why))?
+            }
+        };
+        match function.steps {
+            None => Ok(function),
+            // It was another function when the composition was registered.
+            Some(_) => Err(self.gone(step)),
+        }
+    }
+
+    /// Calls a function, and waits for what it gives.
+    pub(super) async fn call(&mut self, function: &Arc<Loaded>, given: &Outputs) -> Result<Outputs, Body> {
+        let (ctx, at_ns) = (&self.seat.ctx, self.at_ns);
+        let mut given: Vec<(&str, Value)> =
+            given.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+        let in_messages = |given: &[(&str, Value)]| -> u64 {
+            let pieces = given.iter().flat_map(|(_, value)| &value.pieces);
+            pieces.filter(|piece| piece.arena().is_none()).map(Piece::bytes).sum()
+        };
+        if in_messages(&given) > MAX_INLINE_BYTES - IN_ANSWER_BYTES {
+            for piece in given.iter_mut().flat_map(|(_, value)| &mut value.pieces) {
+                if let Piece::Inline(bytes, _) = piece {
+                    let memory = self.memory(bytes.len() as u64)?;
+                    memory.write(0, bytes).map_err(|why| refused(&*why))?;
+                    *piece = Piece::Own { memory, offset: 0, bytes: bytes.len() as u64 };
+                }
+            }
+        }
+        let message = v1::Invoke {
+            inputs: given.iter().map(|(name, value)| value.input(name)).collect(),
+            deadline_ns: self.deadline.as_nanos() as u64,
+            ..v1::Invoke::default()
+        };
+        let mut arenas: Vec<Arc<Arena>> = Vec::new();
+        for arena in given.iter().flat_map(|(_, value)| &value.pieces).filter_map(Piece::arena) {
+            if arenas.iter().all(|known| known.id != arena.id) {
+                arenas.push(arena.clone());
+            }
+        }
+        let new = Arrived::new(message, Vec::new(), arenas, at_ns, CONNECTION_BYTES);
+        let mut arrived = new.map_err(|why| refused(&InvokeError::from(why)))?;
+        let sizes = match invoke::output_bytes(ctx, &arrived, function, Thread::Socket) {
+            Err(InvokeError::PlanTakesLong) => {
+                let _turn = ctx.server.plan_turns.begin(ctx.sharer()).await;
+                let make = || invoke::output_bytes(ctx, &arrived, function, Thread::Own);
+                ctx.server.registry.threads.run_here(ctx.whose(), make).await
+            }
+            sizes => sizes,
+        };
+        let sizes = sizes.map_err(|why| refused(&why))?;
+        let places = sizes.iter().scan(0u64, |end, bytes| {
+            let start = *end;
+            *end = end.saturating_add(*bytes).checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
+            Some((start, *end))
+        });
+        let places: Vec<(u64, u64)> = places.collect();
+        let memory = match places.last() {
+            Some((_, total)) if *total > IN_ANSWER_BYTES => Some(self.memory(*total)?),
+            _ => None,
+        };
+        arrived.arenas.extend(memory.iter().map(|memory| memory.arena.clone()));
+        let outputs = function.blueprint.returned().iter().zip(sizes).zip(&places);
+        let outputs = outputs.map(|((id, bytes), (offset, _))| {
+            let name = function.blueprint.buffers()[id.index()].name.clone();
+            let region =
+                |memory: &Arc<OwnMemory>| v1::Region { arena: memory.arena.id, offset: *offset, bytes };
+            v1::Output { name, region: memory.as_ref().map(region) }
+        });
+        arrived.message.outputs = outputs.collect();
+        let done = self.submit(function, arrived).await?;
+        let outputs = done.outputs.into_iter().zip(places).map(|(output, (offset, _))| {
+            let v1::OutputValue { name, bytes, inline, dtype, shape } = output;
+            let piece = match &memory {
+                None => self.inline(inline)?,
+                Some(memory) => Piece::Own { memory: memory.clone(), offset, bytes },
+            };
+            let array = (!dtype.is_empty()).then_some(v1::ArrayType { dtype, shape });
+            Ok((name, Value { pieces: vec![piece], array }))
+        });
+        outputs.collect()
+    }
+
+    /// Hands a call to a device, and waits for its answer.
+    async fn submit(&mut self, function: &Arc<Loaded>, mut arrived: Arrived) -> Result<v1::Invoked, Body> {
+        let ctx = &self.seat.ctx;
+        let (reply, mut answered) = StepReply::new(self.handle.clone());
+        // Its plan was made before.
+        let prepared = invoke::prepare(ctx, reply.clone(), &mut arrived, function, Thread::Own);
+        let Prepared { call, device, inline_bytes } = prepared.map_err(|why| refused(&why))?;
+        let accepted = device.submit(call, inline_bytes, None);
+        let id = accepted
+            .map_err(|why| responses::not_accepted(&ctx.account, function, &device.config.name, why))?;
+        if let Some((device, id)) = reply.placed((device, id)) {
+            device.cancel(id);
+        }
+        drop(reply);
+        // Without an answer, the composition was ended meanwhile.
+        match answered.recv().await {
+            Some(Body::Invoked(done)) => {
+                let timings = done.timings.unwrap_or_default();
+                self.timings.copy_in_ns += timings.copy_in_ns;
+                self.timings.execute_ns += timings.execute_ns;
+                self.timings.copy_out_ns += timings.copy_out_ns;
+                self.timings.clear_ns += timings.clear_ns;
+                if !self.devices.contains(&done.device) {
+                    self.devices.push(done.device.clone());
+                }
+                Ok(done)
+            }
+            Some(body) => Err(body),
+            None => Err(responses::cancelled()),
+        }
+    }
+}

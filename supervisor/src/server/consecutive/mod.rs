@@ -1,0 +1,383 @@
+//! Compositions that are not linked: their steps run as consecutive calls, each as any other call of the caller's, with what they
+//! pass on in memory of the supervisor's (`value`; `calls`: one call). One task runs a composition; its answer is given once, like that of a single
+//! call; whoever gives it earlier (a deadline, a cancellation, a client that leaves) ends the call that runs at that time.
+//!
+//! ```text
+//! inputs ──► step ──prepare, submit──► device ──StepReply──► outputs ──► next step … ──copied──► the caller's regions, the answer
+//! ```
+
+mod calls;
+mod step_reply;
+mod value;
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pappus_blueprint::compose::{Items, Source, Step, Steps};
+use pappus_proto::limits::MAX_INLINE_BYTES;
+use pappus_proto::v1::item::Source as ItemSource;
+use pappus_proto::v1::response::Body;
+use pappus_proto::{Code, v1};
+use pappus_protocol::now_ns;
+use pappus_shmem::memfd;
+use tokio::sync::oneshot;
+
+use self::value::{OwnMemory, Piece, Value};
+use super::invoke::{self, Arrived};
+use super::invoke_error::{InvokeError, ValueError};
+use super::reply_handle::ReplyHandle;
+use super::seat::Seat;
+use super::{refusals, responses};
+use crate::arena::Arena;
+use crate::client_memfd::ClientMemfd;
+use crate::function::Loaded;
+use crate::quota::Limit;
+use crate::refusal::{Refusable, internal};
+use crate::session::SessionError;
+use crate::tenants::Taken;
+
+pub(super) use self::step_reply::StepReply;
+
+/// Outputs of a step come in its answer up to so many bytes in all: less than a memfd costs.
+const IN_ANSWER_BYTES: u64 = 64 << 10;
+/// Outputs of a step, by name.
+type Outputs = Vec<(String, Value)>;
+
+/// Runs a composition, and answers it.
+pub(super) async fn run(
+    seat: Arc<Seat>,
+    handle: Arc<ReplyHandle>,
+    arrived: Arrived,
+    function: Arc<Loaded>,
+    memory: Taken,
+) {
+    let Some(steps) = &function.steps else { return };
+    let Arrived { message: request, descriptors, arenas, at_ns, turn, .. } = arrived;
+    let deadline = invoke::deadline(&request, &seat.ctx.server.settings());
+    let body = match turn {
+        Some(_) => refusals::to_body(&InvokeError::from(SessionError::Stateless)),
+        None => {
+            let mut run = Run {
+                seat: &seat,
+                handle: &handle,
+                function: &function,
+                steps,
+                request: &request,
+                at_ns,
+                deadline,
+                timings: v1::Timings::default(),
+                devices: Vec::new(),
+            };
+            run.all(descriptors, &arenas).await.unwrap_or_else(|body| body)
+        }
+    };
+    handle.finish(&function, body);
+    drop(memory);
+}
+
+/// A composition that runs.
+struct Run<'a> {
+    seat: &'a Arc<Seat>,
+    handle: &'a Arc<ReplyHandle>,
+    function: &'a Loaded,
+    steps: &'a Steps,
+    request: &'a v1::Invoke,
+    at_ns: u64,
+    deadline: Duration,
+    /// Sums over all calls.
+    timings: v1::Timings,
+    /// Where calls ran, each device once.
+    devices: Vec<String>,
+}
+
+/// An error as an answer.
+fn refused(why: &dyn Refusable) -> Body {
+    refusals::to_body(why)
+}
+
+impl Run<'_> {
+    async fn all(&mut self, descriptors: Vec<ClientMemfd>, arenas: &[Arc<Arena>]) -> Result<Body, Body> {
+        let granted = self.function.owner != self.seat.ctx.account.tenant;
+        let check = invoke::check_version(self.request, self.function.versions, granted)
+            .and_then(|()| invoke::check(self.request, &descriptors, arenas, &self.function.blueprint, &[]));
+        check.map_err(|why| refused(&why))?;
+        let inputs = self.inputs(descriptors, arenas).await?;
+        let constants = self.steps.constants.iter().map(|constant| {
+            let array = v1::ArrayType { dtype: constant.dtype.name().into(), shape: constant.shape.clone() };
+            Ok(Value { pieces: vec![self.keep(&constant.bytes)?], array: Some(array) })
+        });
+        let constants = constants.collect::<Result<Vec<_>, Body>>()?;
+        let mut made: Vec<Outputs> = Vec::with_capacity(self.steps.steps.len());
+        for step in &self.steps.steps {
+            let of = |source: &Source| find(source, &inputs, &constants, &made);
+            let given = step.inputs.iter().map(|(name, source)| Some((name.clone(), of(source)?)));
+            let given = given.collect::<Option<Vec<_>>>().ok_or_else(|| self.gone(step))?;
+            let outputs = self.step(step, given).await.map_err(|body| self.told(step, body))?;
+            made.push(outputs);
+        }
+        let results = self.steps.outputs.iter().map(|(name, source)| {
+            let value = find(source, &inputs, &constants, &made);
+            let value = value.ok_or_else(|| {
+                let name = name.clone();
+                refused(&internal("an output of a composition has no source", name))
+            })?;
+            Ok((name.as_str(), value))
+        });
+        let results = results.collect::<Result<Vec<_>, Body>>()?;
+        self.answer(results, arenas).await
+    }
+
+    /// What the call brings, by the composition's inputs. What came in descriptors is copied: each of them is good for one call.
+    async fn inputs(&self, descriptors: Vec<ClientMemfd>, arenas: &[Arc<Arena>]) -> Result<Vec<Value>, Body> {
+        let descriptors = Arc::new(descriptors);
+        let mut values = Vec::with_capacity(self.steps.inputs.len());
+        for name in &self.steps.inputs {
+            let Some(input) = self.request.inputs.iter().find(|input| input.name == *name) else {
+                return Err(refused(&InvokeError::Missing(name.clone())));
+            };
+            let mut pieces = Vec::with_capacity(input.items.len());
+            for item in &input.items {
+                pieces.push(match &item.source {
+                    Some(ItemSource::Inline(bytes)) => Piece::Inline(bytes.clone(), None),
+                    Some(ItemSource::Region(region)) => {
+                        let arena = arenas.iter().find(|arena| arena.id == region.arena);
+                        let arena = arena.cloned().ok_or_else(|| self.no_value(name))?;
+                        Piece::Caller { arena, offset: region.offset, bytes: region.bytes }
+                    }
+                    Some(ItemSource::Descriptor(passed)) => self.copy(&descriptors, *passed).await?,
+                    None => return Err(self.no_value(name)),
+                });
+            }
+            values.push(Value { pieces, array: input.r#type.clone() });
+        }
+        Ok(values)
+    }
+
+    fn no_value(&self, name: &str) -> Body {
+        refused(&InvokeError::Input { name: name.to_owned(), why: ValueError::NoSource })
+    }
+
+    /// Copies bytes of a descriptor, on a thread of the caller's.
+    async fn copy(&self, from: &Arc<Vec<ClientMemfd>>, passed: v1::Descriptor) -> Result<Piece, Body> {
+        let memory = self.memory(passed.bytes)?;
+        let (from, to) = (from.clone(), memory.clone());
+        self.on_thread(move || {
+            let mut buffer = Vec::new();
+            for start in (0..passed.bytes).step_by(MAX_INLINE_BYTES as usize) {
+                buffer.resize(MAX_INLINE_BYTES.min(passed.bytes - start) as usize, 0);
+                from[passed.index as usize].read_at(passed.offset + start, &mut buffer)?;
+                memfd::write_all_at(to.arena.memfd.as_fd(), start, &buffer)?;
+            }
+            Ok(())
+        })
+        .await?;
+        Ok(Piece::Own { memory, offset: 0, bytes: passed.bytes })
+    }
+
+    /// Reads or writes memory of the caller's, which may take as long as the caller likes, until the deadline.
+    async fn on_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T, Body> {
+        let (done, outcome) = oneshot::channel();
+        let ctx = &self.seat.ctx;
+        ctx.server.client_io.run(ctx.account.tenant, move || drop(done.send(work())));
+        let end_ns = self.at_ns.saturating_add(self.deadline.as_nanos() as u64);
+        let left = Duration::from_nanos(end_ns.saturating_sub(now_ns()));
+        match tokio::time::timeout(left, outcome).await {
+            Ok(Ok(Ok(done))) => Ok(done),
+            Ok(Ok(Err(why))) => Err(refused(&InvokeError::Unreadable(why))),
+            Ok(Err(_)) => Err(refused(&internal("cannot copy what the caller brings or gets", "a panic"))),
+            Err(_) => Err(responses::never_copied(self.deadline)),
+        }
+    }
+
+    fn memory(&self, bytes: u64) -> Result<Arc<OwnMemory>, Body> {
+        let ctx = &self.seat.ctx;
+        OwnMemory::new(&ctx.server, &ctx.account, bytes).map_err(|why| refused(&*why))
+    }
+
+    /// Bytes for calls to come.
+    fn keep(&self, bytes: &[u8]) -> Result<Piece, Body> {
+        if bytes.len() as u64 <= IN_ANSWER_BYTES {
+            return self.inline(Bytes::copy_from_slice(bytes));
+        }
+        let memory = self.memory(bytes.len() as u64)?;
+        memory.write(0, bytes).map_err(|why| refused(&*why))?;
+        Ok(Piece::Own { memory, offset: 0, bytes: bytes.len() as u64 })
+    }
+
+    /// Bytes that go in messages, which the caller is charged for.
+    fn inline(&self, bytes: Bytes) -> Result<Piece, Body> {
+        let taken = self.seat.ctx.take(Limit::RequestBytes, bytes.len() as u64);
+        Ok(Piece::Inline(bytes, Some(Arc::new(taken.map_err(|why| refused(&why))?))))
+    }
+
+    /// Runs one step.
+    async fn step(&mut self, step: &Step, given: Outputs) -> Result<Outputs, Body> {
+        let function = self.function_of(step).await?;
+        let Some(Items { count, inputs }) = &step.each else {
+            return self.times(step, &function, given).await;
+        };
+        let mut joined: Vec<(String, Vec<Value>)> = Vec::new();
+        for nth in 0..*count {
+            let item = |(name, value): &(String, Value)| match inputs.contains(name) {
+                true => value.item(nth, *count).map(|item| (name.clone(), item)).ok_or_else(|| {
+                    let message = format!("input {name} does not consist of {count} items");
+                    Body::Error(v1::Error::new(Code::InvalidArgument, message))
+                }),
+                false => Ok((name.clone(), value.clone())),
+            };
+            let item = given.iter().map(item).collect::<Result<Outputs, Body>>()?;
+            for (at, (name, value)) in self.times(step, &function, item).await?.into_iter().enumerate() {
+                match joined.get_mut(at) {
+                    Some((_, values)) => values.push(value),
+                    None => joined.push((name, vec![value])),
+                }
+            }
+        }
+        Ok(joined.into_iter().map(|(name, values)| (name, Value::of_items(values))).collect())
+    }
+
+    /// Calls a function as often as its step says, each time with outputs of the time before.
+    async fn times(
+        &mut self,
+        step: &Step,
+        function: &Arc<Loaded>,
+        mut given: Outputs,
+    ) -> Result<Outputs, Body> {
+        let mut outputs = self.call(function, &given).await?;
+        for _ in 1..step.times {
+            for (from, to) in &step.feed {
+                let value = outputs.iter().find(|(name, _)| name == from).map(|(_, value)| value.clone());
+                let place = given.iter_mut().find(|(name, _)| name == to);
+                let (Some(value), Some(place)) = (value, place) else { return Err(self.gone(step)) };
+                place.1 = value;
+            }
+            // What is over gives its memory back first.
+            outputs.clear();
+            outputs = self.call(function, &given).await?;
+        }
+        Ok(outputs)
+    }
+
+    /// A step cannot run as it was registered.
+    fn gone(&self, step: &Step) -> Body {
+        let message = format!(
+            "function `{}` is another one than when this composition was registered: register the composition again",
+            step.function
+        );
+        Body::Error(v1::Error::new(Code::InvalidArgument, message))
+    }
+
+    /// What the caller is told of an error of a step: its owner, which step it was.
+    fn told(&self, step: &Step, body: Body) -> Body {
+        let Body::Error(mut error) = body else { return body };
+        let is_own = self.function.owner == self.seat.ctx.account.tenant;
+        let of_steps = [Code::InvalidArgument, Code::NotFound, Code::PermissionDenied, Code::Unsupported];
+        if is_own {
+            let place = if error.place.is_empty() { String::new() } else { format!(", {}", error.place) };
+            error.place = format!("step {}{place}", step.name);
+        } else if of_steps.contains(&error.code()) {
+            let message =
+                "this function does not run with these inputs, or not any more; its owner can see why";
+            error = v1::Error::new(Code::InvalidArgument, message);
+        }
+        Body::Error(error)
+    }
+
+    /// Copies the results to where the caller wants them, and says so.
+    async fn answer(&mut self, results: Vec<(&str, Value)>, arenas: &[Arc<Arena>]) -> Result<Body, Body> {
+        let (mut copies, mut outputs, mut in_answer) = (Vec::new(), Vec::new(), 0);
+        for (name, value) in results {
+            let bytes = value.bytes();
+            let wanted = self.request.outputs.iter().find(|output| output.name == name);
+            let refuse = |why| refused(&InvokeError::Output { name: name.to_owned(), why });
+            let place = match wanted.map(|output| &output.region) {
+                None => None,
+                Some(None) => {
+                    in_answer += bytes;
+                    if in_answer > MAX_INLINE_BYTES {
+                        return Err(refuse(ValueError::InlineOutput { bytes }));
+                    }
+                    Some(Place::Answer)
+                }
+                Some(Some(region)) if region.bytes < bytes => {
+                    return Err(refuse(ValueError::RegionTooSmall { bytes, region: region.bytes }));
+                }
+                Some(Some(region)) => {
+                    let arena = arenas.iter().find(|arena| arena.id == region.arena).cloned();
+                    let arena = arena.ok_or_else(|| refuse(ValueError::NoArena(region.arena)))?;
+                    Some(Place::Region(arena, region.offset))
+                }
+            };
+            let v1::ArrayType { dtype, shape } = value.array.clone().unwrap_or_default();
+            outputs.push(v1::OutputValue {
+                name: name.to_owned(),
+                bytes,
+                dtype,
+                shape,
+                ..Default::default()
+            });
+            copies.push((value, place));
+        }
+        let copied =
+            self.on_thread(move || copies.into_iter().map(|(value, place)| copy(&value, place)).collect());
+        let copied: Vec<Vec<u8>> = copied.await?;
+        for (output, inline) in outputs.iter_mut().zip(copied) {
+            output.inline = inline.into();
+        }
+        let v1::Timings { copy_in_ns, execute_ns, copy_out_ns, clear_ns, .. } = self.timings;
+        let total_ns = now_ns().saturating_sub(self.at_ns);
+        let at_work = copy_in_ns + execute_ns + copy_out_ns + clear_ns;
+        let timings = v1::Timings { queued_ns: total_ns.saturating_sub(at_work), total_ns, ..self.timings };
+        Ok(Body::Invoked(v1::Invoked {
+            outputs,
+            timings: Some(timings),
+            device: self.devices.join(", "),
+            deadline_ns: self.deadline.as_nanos() as u64,
+            number: self.function.record.number,
+        }))
+    }
+}
+
+/// Where the caller wants a result.
+enum Place {
+    /// In the answer.
+    Answer,
+    /// In an arena of its own, at this offset.
+    Region(Arc<Arena>, u64),
+}
+
+/// Copies a result; returns the bytes that go into the answer.
+fn copy(value: &Value, place: Option<Place>) -> std::io::Result<Vec<u8>> {
+    let mut inline = Vec::new();
+    match place {
+        None => {}
+        Some(Place::Answer) => value.read(|bytes| Ok(inline.extend_from_slice(bytes)))?,
+        Some(Place::Region(arena, mut offset)) => value.read(|bytes| {
+            memfd::write_all_at(arena.memfd.as_fd(), offset, bytes)?;
+            offset += bytes.len() as u64;
+            Ok(())
+        })?,
+    }
+    Ok(inline)
+}
+
+/// The value of a source; none where a function has other outputs than when the composition was registered.
+fn find(source: &Source, inputs: &[Value], constants: &[Value], made: &[Outputs]) -> Option<Value> {
+    match source {
+        Source::Input(at) => inputs.get(*at).cloned(),
+        Source::Constant(at) => constants.get(*at).cloned(),
+        Source::Output { step, output } => {
+            let outputs = made.get(*step)?;
+            let found = match output {
+                Some(name) => outputs.iter().find(|(known, _)| known == name),
+                None => outputs.first().filter(|_| outputs.len() == 1),
+            };
+            found.map(|(_, value)| value.clone())
+        }
+    }
+}

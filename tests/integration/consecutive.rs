@@ -1,0 +1,293 @@
+//! Compositions whose steps are calls of their own: of functions of other owners, or without a device for all. They give what
+//! linked ones give, have one answer, and leave nothing behind.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pappus_client::{Client, Code, Invocation, v1};
+use serde_json::{Value, json};
+
+use crate::compositions::{add, call, compose, marks, of, step};
+use crate::fixture::{LIBRARIES, Supervisor, until};
+use crate::folder::look_like_a_gpu;
+use crate::house::{enter, house};
+use crate::kit::{self, fails, refused};
+use crate::programs::program;
+
+const TENANTS: [(&str, &str); 3] = [("alice", ""), ("bob", ""), ("carol", "")];
+
+/// Alice's functions, which Bob may call.
+fn tenants() -> (Supervisor, [Client; 3]) {
+    let supervisor = house(&TENANTS);
+    let mut clients = TENANTS.map(|(name, _)| enter(&supervisor, name));
+    let alice = &mut clients[0];
+    add(alice, "marks", &marks(7), false).unwrap();
+    kit::add_copy(alice);
+    kit::add_spin(alice);
+    kit::add_kernel(alice, "trap", "trap", &[]);
+    for function in ["marks", "copy", "spin", "trap"] {
+        alice.grant(function, "bob").unwrap();
+    }
+    (supervisor, clients)
+}
+
+/// `p`, marked by Bob and then by Alice.
+fn both() -> Value {
+    json!({"inputs": ["p"], "steps": [step("own", "marks", json!("p")), step("hers", "alice/marks", of("own"))],
+        "outputs": {"early": of("own"), "y": of("hers")}})
+}
+
+/// What of the tenant's memory its calls take now.
+fn held(client: &mut Client) -> Vec<(String, u64)> {
+    let quotas = client.quota().unwrap().quotas;
+    let of_calls = |name: &str| ["arena-bytes", "pinned-bytes", "descriptors", "calls"].contains(&name);
+    quotas.into_iter().filter(|quota| of_calls(&quota.name)).map(|quota| (quota.name, quota.used)).collect()
+}
+
+#[test]
+fn a_step_may_be_another_owners_function() {
+    let (supervisor, [mut alice, mut bob, mut carol]) = tenants();
+    add(&mut bob, "marks", &marks(8), false).unwrap();
+    let added = compose(&mut bob, "both", &both(), false).unwrap();
+    assert_eq!((added.inputs, added.modules.len()), (vec!["p".to_owned()], 0));
+    let before = held(&mut bob);
+    assert_eq!(before.len(), 4);
+    // In the answer, and through memory of the supervisor's.
+    for bytes in [5usize, 100_000] {
+        let p = vec![1; bytes];
+        let mut early = p.clone();
+        early[bytes - 1] = 8;
+        let mut last = p.clone();
+        last[bytes - 1] = 7;
+        let found = call(&mut bob, "both", &[("p", &p, &[bytes as u64])], &["early", "y"]).unwrap();
+        assert!(found == [early, last], "{bytes} bytes");
+    }
+    until("nothing is held", || held(&mut bob) == before);
+    // Bob may let others call it, who still cannot call Alice's function by themselves.
+    bob.grant("both", "carol").unwrap();
+    let mut carols =
+        || call(&mut carol, "bob/both", &[("p", &[1, 2, 3], &[3])], &["y"]).map(|mut found| found.remove(1));
+    assert_eq!(carols().unwrap(), [1, 2, 7]);
+    // It is there after a restart, and as long as Alice lets Bob call her function.
+    alice.revoke("marks", "bob").unwrap();
+    let error = refused(carols(), Code::InvalidArgument, "its owner can see why");
+    assert!(!error.to_string().contains("alice"), "{error}");
+    let bobs = call(&mut bob, "both", &[("p", &[1, 2, 3], &[3])], &["y"]);
+    let error = refused(bobs, Code::NotFound, "there is no function `alice/marks`");
+    assert_eq!(error.place, "step hers");
+    drop(supervisor);
+}
+
+/// A composition of one's own functions, and the same with their names in full, whose steps are calls.
+fn linked_and_not(client: &mut Client, composition: &Value) {
+    compose(client, "linked", composition, false).unwrap();
+    let mut calls = composition.clone();
+    for step in calls["steps"].as_array_mut().unwrap() {
+        step["function"] = json!(format!("alice/{}", step["function"].as_str().unwrap()));
+    }
+    compose(client, "calls", &calls, false).unwrap();
+}
+
+#[test]
+fn calls_give_what_the_linked_function_gives() {
+    let (_supervisor, [mut alice, ..]) = tenants();
+    let composition = json!({
+        "inputs": ["p", "q"],
+        "constants": {"k": {"dtype": "u8", "values": [9, 9, 9]}},
+        "steps": [
+            {"name": "a", "function": "marks", "inputs": {"x": "p"}, "each": {"items": 4, "inputs": ["x"]}},
+            {"name": "b", "function": "marks", "inputs": {"x": "q"}, "times": 3, "feed": {"y": "x"}},
+            step("c", "marks", json!("k"))],
+        "outputs": {"items": of("a"), "fed": of("b"), "constant": of("c"), "again": "q"},
+    });
+    linked_and_not(&mut alice, &composition);
+    // In their order, which is that of their names.
+    let outputs = ["again", "constant", "fed", "items"];
+    let p: Vec<u8> = (0..200_000).map(|at| (at % 251) as u8).collect();
+    let q = [4u8; 70_000];
+    for rows in [5u64, 50_000] {
+        let mut both = ["linked", "calls"].map(|name| {
+            let p = &p[..4 * rows as usize];
+            call(&mut alice, name, &[("p", p, &[4, rows]), ("q", &q, &[70_000])], &outputs).unwrap()
+        });
+        let [linked, calls] = &mut both;
+        assert!(linked == calls, "{rows} a row");
+        assert!(linked[3][rows as usize - 1] == 7 && linked[1] == [9, 9, 7]);
+    }
+}
+
+#[test]
+fn arenas_and_descriptors_are_taken_and_filled() {
+    let (_supervisor, [mut alice, ..]) = tenants();
+    let chain = json!({"inputs": ["in"], "steps": [
+        {"name": "a", "function": "copy", "inputs": {"in": "in"}},
+        {"name": "b", "function": "copy", "inputs": {"in": {"step": "a"}}}], "outputs": {"out": {"step": "b"}}});
+    linked_and_not(&mut alice, &chain);
+    let bytes: Vec<u8> = (0..150_000u32).map(|at| (at * 7 % 253) as u8).collect();
+    let mut arena = alice.open_arena(1 << 20).unwrap();
+    let brought = arena.store(&bytes).unwrap();
+    let room = arena.alloc(200_000).unwrap();
+    let part = |offset: u64, bytes: u64| v1::Region { offset: brought.offset + offset, bytes, ..brought };
+    let sent = Invocation::new("calls").input("in", part(0, 100_000)).input("in", part(100_000, 50_000));
+    let answer = alice.invoke(&sent.output_to("out", room)).unwrap();
+    assert_eq!((answer.outputs[0].bytes, answer.outputs[0].inline.len()), (150_000, 0));
+    assert!(arena.load(v1::Region { bytes: 150_000, ..room }).unwrap() == bytes);
+    assert!(answer.device == "cpu" && answer.timings.unwrap().execute_ns > 0);
+    let memfd = Arc::new(pappus_shmem::memfd::sealed("bytes", &bytes).unwrap());
+    let answer = alice.invoke(&Invocation::new("calls").input("in", memfd).output("out")).unwrap();
+    assert!(answer.outputs[0].inline[..] == bytes);
+    // What has no room is told with its bytes, as of any call.
+    let sent =
+        Invocation::new("calls").input("in", brought).output_to("out", v1::Region { bytes: 8, ..room });
+    let error = refused(alice.invoke(&sent), Code::InvalidArgument, "it has 150000 bytes, its region only 8");
+    assert_eq!((error.place.as_str(), error.output_bytes), ("output out", 150_000));
+}
+
+#[test]
+fn an_error_names_its_step_and_nothing_of_others() {
+    let (_supervisor, [mut alice, mut bob, _]) = tenants();
+    kit::add_kernel(&mut bob, "trap", "trap", &[]);
+    let of = |function: &str| {
+        json!({"inputs": [], "steps": [{"name": "falls", "function": function, "inputs": {}},
+            {"name": "other", "function": "alice/trap", "inputs": {}}], "outputs": {}})
+    };
+    compose(&mut bob, "own", &of("trap"), false).unwrap();
+    compose(&mut bob, "hers", &of("alice/trap"), false).unwrap();
+    let error = refused(bob.invoke(&Invocation::new("own")), Code::KernelFault, "");
+    assert_eq!(error.place, "step falls, kernel trap");
+    let error =
+        refused(bob.invoke(&Invocation::new("hers")), Code::KernelFault, "only its owner is told more");
+    assert_eq!(error.place, "step falls");
+    // Replaced by another, which takes something else.
+    add(&mut bob, "marks", &marks(8), false).unwrap();
+    compose(&mut bob, "both", &both(), false).unwrap();
+    alice.remove_function("marks").unwrap();
+    kit::add_copy_as(&mut alice, "marks", kit::probes()).unwrap();
+    alice.grant("marks", "bob").unwrap();
+    let found = call(&mut bob, "both", &[("p", &[1, 2], &[2])], &["y"]);
+    let error = refused(found, Code::InvalidArgument, "`x` is no input of this function; it has `in`");
+    assert_eq!(error.place, "step hers");
+}
+
+#[test]
+fn a_composition_that_is_ended_leaves_nothing_behind() {
+    let (supervisor, [_, mut bob, _]) = tenants();
+    let endless = json!({"inputs": ["in"], "steps": [
+        {"name": "a", "function": "alice/copy", "inputs": {"in": "in"}},
+        {"name": "b", "function": "alice/spin", "inputs": {}},
+        {"name": "c", "function": "alice/copy", "inputs": {"in": {"step": "a"}}}], "outputs": {"out": {"step": "c"}}});
+    compose(&mut bob, "endless", &endless, false).unwrap();
+    let before = held(&mut bob);
+    let sent = || Invocation::new("endless").input("in", vec![1; 100_000]).output("out");
+    let error = refused(
+        bob.invoke(&sent().deadline(Duration::from_millis(300))),
+        Code::DeadlineExceeded,
+        "the deadline of 300ms passed",
+    );
+    assert_eq!(error.place, "step b");
+    let id = bob.send_invocation(&sent()).unwrap();
+    supervisor.until_running();
+    bob.cancel(id).unwrap();
+    fails(&mut bob, id, Code::Cancelled);
+    until("nothing is held", || held(&mut bob) == before);
+    // Nor does a client that leaves.
+    let mut gone = enter(&supervisor, "bob");
+    gone.send_invocation(&sent()).unwrap();
+    supervisor.until_running();
+    drop(gone);
+    until("nothing is held", || held(&mut bob) == before);
+    // A worker that dies takes no answer with it.
+    let chain = json!({"inputs": ["in"], "steps": [
+        {"name": "a", "function": "alice/copy", "inputs": {"in": "in"}}], "outputs": {"out": {"step": "a"}}});
+    compose(&mut bob, "chain", &chain, false).unwrap();
+    for pid in supervisor.worker_pids() {
+        crate::fixture::signal(pid, rustix::process::Signal::KILL);
+        let answer = bob.invoke(&Invocation::new("chain").input("in", vec![3; 9]).output("out")).unwrap();
+        assert_eq!(answer.outputs[0].inline[..], [3; 9]);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_told_when_it_is_registered() {
+    let (_supervisor, [mut alice, mut bob, _]) = tenants();
+    add(&mut bob, "marks", &marks(8), false).unwrap();
+    kit::add_last(&mut alice, "last", &[]);
+    alice.grant("last", "bob").unwrap();
+    compose(&mut bob, "both", &both(), false).unwrap();
+    let mut told = |change: &dyn Fn(&mut Value), code: Code, words: &str| {
+        let mut composition = both();
+        change(&mut composition);
+        refused(compose(&mut bob, "wrong", &composition, false), code, words);
+    };
+    let invalid = Code::InvalidArgument;
+    told(
+        &|c| c["steps"][1]["function"] = json!("alice/nothing"),
+        invalid,
+        "there is no function \"alice/nothing\"",
+    );
+    told(&|c| c["steps"][1]["function"] = json!("alice/marks:new"), invalid, "is an alias");
+    told(
+        &|c| c["steps"][1]["inputs"] = json!({"z": "p"}),
+        invalid,
+        "\"alice/marks\" has no input \"z\"; inputs: \"x\"",
+    );
+    told(&|c| c["steps"][0]["function"] = json!("both"), invalid, "`both` runs as consecutive calls itself");
+    told(&|c| c["steps"][1]["function"] = json!("bob/wrong"), invalid, "`wrong` would run itself");
+    told(
+        &|c| {
+            c["steps"][1]["function"] = json!("alice/last");
+            c["steps"][1]["inputs"] = json!({"in": of("own")});
+            c["outputs"] = json!({"y": of("own")});
+        },
+        invalid,
+        "`alice/last` has state",
+    );
+    // What a composition of others' functions is made of stays as long as that.
+    refused(bob.remove_function("marks"), invalid, "`marks` is a step of both");
+    // Versions of it are kept as of any function.
+    let mut other = both();
+    other["outputs"] = json!({"y": of("own")});
+    compose(&mut bob, "both", &other, true).unwrap();
+    assert_eq!(call(&mut bob, "both", &[("p", &[1, 2], &[2])], &["y"]).unwrap(), [[1, 8]]);
+}
+
+#[test]
+fn steps_run_on_the_devices_that_have_their_code() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    fs::create_dir(dir.path().join(LIBRARIES)).unwrap();
+    look_like_a_gpu(&dir.path().join(LIBRARIES), "arch=gfx942");
+    let flags =
+        ["--device", "hip:0:workers=1,standbys=0,memory=2GiB", "--device", "cpu:workers=1,memory=64MiB"];
+    let supervisor = Supervisor::new(program("pappus-supervisor"), flags.map(str::to_owned).into(), dir);
+    let mut client = supervisor.client();
+    kit::add_copy(&mut client);
+    supervisor.write("probes.hsaco", include_bytes!("../../worker/tests/probes/probes.gfx942.hsaco"));
+    let config = r#"{"module_path": "probes.hsaco", "kernels": [], "blueprint": {"inputs": ["x"], "buffers": {"y": {"Sizeof": "x"}},
+        "outputs": ["y"], "control_flow": [{"Copy": {"from": "x", "to": "y"}}]}}"#;
+    let config = supervisor.write("gpu.json", config);
+    supervisor.ok(&["function", "add", "gpu", config.to_str().unwrap()]);
+    let composition = json!({"inputs": ["in"], "steps": [
+        {"name": "a", "function": "copy", "inputs": {"in": "in"}},
+        {"name": "b", "function": "gpu", "inputs": {"x": {"step": "a"}}}], "outputs": {"out": {"step": "b"}}});
+    compose(&mut client, "across", &composition, false).unwrap();
+    let bytes = vec![5; 100_000];
+    let answer = client.invoke(&Invocation::new("across").input("in", bytes.clone()).output("out")).unwrap();
+    assert!(answer.outputs[0].inline[..] == bytes);
+    assert_eq!(answer.device, "cpu, hip:0");
+    // Once one device has all the code it is linked.
+    let copy = supervisor.write("copy.json", config_of_copy());
+    supervisor.write("probes.wasm", kit::probes());
+    supervisor.ok(&["function", "add", "--replace", "gpu", copy.to_str().unwrap()]);
+    let answer = client.invoke(&Invocation::new("across").input("in", bytes.clone()).output("out")).unwrap();
+    assert_eq!((answer.device.as_str(), answer.outputs[0].inline.len()), ("cpu", bytes.len()));
+    assert!(!client.show_function("across").unwrap().modules.is_empty());
+}
+
+/// The function of the other device, for the processor.
+fn config_of_copy() -> &'static str {
+    r#"{"module_path": "probes.wasm", "kernels": [], "blueprint": {"inputs": ["x"], "buffers": {"y": {"Sizeof": "x"}},
+        "outputs": ["y"], "control_flow": [{"Copy": {"from": "x", "to": "y"}}]}}"#
+}
