@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use pappus_blueprint::compose::{self, Part};
+use pappus_blueprint::compose::{self, Part, Source};
 use pappus_blueprint::limits::JSON_BYTES;
 use pappus_proto::limits::is_valid_name;
 use pappus_proto::v1;
@@ -68,12 +68,13 @@ impl Composition {
         &self.text
     }
 
-    /// Links it with the functions in `folder`, each a `NAME.json` or `NAME.pappus`; beside the composition by default.
+    /// Links it with the functions in `folder`, each a `NAME.json` or `NAME.pappus`; beside the composition by default. Where a
+    /// function is another owner's, nothing is linked: what comes back has the composition's inputs and outputs alone.
     pub fn link(&self, folder: Option<&Path>) -> Result<Package> {
         let folder = folder.unwrap_or_else(|| self.path.parent().unwrap_or(Path::new("")));
         let mut packages: HashMap<String, Package> = HashMap::new();
         let mut failed = None;
-        let linked = compose::link(&self.text, |function| {
+        let mut read = |function: &str| {
             let path = file_of(folder, function)?;
             let package = match Package::read(&path, &[]) {
                 Ok(package) => package,
@@ -85,12 +86,45 @@ impl Composition {
             let part = part(function, &package);
             packages.insert(function.to_owned(), package);
             Some(part)
-        });
-        if let Some(why) = failed {
-            return Err(why);
+        };
+        let checked = match compose::names_others(&self.text) {
+            false => {
+                compose::link(&self.text, read).map(|linked| Package::linked(&self.path, linked, &packages))
+            }
+            true => {
+                let checked = compose::consecutive(&self.text, |function| match function.contains('/') {
+                    true => compose::as_used(&self.text, function),
+                    false => read(function),
+                });
+                checked.and_then(|checked| Package::interface(&self.path, checked.interface))
+            }
+        };
+        match failed {
+            Some(why) => Err(why),
+            None => checked.map_err(|source| Error::Config { path: self.path.clone(), source }),
         }
-        let linked = linked.map_err(|source| Error::Config { path: self.path.clone(), source })?;
-        Ok(Package::linked(&self.path, linked, &packages))
+    }
+
+    /// What steps pass on to each other, and how: `package` is what [`link`](Self::link) gave.
+    pub fn edges(&self, package: &Package) -> Edges {
+        let steps = compose::steps(&self.text).map(|steps| steps.steps).unwrap_or_default();
+        let mut all = Vec::new();
+        for step in &steps {
+            for (input, source) in &step.inputs {
+                let Source::Output { step: from, output } = source else { continue };
+                let output = output.iter().map(|output| format!(".{output}")).collect::<String>();
+                all.push((format!("{}{output}", steps[*from].name), format!("{}.{input}", step.name)));
+            }
+        }
+        let foreign = steps.iter().map(|step| &step.function).find(|function| function.contains('/'));
+        let carried = match foreign {
+            Some(function) => Some(format!("{function} is another owner's function")),
+            None if !package.has_code_of_one_kind() => {
+                Some("no kind of device has code of all functions".to_owned())
+            }
+            None => None,
+        };
+        Edges { all, carried }
     }
 
     /// A refusal of the supervisor's: mistakes of the composition with its name in front.
@@ -116,6 +150,15 @@ impl Composition {
         refusal.message = told.collect::<Vec<_>>().join("\n");
         Error::Refused(refusal)
     }
+}
+
+/// What steps of a composition pass on to each other.
+#[derive(Debug)]
+pub struct Edges {
+    /// Outputs, and the inputs that they become: `step.output` and `step.input`.
+    pub all: Vec<(String, String)>,
+    /// Why all of them go through the host: the steps run as consecutive calls. None if they are linked.
+    pub carried: Option<String>,
 }
 
 /// The file of a function in a folder; of a version that a step names by its number, NAME@NUMBER.json.

@@ -119,6 +119,30 @@ impl Package {
         }
     }
 
+    /// The inputs and outputs of a composition at this path that is not linked.
+    pub(crate) fn interface(path: &Path, config: Vec<u8>) -> std::result::Result<Self, Mistakes> {
+        Ok(Self {
+            path: path.to_owned(),
+            modules: Vec::new(),
+            weights: Vec::new(),
+            constants: None,
+            blueprint: pappus_blueprint::parse(&config)?,
+            config,
+            is_linked: true,
+        })
+    }
+
+    /// True if devices of some kind could run it, as far as its files are there.
+    pub(crate) fn has_code_of_one_kind(&self) -> bool {
+        [&["wasm"][..], &["ptx", "cubin"], &["hsaco"]].into_iter().any(|formats| {
+            let has = |module: &PackagedModule| {
+                module.files.is_empty()
+                    || module.files.iter().any(|file| formats.contains(&file.format.name()))
+            };
+            self.modules.iter().all(has)
+        })
+    }
+
     /// The configuration's JSON.
     pub(crate) fn config(&self) -> &[u8] {
         &self.config

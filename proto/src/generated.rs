@@ -417,8 +417,8 @@ pub struct Error {
     /// When to come back; 0 if unknown.
     #[prost(uint64, tag = "5")]
     pub retry_after_ms: u64,
-    /// The bytes of the output that `place` names, where its region, or an answer, has no room for them; 0 otherwise. The call did not
-    /// begin.
+    /// The bytes of the output that `place` names, where its region, or an answer, has no room for them; 0 otherwise. No output
+    /// was written.
     #[prost(uint64, tag = "6")]
     pub output_bytes: u64,
 }
@@ -504,7 +504,7 @@ pub struct FunctionInfo {
     pub inputs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(message, repeated, tag = "6")]
     pub outputs: ::prost::alloc::vec::Vec<OutputInfo>,
-    /// Present in answers to show_function only.
+    /// Present in answers to show_function only, and not of a composition whose steps run as consecutive calls.
     #[prost(string, tag = "7")]
     pub config: ::prost::alloc::string::String,
     /// What was found in its modules; present in answers to show_function only.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -82,3 +84,17 @@ def endless(client: pappus.Client) -> Callable[[], tuple[pappus.Function, dict[s
         return function, {"steps": 900_000, "A": np.eye(64, dtype=np.float32), "b": one, "x": one}
 
     return make
+
+
+@pytest.fixture
+def house(start: Callable[..., Supervisor]) -> Iterator[tuple[pappus.Client, pappus.Client]]:
+    """Two tenants of one gateway, this user."""
+    tokens = {name: f"the token of {name}" for name in ("acme", "globex")}
+    config = f"gateways = [{os.geteuid()}]\n"
+    for name, token in tokens.items():
+        config += f'[tenants.{name}]\ntoken-sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"\n'
+    supervisor = start(config)
+    with pytest.raises(pappus.PermissionDenied):
+        supervisor.connect(token="wrong")
+    with supervisor.connect(token=tokens["acme"]) as acme, supervisor.connect(token=tokens["globex"].encode()) as globex:
+        yield acme, globex

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import pappus
+from fixture import VEC_ADD
 from pappus import package
 
 
@@ -32,6 +33,27 @@ def test_a_composition_gives_what_its_steps_give(client: pappus.Client, vec_add:
         np.testing.assert_array_equal(found["more"], np.array([[1, 2, 3]], np.float16))
     finally:
         client.remove_function("sums")
+
+
+def test_steps_of_another_owner_are_called_one_after_the_other(
+    house: tuple[pappus.Client, pappus.Client], tmp_path: Path
+) -> None:
+    acme, globex = house
+    acme.add_function("vec_add", VEC_ADD)
+    acme.grant("vec_add", "globex")
+    made = package.compose()
+    a, b = made.input("a"), made.input("b")
+    sums = made.step("sums", "acme/vec_add", {"A": a, "B": b}, times=3, feed={"C": "A"})
+    made.output("sum", made.step("last", "acme/vec_add", {"A": sums["C"], "B": b}))
+    globex.add_function("sums", made.save(tmp_path / "sums.json"))
+    try:
+        called = globex.function("sums").options(dtypes={"a": "f32", "b": "f32", "sum": "f32"})
+        for count in (3, 50_000):
+            a_, b_ = np.arange(count, dtype=np.float32), np.full(count, 2, np.float32)
+            np.testing.assert_array_equal(called(a=a_, b=b_), a_ + 4 * b_)
+    finally:
+        globex.remove_function("sums")
+        acme.remove_function("vec_add")
 
 
 def test_what_is_written_is_the_document(tmp_path: Path) -> None:

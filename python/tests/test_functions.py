@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +15,6 @@ import pappus
 from fixture import KERNELS, VEC_ADD, Supervisor
 
 A = np.float32([1, 2, 3])
-
-
-@pytest.fixture
-def house(start: Callable[..., Supervisor]) -> Iterator[tuple[pappus.Client, pappus.Client]]:
-    """Two tenants of one gateway, this user."""
-    tokens = {name: f"the token of {name}" for name in ("acme", "globex")}
-    config = f"gateways = [{os.geteuid()}]\n"
-    for name, token in tokens.items():
-        config += f'[tenants.{name}]\ntoken-sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"\n'
-    supervisor = start(config)
-    with pytest.raises(pappus.PermissionDenied):
-        supervisor.connect(token="wrong")
-    with supervisor.connect(token=tokens["acme"]) as acme, supervisor.connect(token=tokens["globex"].encode()) as globex:
-        yield acme, globex
 
 
 def write(folder: Path, name: str = "function.json", **changes: Any) -> Path:

@@ -1,5 +1,5 @@
-//! Compositions whose steps are calls of their own: of functions of other owners, or without a device for all. They give what
-//! linked ones give, have one answer, and leave nothing behind.
+//! Compositions whose steps are calls of their own: of functions of other owners, or without a device for all. Such a composition
+//! gives what a linked one gives, has one answer, and leaves nothing behind.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -290,4 +290,48 @@ fn steps_run_on_the_devices_that_have_their_code() {
 fn config_of_copy() -> &'static str {
     r#"{"module_path": "probes.wasm", "kernels": [], "blueprint": {"inputs": ["x"], "buffers": {"y": {"Sizeof": "x"}},
         "outputs": ["y"], "control_flow": [{"Copy": {"from": "x", "to": "y"}}]}}"#
+}
+
+#[test]
+fn the_command_checks_adds_shows_and_calls_them() {
+    let supervisor = house(&TENANTS);
+    let mut alice = enter(&supervisor, "alice");
+    add(&mut alice, "marks", &marks(7), false).unwrap();
+    alice.grant("marks", "bob").unwrap();
+    let bob = supervisor.write("bob", crate::house::token("bob"));
+    fs::set_permissions(&bob, PermissionsExt::from_mode(0o600)).unwrap();
+    supervisor.write("probes.wasm", kit::probes());
+    let own = supervisor.write("marks.json", marks(8));
+    let composition = supervisor.write("both.json", both().to_string());
+    let [own, composition] = [&own, &composition].map(|path| path.to_str().unwrap());
+    let ok = |args: &[&str]| supervisor.ok(&[args, &["--token-file", bob.to_str().unwrap()]].concat());
+
+    let checked = supervisor.ok(&["function", "check", composition]);
+    for line in [
+        "steps: consecutive calls, since alice/marks is another owner's function",
+        "edge: own.y → hers.x: through the host",
+    ] {
+        assert!(checked.lines().any(|found| found == line), "{line:?} is not in\n{checked}");
+    }
+    let checked = supervisor.ok(&["function", "check", composition, "--json"]);
+    let checked: Value = serde_json::from_str(&checked).unwrap();
+    assert_eq!(checked["edges"], json!([{"from": "own.y", "to": "hers.x", "linked": false}]));
+    let linked = supervisor.write("twice.json", both().to_string().replace("alice/", ""));
+    let checked = supervisor.ok(&["function", "check", linked.to_str().unwrap()]);
+    assert!(checked.contains("edge: own.y → hers.x: linked\n"), "{checked}");
+
+    ok(&["function", "add", "marks", own]);
+    assert!(ok(&["function", "add", "both", composition]).contains("both"));
+    assert!(
+        ok(&["function", "add", "both", composition]).contains("unchanged"),
+        "what is there is known again"
+    );
+    let shown = ok(&["function", "show", "both"]);
+    assert!(shown.contains("both: p: u8[p_0] → early: u8, y: u8\n"), "{shown}");
+    assert!(shown.ends_with("a composition whose steps run as consecutive calls\n"), "{shown}");
+    let p: Vec<u8> = vec![1; 200_000];
+    supervisor.write("p.bin", &p);
+    let [input, output] = [format!("p={}", supervisor.path("p.bin").display()), "y=y.bin".to_owned()];
+    ok(&["invoke", "both", "--input", &input, "--output", &output]);
+    assert_eq!(supervisor.read("y.bin"), [&p[1..], &[7]].concat());
 }

@@ -1,7 +1,7 @@
 //! A composition that is not linked, and runs as consecutive calls: one of its functions is another owner's, or no device has code
 //! of all of them. Names and element types are checked when it is registered; shapes and sizes show in its calls.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::constants::Array;
 use super::function::Part;
@@ -128,28 +128,69 @@ pub fn consecutive(json: &[u8], mut part: impl FnMut(&str) -> Option<Part>) -> R
     Ok(Consecutive { interface, functions })
 }
 
-/// A configuration without kernels, of these inputs and outputs: it says what their names and types are, and no size that depends
-/// on a call.
+/// What a composition's own text says of a function: the inputs that its steps give it, and the outputs that others take. For a
+/// look at the composition where the function is not.
+pub fn as_used(json: &[u8], function: &str) -> Option<Part> {
+    let steps = steps(json).ok()?;
+    let (mut inputs, mut outputs): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    let runs = |step: &Step| step.function == function;
+    for step in steps.steps.iter().filter(|step| runs(step)) {
+        inputs.extend(step.inputs.iter().map(|(name, _)| name.as_str()));
+        outputs.extend(step.feed.iter().map(|(output, _)| output.as_str()));
+    }
+    let taken = steps.steps.iter().flat_map(|step| &step.inputs).chain(&steps.outputs);
+    for (_, source) in taken {
+        if let Source::Output { step, output } = source
+            && runs(&steps.steps[*step])
+        {
+            outputs.extend(output.as_deref());
+        }
+    }
+    if outputs.is_empty() {
+        outputs.push("output");
+    }
+    [&mut inputs, &mut outputs].into_iter().for_each(once_each);
+    let untyped = |names: Vec<_>| names.into_iter().map(|name: &str| (name, None)).collect::<Vec<_>>();
+    Some(Part { config: interface(&untyped(inputs), &untyped(outputs)), ..Part::default() })
+}
+
+/// Keeps the first of each name.
+fn once_each(names: &mut Vec<&str>) {
+    let mut seen = HashSet::new();
+    names.retain(|name| seen.insert(*name));
+}
+
+/// A configuration without kernels, of these inputs and outputs. Dimensions of inputs that are not always the same are free ones;
+/// outputs have no shape where one of theirs is not, and no size that could be told.
 pub fn interface(inputs: &[(&str, Option<Declared>)], outputs: &[(&str, Option<Declared>)]) -> Vec<u8> {
-    let fixed = |declared: &Declared| {
-        let dims = declared.shape.iter().flatten().map(|dim| match dim {
+    let (mut types, mut buffers) = ("{".to_owned(), "{".to_owned());
+    for (name, declared) in inputs {
+        let Some(Declared { dtype, shape }) = declared else { continue };
+        let dimension = |(at, dim): (usize, &Dimension)| match dim {
+            Dimension::Fixed(value) => Some(Sizing::Absolute(*value)),
+            Dimension::Free(_) | Dimension::Computed => Some(Sizing::Free(format!("{name}_{at}").into())),
+        };
+        let shape = shape.as_ref().map(|dims| List(dims.iter().enumerate().map(dimension).collect()));
+        field(name, &Type { dtype: *dtype, shape }, &mut types);
+    }
+    // An input that a function changes is an output of the same name.
+    for (name, declared) in outputs.iter().filter(|(name, _)| inputs.iter().all(|(input, _)| input != name)) {
+        let fixed = |dim: &Dimension| match dim {
             Dimension::Fixed(value) => Some(*value),
             Dimension::Free(_) | Dimension::Computed => None,
-        });
-        declared.shape.as_ref().and_then(|_| dims.collect::<Option<Vec<u64>>>())
-    };
-    let (mut types, mut buffers) = ("{".to_owned(), "{".to_owned());
-    for (name, declared) in inputs.iter().chain(outputs) {
-        let Some(of) = declared else { continue };
-        let shape =
-            fixed(of).map(|dims| List(dims.into_iter().map(|dim| Some(Sizing::Absolute(dim))).collect()));
-        field(name, &Type { dtype: of.dtype, shape }, &mut types);
-    }
-    for (name, declared) in outputs {
-        let bytes = declared.as_ref().and_then(|of| {
-            Some(fixed(of)?.into_iter().fold(of.dtype.bytes(), |all, dim| all.saturating_mul(dim)))
-        });
-        field(name, &Sizing::Absolute(bytes.unwrap_or(0)), &mut buffers);
+        };
+        let shape = declared.as_ref().and_then(|of| of.shape.as_ref()?.iter().map(fixed).collect());
+        let shape: Option<Vec<u64>> = shape;
+        let mut bytes = 0;
+        if let Some(of) = declared {
+            let elements =
+                shape.as_ref().map(|dims| dims.iter().fold(1u64, |all, dim| all.saturating_mul(*dim)));
+            bytes = elements.map_or(0, |elements| elements.saturating_mul(of.dtype.bytes()));
+            let shape =
+                shape.map(|dims| List(dims.into_iter().map(|dim| Some(Sizing::Absolute(dim))).collect()));
+            field(name, &Type { dtype: of.dtype, shape }, &mut types);
+        }
+        field(name, &Sizing::Absolute(bytes), &mut buffers);
     }
     let names = |of: &[(&str, Option<Declared>)]| {
         let mut text = String::new();

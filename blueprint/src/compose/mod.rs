@@ -35,7 +35,7 @@ use crate::read;
 use crate::resolve::parse;
 
 pub use consecutive::{
-    Consecutive, Constant, Items, Source, Step, Steps, consecutive, interface, names_others, steps,
+    Consecutive, Constant, Items, Source, Step, Steps, as_used, consecutive, interface, names_others, steps,
 };
 pub use function::Part;
 

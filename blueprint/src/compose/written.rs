@@ -11,8 +11,8 @@ use crate::read::{Json, List, Map, Read, object};
 use crate::types::DType;
 
 object! {
-    /// Functions of one owner that run as one: each step is a function, whose inputs are the composition's own, constants, and
-    /// outputs of earlier steps.
+    /// Functions that run as one: each step is a function, whose inputs are the composition's own, constants, and outputs of earlier
+    /// steps.
     Composition, "a composition" {
         /// Where this schema is, for editors; Pappus does not read it.
         may "$schema" _schema: String,
@@ -44,7 +44,7 @@ object! {
     Step, "a step" {
         /// The name that edges and errors call it by: 1 to 64 letters, digits, `_` and `-`.
         need "name" name: String,
-        /// The function, which has the same owner.
+        /// The function: NAME of the same owner, or OWNER/NAME of one that another granted.
         need "function" function: String,
         /// Where each of its inputs comes from.
         part "inputs" inputs: Map<Source>,

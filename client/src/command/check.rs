@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use pappus_blueprint::{
     Amount, Blueprint, BufferDescription, Description, Isolation, Known, Mistakes, Role, describe, hints,
 };
-use pappus_client::compositions::Composition;
+use pappus_client::compositions::{Composition, Edges};
 use pappus_client::functions::Package;
 use pappus_client::kernels as module_kernels;
 use pappus_client::sharing::{self, Sharing};
@@ -130,7 +130,8 @@ fn examine(
     inputs: &[Assignment<SizeOrSpec>],
     functions: Option<&Path>,
 ) -> Result<Findings> {
-    let package = match Composition::read(config)? {
+    let composition = Composition::read(config)?;
+    let package = match &composition {
         Some(_) if !weights.is_empty() => {
             return Err(Failure::Usage(
                 "--weight belongs to a function: a composition has those of its functions".into(),
@@ -158,6 +159,7 @@ fn examine(
         batch: batch(package.blueprint()),
         missing: Missing::of(&package),
         warnings: package.warnings(),
+        edges: composition.map(|composition| composition.edges(&package)),
     })
 }
 
@@ -174,6 +176,8 @@ struct Findings {
     missing: Missing,
     /// What is declared and nothing uses.
     warnings: Option<Mistakes>,
+    /// Of a composition.
+    edges: Option<Edges>,
 }
 
 /// A module file that was opened and fits.
@@ -333,7 +337,7 @@ impl Findings {
     }
 
     fn to_json(&self) -> Value {
-        let Self { unknown, description, opened, isolation, kernels, batch, missing, warnings } = self;
+        let Self { unknown, description, opened, isolation, kernels, batch, missing, warnings, edges } = self;
         let kernels = kernels.iter().map(|(name, params)| json!({"name": name, "arguments": params}));
         let opened = opened.iter().map(|file| {
             json!({
@@ -361,12 +365,36 @@ impl Findings {
             "modules": opened.collect::<Vec<_>>(),
             "missing_modules": modules.collect::<Vec<_>>(),
             "missing_weights": weights.collect::<Vec<_>>(),
+            "edges": edges.as_ref().map(|edges| {
+                let linked = edges.carried.is_none();
+                let one = |(from, to): &(String, String)| json!({"from": from, "to": to, "linked": linked});
+                edges.all.iter().map(one).collect::<Vec<_>>()
+            }),
         })
+    }
+
+    fn print_edges(&self, out: &mut dyn Write) -> Result<()> {
+        let Some(Edges { all, carried }) = &self.edges else { return Ok(()) };
+        let how = match carried {
+            None => "linked",
+            Some(why) => {
+                writeln!(out, "steps: consecutive calls, since {why}")?;
+                "through the host"
+            }
+        };
+        for (from, to) in all {
+            writeln!(out, "edge: {from} → {to}: {how}")?;
+        }
+        if carried.is_some() || !all.is_empty() {
+            writeln!(out)?;
+        }
+        Ok(())
     }
 
     fn print(&self, config: &Path, out: &mut dyn Write) -> Result<()> {
         let Self { unknown, description, opened, isolation, kernels, batch, missing, .. } = self;
         writeln!(out, "{}: a valid function\n", config.display())?;
+        self.print_edges(out)?;
         let mut table = Table::new(&[
             ("BUFFER", Align::Left),
             ("ROLE", Align::Left),

@@ -169,7 +169,11 @@ fn show(function: &v1::FunctionInfo, out: &mut dyn Write) -> Result<()> {
     for module in &function.found {
         layouts(module, out)?;
     }
-    Ok(writeln!(out, "\n{}", function.config.trim_end())?)
+    match function.config.trim_end() {
+        "" => writeln!(out, "a composition whose steps run as consecutive calls")?,
+        config => writeln!(out, "\n{config}")?,
+    }
+    Ok(())
 }
 
 /// `3, kept 1 2, live=2`.

@@ -40,7 +40,7 @@ pub struct Loaded {
     pub versions: Versions,
     /// As parsed.
     pub blueprint: Blueprint,
-    /// What its calls run, if it is a composition that is not linked.
+    /// The steps of a composition that is not linked.
     pub steps: Option<Box<Steps>>,
     /// Bytes of its weights, in the blueprint's order.
     pub weight_bytes: Vec<u64>,
@@ -262,7 +262,7 @@ pub struct Parsed {
     pub weights: Option<Arc<PackedWeights>>,
     /// Kinds and architectures of devices that have its machine code.
     pub runs_on: Vec<RunsOn>,
-    /// What its calls run, if it is a composition that is not linked.
+    /// The steps of a composition that is not linked.
     pub steps: Option<Box<Steps>>,
 }
 

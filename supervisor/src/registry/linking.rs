@@ -94,8 +94,8 @@ impl Registry {
         self.loaded.make_room(account, Limit::PlanBytes, PARSE_MEMORY * bytes as u64)
     }
 
-    /// Makes one function of a composition: its functions are those in `made`, or else those that are registered. Bytes that it
-    /// needs beyond theirs are handed over for it. Where a function is another owner's, or no device has code of all, the
+    /// Makes one function of a composition: its functions are those in `made`, or else those that are registered. What linking makes
+    /// is handed over for the composition. Where a function is another owner's, or no device has code of all, the
     /// composition runs as consecutive calls.
     pub(super) fn link(
         &self,

@@ -68,7 +68,10 @@ pub(super) fn shown_function(view: FunctionView) -> v1::FunctionInfo {
     let found = record.modules.iter().zip(view.code);
     let mut room = Room::default();
     v1::FunctionInfo {
-        config: String::from_utf8_lossy(&view.config).into_owned(),
+        config: match record.is_consecutive() {
+            false => String::from_utf8_lossy(&view.config).into_owned(),
+            true => String::new(),
+        },
         found: found
             .map(|(module, code)| self::found(&module.name, &module.variants, code, &mut room))
             .collect(),

@@ -1,8 +1,8 @@
-//! Compositions that are not linked: what is checked of them, what callers are told, what their calls run.
+//! Compositions that are not linked: what the check finds, what callers are told, what calls run.
 
 use serde_json::{Value, json};
 
-use super::super::{Consecutive, Part, Source, consecutive, interface, names_others, steps};
+use super::super::{Consecutive, Part, Source, as_used, consecutive, interface, names_others, steps};
 use super::{Library, elementwise, function, launch, library};
 use crate::arrays::{Declared, Dimension};
 use crate::types::DType;
@@ -52,7 +52,8 @@ fn what_is_the_same_in_each_call_is_told_to_callers() {
         let shape = blueprint.buffers()[id].shape.as_ref().map(|dims| dims.len());
         (blueprint.buffers()[id].dtype.map(DType::name), shape)
     };
-    assert_eq!((declared("p").0, declared("q")), (Some("f32"), (Some("u8"), Some(1))));
+    assert_eq!((declared("p"), declared("q")), ((Some("f32"), Some(1)), (Some("u8"), Some(1))));
+    assert_eq!(blueprint.free_dimensions().iter().map(|name| &**name).collect::<Vec<_>>(), ["p_0"]);
     assert_eq!((declared("r").0, declared("s")), (Some("f32"), (Some("u8"), Some(1))));
     assert_eq!(declared("t"), (Some("f32"), Some(1)));
     assert_eq!(blueprint.returned().len(), 3);
@@ -94,4 +95,27 @@ fn mistakes_are_told_with_their_places() {
     mixed["steps"][2]["function"] = json!("eve/bytes");
     let told = checked(&mixed).unwrap_err().lines("");
     assert!(told.contains("at steps[2].function: there is no function \"eve/bytes\""), "{told}");
+}
+
+#[test]
+fn a_function_that_is_elsewhere_is_known_by_its_use() {
+    let mut chain = chain();
+    chain["inputs"] = json!(["p", "q"]);
+    chain["steps"][1]["inputs"] = json!({"x": {"step": "a"}, "z": "k"});
+    chain["outputs"]["u"] = json!({"step": "b", "output": "z"});
+    let text = chain.to_string();
+    let part = as_used(text.as_bytes(), "bob/scale").unwrap();
+    let blueprint = parse(&part.config).unwrap_or_else(|why| panic!("{why}"));
+    let names = |ids: &[crate::BufferId]| -> Vec<String> {
+        ids.iter().map(|id| blueprint.buffers()[id.index()].name.clone()).collect()
+    };
+    assert_eq!(names(blueprint.inputs()), ["x", "z"]);
+    // An input that the function changes is an output, too.
+    assert_eq!(names(blueprint.outputs()), ["y", "z"]);
+    let library = functions();
+    let found = consecutive(text.as_bytes(), |name| match name {
+        "bob/scale" => as_used(text.as_bytes(), name),
+        name => Some(Part { config: library.get(name)?.to_string().into_bytes(), ..Part::default() }),
+    });
+    assert!(found.is_ok(), "{:?}", found.map(|_| ()));
 }

@@ -57,7 +57,8 @@ impl Data {
     /// Reads the inputs and makes room for the outputs.
     pub(in crate::command) fn prepare(client: &mut Client, arguments: &InvokeArguments) -> Result<Self> {
         let function = client.show_function(&arguments.name)?;
-        if function.granted {
+        // Of others' functions, and of compositions whose steps are calls, sizes are not told.
+        if function.config.is_empty() {
             return Self::of_another(client, &function, arguments);
         }
         let mut blueprint = parse(function.config.as_bytes())?;
@@ -94,7 +95,7 @@ impl Data {
         })
     }
 
-    /// As [`Data::prepare`], for a function that another tenant granted.
+    /// As [`Data::prepare`], for a function whose configuration is not told.
     fn of_another(
         client: &mut Client,
         granted: &v1::FunctionInfo,

@@ -1148,8 +1148,8 @@ class Error(_message.Message):
     retry_after_ms: _builtins.int
     """When to come back; 0 if unknown."""
     output_bytes: _builtins.int
-    """The bytes of the output that `place` names, where its region, or an answer, has no room for them; 0 otherwise. The call did not
-    begin.
+    """The bytes of the output that `place` names, where its region, or an answer, has no room for them; 0 otherwise. No output
+    was written.
     """
     def __init__(
         self,
@@ -1355,7 +1355,7 @@ class FunctionInfo(_message.Message):
     name: _builtins.str
     config_sha256: _builtins.bytes
     config: _builtins.str
-    """Present in answers to show_function only."""
+    """Present in answers to show_function only, and not of a composition whose steps run as consecutive calls."""
     granted: _builtins.bool
     """It is another tenant's: `name` is OWNER/NAME, and besides it only inputs, outputs, and numbers and aliases of versions are given."""
     version: _builtins.int

@@ -1,6 +1,7 @@
-"""Compositions: functions of one owner that a supervisor links into one. Written here, judged where they are registered.
+"""Compositions: functions that a supervisor links into one, or calls one after the other.
 
-What :func:`pappus.package.compose` gives. docs/compositions.md says what steps may be.
+Each is written here (:func:`pappus.package.compose`), and judged where it is registered. docs/compositions.md says what steps
+may be.
 """
 
 from __future__ import annotations

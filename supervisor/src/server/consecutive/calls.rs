@@ -9,7 +9,7 @@ use pappus_proto::v1::response::Body;
 
 use super::step_reply::StepReply;
 use super::value::{OwnMemory, Piece, Value};
-use super::{IN_ANSWER_BYTES, Outputs, Run, refused};
+use super::{Failed, IN_ANSWER_BYTES, Outputs, Run, failed, refused};
 use crate::arena::Arena;
 use crate::function::Loaded;
 use crate::limits::CONNECTION_BYTES;
@@ -22,7 +22,7 @@ const ALIGN: u64 = 64;
 
 impl Run<'_> {
     /// The function of a step: the composition's owner calls it.
-    pub(super) async fn function_of(&self, step: &Step) -> Result<Arc<Loaded>, Body> {
+    pub(super) async fn function_of(&self, step: &Step) -> Result<Arc<Loaded>, Failed> {
         let (ctx, owner, name) = (&self.seat.ctx, &self.function.account, step.function.as_str());
         let registry = &ctx.server.registry;
         // Others' functions are checked by their owners alone.
@@ -35,7 +35,7 @@ impl Run<'_> {
             Some(function) => function,
             None => {
                 let permit = self.seat.slow_work_permit().await;
-                let _permit = permit.ok_or_else(responses::cancelled)?;
+                let _permit = permit.ok_or_else(|| failed(responses::cancelled()))?;
                 let loaded = match checked {
                     false => registry.load(ctx.whose(), owner, name).await,
                     true => registry.load_checked(ctx.whose(), owner, name).await,
@@ -51,45 +51,9 @@ impl Run<'_> {
     }
 
     /// Calls a function, and waits for what it gives.
-    pub(super) async fn call(&mut self, function: &Arc<Loaded>, given: &Outputs) -> Result<Outputs, Body> {
-        let (ctx, at_ns) = (&self.seat.ctx, self.at_ns);
-        let mut given: Vec<(&str, Value)> =
-            given.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
-        let in_messages = |given: &[(&str, Value)]| -> u64 {
-            let pieces = given.iter().flat_map(|(_, value)| &value.pieces);
-            pieces.filter(|piece| piece.arena().is_none()).map(Piece::bytes).sum()
-        };
-        if in_messages(&given) > MAX_INLINE_BYTES - IN_ANSWER_BYTES {
-            for piece in given.iter_mut().flat_map(|(_, value)| &mut value.pieces) {
-                if let Piece::Inline(bytes, _) = piece {
-                    let memory = self.memory(bytes.len() as u64)?;
-                    memory.write(0, bytes).map_err(|why| refused(&*why))?;
-                    *piece = Piece::Own { memory, offset: 0, bytes: bytes.len() as u64 };
-                }
-            }
-        }
-        let message = v1::Invoke {
-            inputs: given.iter().map(|(name, value)| value.input(name)).collect(),
-            deadline_ns: self.deadline.as_nanos() as u64,
-            ..v1::Invoke::default()
-        };
-        let mut arenas: Vec<Arc<Arena>> = Vec::new();
-        for arena in given.iter().flat_map(|(_, value)| &value.pieces).filter_map(Piece::arena) {
-            if arenas.iter().all(|known| known.id != arena.id) {
-                arenas.push(arena.clone());
-            }
-        }
-        let new = Arrived::new(message, Vec::new(), arenas, at_ns, CONNECTION_BYTES);
-        let mut arrived = new.map_err(|why| refused(&InvokeError::from(why)))?;
-        let sizes = match invoke::output_bytes(ctx, &arrived, function, Thread::Socket) {
-            Err(InvokeError::PlanTakesLong) => {
-                let _turn = ctx.server.plan_turns.begin(ctx.sharer()).await;
-                let make = || invoke::output_bytes(ctx, &arrived, function, Thread::Own);
-                ctx.server.registry.threads.run_here(ctx.whose(), make).await
-            }
-            sizes => sizes,
-        };
-        let sizes = sizes.map_err(|why| refused(&why))?;
+    pub(super) async fn call(&mut self, function: &Arc<Loaded>, given: &Outputs) -> Result<Outputs, Failed> {
+        let mut arrived = self.arrived(given)?;
+        let sizes = self.output_bytes(&arrived, function).await?;
         let places = sizes.iter().scan(0u64, |end, bytes| {
             let start = *end;
             *end = end.saturating_add(*bytes).checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
@@ -122,16 +86,64 @@ impl Run<'_> {
         outputs.collect()
     }
 
+    /// A request of these inputs and no outputs yet.
+    fn arrived(&self, given: &Outputs) -> Result<Arrived, Failed> {
+        let mut inputs = given.clone();
+        let pieces = given.iter().flat_map(|(_, value)| &value.pieces);
+        let in_message: u64 = pieces.filter(|piece| piece.arena().is_none()).map(Piece::bytes).sum();
+        if in_message > MAX_INLINE_BYTES - IN_ANSWER_BYTES {
+            for piece in inputs.iter_mut().flat_map(|(_, value)| &mut value.pieces) {
+                if let Piece::Inline(bytes, _) = piece {
+                    *piece = self.stored(bytes)?;
+                }
+            }
+        }
+        let mut arenas: Vec<Arc<Arena>> = Vec::new();
+        for arena in inputs.iter().flat_map(|(_, value)| &value.pieces).filter_map(Piece::arena) {
+            if arenas.iter().all(|known| known.id != arena.id) {
+                arenas.push(arena.clone());
+            }
+        }
+        let message = v1::Invoke {
+            inputs: inputs.iter().map(|(name, value)| value.input(name)).collect(),
+            deadline_ns: self.deadline.as_nanos() as u64,
+            ..v1::Invoke::default()
+        };
+        let arrived = Arrived::new(message, Vec::new(), arenas, self.at_ns, CONNECTION_BYTES);
+        arrived.map_err(|why| refused(&InvokeError::from(why)))
+    }
+
+    /// Bytes of each output of a request.
+    async fn output_bytes(&self, arrived: &Arrived, function: &Loaded) -> Result<Vec<u64>, Failed> {
+        let ctx = &self.seat.ctx;
+        let ask = |thread| invoke::output_bytes(ctx, arrived, function, thread);
+        let sizes = match ask(Thread::Socket) {
+            Err(InvokeError::PlanTakesLong) => {
+                let _turn = ctx.server.plan_turns.begin(ctx.sharer()).await;
+                ctx.server.registry.threads.run_here(ctx.whose(), || ask(Thread::Own)).await
+            }
+            sizes => sizes,
+        };
+        sizes.map_err(|why| refused(&why))
+    }
+
     /// Hands a call to a device, and waits for its answer.
-    async fn submit(&mut self, function: &Arc<Loaded>, mut arrived: Arrived) -> Result<v1::Invoked, Body> {
+    async fn submit(&mut self, function: &Arc<Loaded>, mut arrived: Arrived) -> Result<v1::Invoked, Failed> {
         let ctx = &self.seat.ctx;
         let (reply, mut answered) = StepReply::new(self.handle.clone());
-        // Its plan was made before.
-        let prepared = invoke::prepare(ctx, reply.clone(), &mut arrived, function, Thread::Own);
+        let mut prepare = |thread| invoke::prepare(ctx, reply.clone(), &mut arrived, function, thread);
+        let prepared = match prepare(Thread::Socket) {
+            // It was made before, and has gone since.
+            Err(InvokeError::PlanTakesLong) => {
+                ctx.server.registry.threads.run_here(ctx.whose(), || prepare(Thread::Own)).await
+            }
+            prepared => prepared,
+        };
         let Prepared { call, device, inline_bytes } = prepared.map_err(|why| refused(&why))?;
         let accepted = device.submit(call, inline_bytes, None);
-        let id = accepted
-            .map_err(|why| responses::not_accepted(&ctx.account, function, &device.config.name, why))?;
+        let id = accepted.map_err(|why| {
+            failed(responses::not_accepted(&ctx.account, function, &device.config.name, why))
+        })?;
         if let Some((device, id)) = reply.placed((device, id)) {
             device.cancel(id);
         }
@@ -149,8 +161,8 @@ impl Run<'_> {
                 }
                 Ok(done)
             }
-            Some(body) => Err(body),
-            None => Err(responses::cancelled()),
+            Some(body) => Err(failed(body)),
+            None => Err(failed(responses::cancelled())),
         }
     }
 }

@@ -70,7 +70,7 @@ pub(super) async fn run(
                 timings: v1::Timings::default(),
                 devices: Vec::new(),
             };
-            run.all(descriptors, &arenas).await.unwrap_or_else(|body| body)
+            run.all(descriptors, &arenas).await.unwrap_or_else(|error| Body::Error(*error))
         }
     };
     handle.finish(&function, body);
@@ -92,13 +92,23 @@ struct Run<'a> {
     devices: Vec<String>,
 }
 
-/// An error as an answer.
-fn refused(why: &dyn Refusable) -> Body {
-    refusals::to_body(why)
+/// An error that the composition is answered with.
+type Failed = Box<v1::Error>;
+
+fn refused(why: &dyn Refusable) -> Failed {
+    Box::new(refusals::to_error(why))
+}
+
+/// An answer that is an error.
+fn failed(body: Body) -> Failed {
+    match body {
+        Body::Error(error) => Box::new(error),
+        _ => refused(&internal("a call has an answer of another kind", "no error, nor outputs")),
+    }
 }
 
 impl Run<'_> {
-    async fn all(&mut self, descriptors: Vec<ClientMemfd>, arenas: &[Arc<Arena>]) -> Result<Body, Body> {
+    async fn all(&mut self, descriptors: Vec<ClientMemfd>, arenas: &[Arc<Arena>]) -> Result<Body, Failed> {
         let granted = self.function.owner != self.seat.ctx.account.tenant;
         let check = invoke::check_version(self.request, self.function.versions, granted)
             .and_then(|()| invoke::check(self.request, &descriptors, arenas, &self.function.blueprint, &[]));
@@ -108,29 +118,39 @@ impl Run<'_> {
             let array = v1::ArrayType { dtype: constant.dtype.name().into(), shape: constant.shape.clone() };
             Ok(Value { pieces: vec![self.keep(&constant.bytes)?], array: Some(array) })
         });
-        let constants = constants.collect::<Result<Vec<_>, Body>>()?;
+        let constants = constants.collect::<Result<Vec<_>, Failed>>()?;
         let mut made: Vec<Outputs> = Vec::with_capacity(self.steps.steps.len());
         for step in &self.steps.steps {
             let of = |source: &Source| find(source, &inputs, &constants, &made);
             let given = step.inputs.iter().map(|(name, source)| Some((name.clone(), of(source)?)));
-            let given = given.collect::<Option<Vec<_>>>().ok_or_else(|| self.gone(step))?;
-            let outputs = self.step(step, given).await.map_err(|body| self.told(step, body))?;
-            made.push(outputs);
+            let given = given.collect::<Option<Vec<_>>>().ok_or_else(|| self.gone(step));
+            let outputs = match given {
+                Ok(given) => self.step(step, given).await,
+                Err(why) => Err(why),
+            };
+            made.push(outputs.map_err(|error| self.told(step, error))?);
         }
         let results = self.steps.outputs.iter().map(|(name, source)| {
             let value = find(source, &inputs, &constants, &made);
-            let value = value.ok_or_else(|| {
-                let name = name.clone();
-                refused(&internal("an output of a composition has no source", name))
+            let value = value.ok_or_else(|| match source {
+                Source::Output { step, .. } => {
+                    let step = &self.steps.steps[*step];
+                    self.told(step, self.gone(step))
+                }
+                Source::Input(_) | Source::Constant(_) => self.no_value(name),
             })?;
             Ok((name.as_str(), value))
         });
-        let results = results.collect::<Result<Vec<_>, Body>>()?;
+        let results = results.collect::<Result<Vec<_>, Failed>>()?;
         self.answer(results, arenas).await
     }
 
     /// What the call brings, by the composition's inputs. What came in descriptors is copied: each of them is good for one call.
-    async fn inputs(&self, descriptors: Vec<ClientMemfd>, arenas: &[Arc<Arena>]) -> Result<Vec<Value>, Body> {
+    async fn inputs(
+        &self,
+        descriptors: Vec<ClientMemfd>,
+        arenas: &[Arc<Arena>],
+    ) -> Result<Vec<Value>, Failed> {
         let descriptors = Arc::new(descriptors);
         let mut values = Vec::with_capacity(self.steps.inputs.len());
         for name in &self.steps.inputs {
@@ -155,12 +175,12 @@ impl Run<'_> {
         Ok(values)
     }
 
-    fn no_value(&self, name: &str) -> Body {
+    fn no_value(&self, name: &str) -> Failed {
         refused(&InvokeError::Input { name: name.to_owned(), why: ValueError::NoSource })
     }
 
     /// Copies bytes of a descriptor, on a thread of the caller's.
-    async fn copy(&self, from: &Arc<Vec<ClientMemfd>>, passed: v1::Descriptor) -> Result<Piece, Body> {
+    async fn copy(&self, from: &Arc<Vec<ClientMemfd>>, passed: v1::Descriptor) -> Result<Piece, Failed> {
         let memory = self.memory(passed.bytes)?;
         let (from, to) = (from.clone(), memory.clone());
         self.on_thread(move || {
@@ -180,7 +200,7 @@ impl Run<'_> {
     async fn on_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
-    ) -> Result<T, Body> {
+    ) -> Result<T, Failed> {
         let (done, outcome) = oneshot::channel();
         let ctx = &self.seat.ctx;
         ctx.server.client_io.run(ctx.account.tenant, move || drop(done.send(work())));
@@ -190,33 +210,38 @@ impl Run<'_> {
             Ok(Ok(Ok(done))) => Ok(done),
             Ok(Ok(Err(why))) => Err(refused(&InvokeError::Unreadable(why))),
             Ok(Err(_)) => Err(refused(&internal("cannot copy what the caller brings or gets", "a panic"))),
-            Err(_) => Err(responses::never_copied(self.deadline)),
+            Err(_) => Err(failed(responses::never_copied(self.deadline))),
         }
     }
 
-    fn memory(&self, bytes: u64) -> Result<Arc<OwnMemory>, Body> {
+    fn memory(&self, bytes: u64) -> Result<Arc<OwnMemory>, Failed> {
         let ctx = &self.seat.ctx;
         OwnMemory::new(&ctx.server, &ctx.account, bytes).map_err(|why| refused(&*why))
     }
 
     /// Bytes for calls to come.
-    fn keep(&self, bytes: &[u8]) -> Result<Piece, Body> {
+    fn keep(&self, bytes: &[u8]) -> Result<Piece, Failed> {
         if bytes.len() as u64 <= IN_ANSWER_BYTES {
             return self.inline(Bytes::copy_from_slice(bytes));
         }
+        self.stored(bytes)
+    }
+
+    /// Bytes in memory of their own.
+    fn stored(&self, bytes: &[u8]) -> Result<Piece, Failed> {
         let memory = self.memory(bytes.len() as u64)?;
         memory.write(0, bytes).map_err(|why| refused(&*why))?;
         Ok(Piece::Own { memory, offset: 0, bytes: bytes.len() as u64 })
     }
 
     /// Bytes that go in messages, which the caller is charged for.
-    fn inline(&self, bytes: Bytes) -> Result<Piece, Body> {
+    fn inline(&self, bytes: Bytes) -> Result<Piece, Failed> {
         let taken = self.seat.ctx.take(Limit::RequestBytes, bytes.len() as u64);
         Ok(Piece::Inline(bytes, Some(Arc::new(taken.map_err(|why| refused(&why))?))))
     }
 
     /// Runs one step.
-    async fn step(&mut self, step: &Step, given: Outputs) -> Result<Outputs, Body> {
+    async fn step(&mut self, step: &Step, given: Outputs) -> Result<Outputs, Failed> {
         let function = self.function_of(step).await?;
         let Some(Items { count, inputs }) = &step.each else {
             return self.times(step, &function, given).await;
@@ -226,11 +251,11 @@ impl Run<'_> {
             let item = |(name, value): &(String, Value)| match inputs.contains(name) {
                 true => value.item(nth, *count).map(|item| (name.clone(), item)).ok_or_else(|| {
                     let message = format!("input {name} does not consist of {count} items");
-                    Body::Error(v1::Error::new(Code::InvalidArgument, message))
+                    Box::new(v1::Error::new(Code::InvalidArgument, message))
                 }),
                 false => Ok((name.clone(), value.clone())),
             };
-            let item = given.iter().map(item).collect::<Result<Outputs, Body>>()?;
+            let item = given.iter().map(item).collect::<Result<Outputs, Failed>>()?;
             for (at, (name, value)) in self.times(step, &function, item).await?.into_iter().enumerate() {
                 match joined.get_mut(at) {
                     Some((_, values)) => values.push(value),
@@ -247,7 +272,7 @@ impl Run<'_> {
         step: &Step,
         function: &Arc<Loaded>,
         mut given: Outputs,
-    ) -> Result<Outputs, Body> {
+    ) -> Result<Outputs, Failed> {
         let mut outputs = self.call(function, &given).await?;
         for _ in 1..step.times {
             for (from, to) in &step.feed {
@@ -264,17 +289,16 @@ impl Run<'_> {
     }
 
     /// A step cannot run as it was registered.
-    fn gone(&self, step: &Step) -> Body {
+    fn gone(&self, step: &Step) -> Failed {
         let message = format!(
             "function `{}` is another one than when this composition was registered: register the composition again",
             step.function
         );
-        Body::Error(v1::Error::new(Code::InvalidArgument, message))
+        Box::new(v1::Error::new(Code::InvalidArgument, message))
     }
 
     /// What the caller is told of an error of a step: its owner, which step it was.
-    fn told(&self, step: &Step, body: Body) -> Body {
-        let Body::Error(mut error) = body else { return body };
+    fn told(&self, step: &Step, mut error: Failed) -> Failed {
         let is_own = self.function.owner == self.seat.ctx.account.tenant;
         let of_steps = [Code::InvalidArgument, Code::NotFound, Code::PermissionDenied, Code::Unsupported];
         if is_own {
@@ -283,13 +307,13 @@ impl Run<'_> {
         } else if of_steps.contains(&error.code()) {
             let message =
                 "this function does not run with these inputs, or not any more; its owner can see why";
-            error = v1::Error::new(Code::InvalidArgument, message);
+            *error = v1::Error::new(Code::InvalidArgument, message);
         }
-        Body::Error(error)
+        error
     }
 
     /// Copies the results to where the caller wants them, and says so.
-    async fn answer(&mut self, results: Vec<(&str, Value)>, arenas: &[Arc<Arena>]) -> Result<Body, Body> {
+    async fn answer(&mut self, results: Vec<(&str, Value)>, arenas: &[Arc<Arena>]) -> Result<Body, Failed> {
         let (mut copies, mut outputs, mut in_answer) = (Vec::new(), Vec::new(), 0);
         for (name, value) in results {
             let bytes = value.bytes();
@@ -356,7 +380,10 @@ fn copy(value: &Value, place: Option<Place>) -> std::io::Result<Vec<u8>> {
     let mut inline = Vec::new();
     match place {
         None => {}
-        Some(Place::Answer) => value.read(|bytes| Ok(inline.extend_from_slice(bytes)))?,
+        Some(Place::Answer) => value.read(|bytes| {
+            inline.extend_from_slice(bytes);
+            Ok(())
+        })?,
         Some(Place::Region(arena, mut offset)) => value.read(|bytes| {
             memfd::write_all_at(arena.memfd.as_fd(), offset, bytes)?;
             offset += bytes.len() as u64;

@@ -201,7 +201,12 @@ mod tests {
 
     fn read(value: &Value) -> Vec<u8> {
         let mut all = Vec::new();
-        value.read(|bytes| Ok(all.extend_from_slice(bytes))).unwrap();
+        value
+            .read(|bytes| {
+                all.extend_from_slice(bytes);
+                Ok(())
+            })
+            .unwrap();
         all
     }
 
