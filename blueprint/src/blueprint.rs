@@ -116,6 +116,8 @@ pub struct BatchDimension {
     pub free: usize,
     /// The most items that calls may have together.
     pub most: u64,
+    /// How long a call waits for others, in microseconds.
+    pub delay_us: u64,
 }
 
 /// A function's buffers and control flow, checked and ready to plan.

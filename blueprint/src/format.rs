@@ -91,6 +91,8 @@ object! {
         need "dimension" dimension: String,
         /// The most items along that dimension that calls may have together, from 2.
         need "most" most: u64,
+        /// How long a call waits for others that would join it, in microseconds; by default not at all.
+        may "delay_us" delay_us: u64,
     }
 }
 

@@ -37,6 +37,8 @@ pub const WORDS: usize = 1024;
 pub const FREE_DIMENSIONS: usize = 256;
 /// Items that calls which run together may have along their batch.
 pub const BATCH: u64 = 65_536;
+/// Microseconds that a call may wait for others of its function.
+pub const BATCH_DELAY_US: u64 = 1_000_000;
 /// Distinct sizes that compute and depend on the call.
 pub const COMPUTED_SIZES: usize = 65_536;
 /// Levels of sizes within a size.

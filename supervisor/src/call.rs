@@ -128,7 +128,13 @@ impl Call {
         // Descriptors are sent beside the frame of one call.
         let alone = !self.descriptors.is_empty() || self.function.blueprint.is_checked();
         let regions = self.items.len().max(self.outputs.len());
-        (!alone).then_some(Batch { items, most: limits.most, regions, staged_bytes: self.staged_bytes })
+        (!alone).then_some(Batch {
+            items,
+            most: limits.most,
+            delay_ns: 1000 * limits.delay_us,
+            regions,
+            staged_bytes: self.staged_bytes,
+        })
     }
 
     /// For the operator's log: the function, its owner, and the caller.

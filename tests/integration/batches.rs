@@ -1,7 +1,9 @@
 //! Calls of one caller that wait at the same time run side by side, where their function says along which dimension: each has its
 //! own answer, and what fails together is tried again call by call.
 
-use pappus_client::{Client, Code, Invocation};
+use std::time::Duration;
+
+use pappus_client::{Client, Code, Invocation, v1};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -191,4 +193,30 @@ fn a_batch_that_calls_could_not_share_is_refused_when_it_is_registered() {
         &|b| b["buffers"] = json!({"y": {"Product": [{"Free": "n"}, {"Free": "row"}]}, "z": word}),
         "sizes depend on words of inputs",
     );
+}
+
+#[test]
+fn a_call_waits_for_company_where_its_function_says_so() {
+    let mut b = Bench::new(9488);
+    let mut patient = config();
+    patient["blueprint"]["batch"]["delay_us"] = json!(1_000_000);
+    let variant = kit::wasm(&mut b.client, &module());
+    let module = kit::module_of("probes", vec![variant]);
+    let function = kit::parts(&mut b.client, "rows", &patient.to_string(), module).unwrap();
+    b.client.add_function(v1::AddFunction { replace: true, ..function }).unwrap();
+    // The lane is free; the third call makes the batch full.
+    let sizes = [3, 2, 3];
+    let ids = sizes.map(|n| b.client.send_invocation(&rows(n as u8, n, 4)).unwrap());
+    for (n, id) in sizes.into_iter().zip(ids) {
+        assert_eq!(b.client.wait_invoked(id).unwrap().outputs[0].inline[..], vec![n as u8; 4 * n as usize]);
+    }
+    assert_eq!(b.batches(), (1.0, 3.0));
+    // One that waits can be given up, and one without time for that does not wait.
+    let id = b.client.send_invocation(&rows(1, 1, 4)).unwrap();
+    b.client.cancel(id).unwrap();
+    kit::fails(&mut b.client, id, Code::Cancelled);
+    b.client.invoke(&rows(1, 1, 4).deadline(Duration::from_secs(1))).unwrap();
+    let waited = || value(&scrape(&b.address), "pappus_batch_wait_seconds{device=\"cpu\"}");
+    until("it is told", || waited() > 0.0);
+    assert_eq!(b.supervisor.device().queued, 0);
 }

@@ -17,6 +17,14 @@ impl Resolver<'_> {
             let max = limits::BATCH;
             self.notes.note(&place.key("most"), format_args!("{most}, expected 2 to {max} items"));
         }
+        let delay_us = batch.delay_us.unwrap_or(0);
+        if delay_us > limits::BATCH_DELAY_US {
+            let max = limits::BATCH_DELAY_US;
+            self.notes.note(
+                &place.key("delay_us"),
+                format_args!("{delay_us}, expected at most {max} microseconds"),
+            );
+        }
         let Some(free) = self.free_ids.get(batch.dimension.as_str()).copied() else {
             if !self.unsure.free {
                 let known = self.free.iter().map(|name| &**name);
@@ -63,6 +71,6 @@ impl Resolver<'_> {
                 self.notes.note(&place.key("dimension"), message);
             }
         }
-        Some(BatchDimension { free: free as usize, most })
+        Some(BatchDimension { free: free as usize, most, delay_us })
     }
 }

@@ -474,6 +474,11 @@ impl Device {
         self.decisions.ask().device_times(MAX_TENANTS_SHOWN)
     }
 
+    /// How long calls have waited for others of their function, all together, in nanoseconds.
+    pub fn waited_for_company_ns(&self) -> u64 {
+        self.decisions.ask().waited_for_company_ns()
+    }
+
     /// Device time that one tenant used.
     pub fn device_time_of(&self, tenant: TenantId) -> u64 {
         self.decisions.ask().device_time_of(tenant)

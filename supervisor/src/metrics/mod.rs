@@ -121,6 +121,8 @@ pub struct DeviceMetrics {
     pub batches: Counter,
     /// The invocations in them.
     pub batched: Counter,
+    /// How long invocations waited for company, all together.
+    pub batch_wait: Gauge,
     /// Invocations refused because the queue was full.
     pub rejected: Counter,
     /// Worker processes that replaced another.
@@ -180,6 +182,7 @@ impl DeviceMetrics {
             completed: outcome("completed"),
             failed: Count { exported: outcome("failed"), value: AtomicU64::new(0) },
             batches: counter!("pappus_batches_total", "device" => device.to_owned()),
+            batch_wait: gauge!("pappus_batch_wait_seconds", "device" => device.to_owned()),
             batched: counter!("pappus_batched_invocations_total", "device" => device.to_owned()),
             rejected: outcome("rejected"),
             restarts: counter!("pappus_worker_restarts_total", "device" => device.to_owned()),
@@ -373,6 +376,7 @@ pub(crate) fn describe() {
         "From an invocation's arrival to its answer, by device and outcome"
     );
     describe_counter!("pappus_batches_total", "Runs of several invocations side by side");
+    describe_gauge!("pappus_batch_wait_seconds", "Time that invocations waited for others to run with");
     describe_counter!("pappus_batched_invocations_total", "Invocations that ran side by side with others");
     describe_counter!("pappus_worker_restarts_total", "Worker processes that replaced another");
     describe_counter!("pappus_worker_scrubs_total", "Workers that were cleared for another tenant");

@@ -2,12 +2,13 @@
 
 use slab::Slab;
 
+use super::batch::Batch;
 use super::book::Need;
 use super::due_moments::DueMoments;
 use super::limits::{DEADLINE_GRACE_NS, INSTALLATION, MAX_CALLS};
 use super::quarantine::Use;
 use super::retry::Attempts;
-use super::types::{Batch, CallId, CallSpec, Domain, QueueKey, ResidentPrice, Sharing};
+use super::types::{CallId, CallSpec, Domain, QueueKey, ResidentPrice, Sharing};
 use crate::ids::{FunctionId, IdMap, TenantId, WorkerId};
 
 /// Bits of a call's id that hold its slab index.

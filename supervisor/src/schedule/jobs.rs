@@ -1,29 +1,16 @@
 //! What a lane runs is a job: one call, or several of one function and caller that lie side by side along the dimension which
-//! the function says is its batch. Nothing waits for company: what waits in a queue when a lane is free for its first call goes
-//! together. Each call stays a call of its own, with its deadline and its one answer; a job that fails runs again call by call.
+//! the function says is its batch. What waits in a queue when a lane is free for its first call goes together; only calls of functions
+//! that say so wait for company before that. Each call stays a call of its own, with its deadline and its one answer; a job that
+//! fails runs again call by call.
 
+use super::batch::Batch;
 use super::calls::Entry;
-use super::limits::{MAX_JOB_CALLS, MAX_JOB_REGIONS};
+use super::limits::MAX_JOB_CALLS;
+use super::quarantine::Use;
 use super::scheduler::Scheduler;
 use super::starting::Group;
-use super::types::{Batch, Call, CallId, Job, QueueKey};
+use super::types::{Call, CallId, CallSpec, Compartment, Job, QueueKey};
 use crate::ids::WorkerId;
-use crate::limits::STAGING_BYTES;
-
-impl Batch {
-    /// Both together; none if that is more than a job may have.
-    fn with(self, other: Self) -> Option<Self> {
-        let both = Self {
-            items: self.items.checked_add(other.items)?,
-            most: self.most.min(other.most),
-            regions: self.regions + other.regions,
-            staged_bytes: self.staged_bytes + other.staged_bytes,
-        };
-        let fits =
-            both.items <= both.most && both.regions <= MAX_JOB_REGIONS && both.staged_bytes <= STAGING_BYTES;
-        fits.then_some(both)
-    }
-}
 
 impl<C: Call> Scheduler<C> {
     /// The group that begins with a call that is first in its queue, with as many calls behind it as fit.
@@ -84,6 +71,59 @@ impl<C: Call> Scheduler<C> {
         let used = entry.used();
         self.apart.add(now_ns, used);
         self.begin_again(worker, id)
+    }
+
+    /// What a call brings that is to wait for company: not where the call has to run by itself, nor where the deadline leaves no time.
+    pub(super) fn wants_company(&self, spec: &CallSpec, has_to_be_alone: bool) -> Option<Batch> {
+        let batch = spec.batch.filter(|batch| batch.delay_ns > 0 && !has_to_be_alone)?;
+        let used = Use { function: spec.function, caller: spec.domain.caller };
+        let left_ns = spec.deadline_ns.saturating_sub(self.now_ns);
+        // The other half of the time is for its work.
+        let waits = batch.delay_ns <= left_ns / 2
+            && !self.penalties.is_careful(self.now_ns, used.caller)
+            && !self.apart.holds(self.now_ns, used);
+        waits.then_some(batch)
+    }
+
+    /// A call that was accepted waits for company.
+    pub(super) fn wait_for_company(&mut self, id: CallId, used: Use, batch: Batch) {
+        self.calls.count(id);
+        self.calls.move_to(id, self.now_ns.saturating_add(batch.delay_ns));
+        if self.company.join(used, id, batch, self.now_ns) {
+            self.end_company(used);
+        }
+    }
+
+    /// True if a call that waits had company, which the call leaves.
+    pub(super) fn leaves_company(&mut self, id: CallId, entry: &Entry<C>) -> bool {
+        let has_company = || entry.batch.is_some_and(|batch| batch.delay_ns > 0);
+        has_company() && !self.company.take(entry.used(), self.now_ns, |other| other == id).is_empty()
+    }
+
+    /// Calls of a function have waited for company: they stand in their queue from now on. True if there were some.
+    pub(super) fn end_company(&mut self, used: Use) -> bool {
+        let calls = self.company.take(used, self.now_ns, |_| true);
+        let first = calls.first().and_then(|first| self.calls.get(*first));
+        let first = first.map(|entry| (entry.queue, entry.domain, entry.weight_bytes));
+        let Some((queue, domain, weight_bytes)) = first else { return false };
+        let held = self.holds(used.caller);
+        let room = self.queues.find_lane(self.now_ns, queue, false, held, self.view(), &self.residency);
+        calls.into_iter().for_each(|id| self.enqueue(id));
+        match room {
+            Some(worker) => self.feed(worker),
+            None if queue.compartment() == Compartment::Shared => {
+                for worker in self.workers.shared() {
+                    self.feed(worker);
+                }
+            }
+            None => {
+                self.make_room();
+                if weight_bytes > 0 {
+                    self.look_ahead_for(domain);
+                }
+            }
+        }
+        true
     }
 }
 

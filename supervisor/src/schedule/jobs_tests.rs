@@ -11,8 +11,19 @@ fn bench() -> Bench {
 impl Bench {
     /// A call that brings so many items, of which a job may have five, with so much memory for each.
     fn items(&mut self, call: u64, items: u64, item_bytes: u64) -> CallId {
-        let batch = Some(Batch { items, most: 5, regions: 1, staged_bytes: 8 });
-        let deadline_ns = self.now + 1000 * MS;
+        self.patient(call, (items, item_bytes), 0, 1000 * MS)
+    }
+
+    /// The same of a call that waits so long for others, and may take so long in all.
+    fn patient(
+        &mut self,
+        call: u64,
+        (items, item_bytes): (u64, u64),
+        delay_ns: u64,
+        patience_ns: u64,
+    ) -> CallId {
+        let batch = Some(Batch { items, most: 5, delay_ns, regions: 1, staged_bytes: 8 });
+        let deadline_ns = self.now + patience_ns;
         let spec = CallSpec { batch, deadline_ns, memory_bytes: items * item_bytes, ..TERMS };
         self.scheduler.handle(self.now, Submit { call, spec, limits: LIMITS }, &mut self.actions).unwrap()
     }
@@ -103,7 +114,7 @@ fn calls_of_a_job_that_failed_run_again_each_by_itself() {
 fn a_job_that_keeps_a_shared_worker_is_paid_for_by_its_caller() {
     let policy = Policy { quarantine_after: 0, fault_budget: 9, ..Policy::default() };
     let mut b = Bench::under(Shape { shared_workers: 1, ..Shape::new(2, 1) }, policy);
-    let batch = Some(Batch { items: 1, most: 5, regions: 1, staged_bytes: 8 });
+    let batch = Some(Batch { items: 1, most: 5, delay_ns: 0, regions: 1, staged_bytes: 8 });
     let spec = CallSpec { batch, deadline_ns: 1000 * MS, sharing: Sharing::May, ..TERMS };
     let submit = |b: &mut Bench, call| {
         b.scheduler.handle(b.now, Submit { call, spec, limits: LIMITS }, &mut b.actions).unwrap()
@@ -164,4 +175,46 @@ fn the_time_of_a_job_is_charged_once() {
     b.now += 10 * MS;
     assert!(b.dies(W0).is_empty());
     assert_eq!(charged(&b), 20 * MS, "also where their process ended");
+}
+
+#[test]
+fn calls_wait_for_company_until_one_has_waited_enough_or_a_job_is_full() {
+    let mut b = bench();
+    b.patient(2, (1, 0), 3 * MS, 1000 * MS);
+    b.now += MS;
+    b.patient(4, (1, 0), 3 * MS, 1000 * MS);
+    b.expect_all("");
+    assert_eq!(b.scheduler.next_deadline_ns(), Some(b.now + 2 * MS), "the first one's time is next");
+    b.now += 2 * MS;
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    b.expect("2+4 on 0.0");
+    assert_eq!(b.scheduler.waited_for_company_ns(), 5 * MS);
+    let ids = b.running();
+    ids.into_iter().for_each(|id| b.finish(W0, id));
+    // Full before the time is over; what is too much waits in the queue.
+    [(6, 3), (8, 2), (10, 5)]
+        .into_iter()
+        .for_each(|(call, items)| _ = b.patient(call, (items, 0), 3 * MS, 1000 * MS));
+    b.expect("6+8 on 0.0");
+    let ids = b.running();
+    ids.into_iter().for_each(|id| b.finish(W0, id));
+    b.expect("10 on 0.0");
+}
+
+#[test]
+fn a_call_waits_for_company_as_long_as_its_deadline_and_its_client_let() {
+    let mut b = bench();
+    // Of what is left of the time no more than half.
+    let first = b.patient(2, (1, 0), 3 * MS, 5 * MS);
+    b.expect("2 on 0.0");
+    b.finish(W0, first);
+    let [second, third] = [4, 6].map(|call| b.patient(call, (1, 0), 3 * MS, 6 * MS));
+    assert!(b.scheduler.handle(b.now, Cancel { id: second }, &mut b.actions).is_some(), "it is gone at once");
+    b.expect_all("");
+    b.now += 3 * MS;
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    b.expect("6 on 0.0");
+    b.finish(W0, third);
+    b.expect_all("");
+    assert_eq!(b.scheduler.queued(), 0);
 }

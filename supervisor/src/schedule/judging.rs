@@ -36,7 +36,8 @@ impl<C: Call> Scheduler<C> {
         let is_one =
             |id| calls.get(id).is_some_and(|entry| !entry.attempts.is_suspect() && entry.used() == used);
         // All calls of a function by one caller are of one domain.
-        let mut refused = self.queues.take(QueueKey::Of(domain), is_one);
+        let mut refused = self.company.take(used, self.now_ns, is_one);
+        refused.extend(self.queues.take(QueueKey::Of(domain), is_one));
         refused.extend(self.queues.take(QueueKey::Shared(domain.caller), is_one));
         let whole = self.exclusive.take(domain.caller, is_one);
         let held_up = !whole.is_empty();

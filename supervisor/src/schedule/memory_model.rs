@@ -33,7 +33,13 @@ pub(super) fn sharing(call: u64) -> Sharing {
 
 /// What a call brings into a job with others, if it may run with them.
 pub(super) fn batch(call: u64) -> Option<Batch> {
-    let part = Batch { items: 1 + call % 3, most: 5, regions: 1, staged_bytes: 8 };
+    let part = Batch {
+        items: 1 + call % 3,
+        most: 5,
+        delay_ns: if call.is_multiple_of(4) { 2_000_000 } else { 0 },
+        regions: 1,
+        staged_bytes: 8,
+    };
     call.is_multiple_of(2).then_some(part)
 }
 

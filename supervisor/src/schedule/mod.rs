@@ -2,7 +2,8 @@
 //!
 //! - [`limits`]: what was chosen by hand, with reasons. [`types`]: what goes in and what comes out; [`events`]: what may happen.
 //! - [`scheduler`]: the state machine of one device: puts the policies together; `starting`: calls get lanes; `feeding`: who waits gets
-//!   lanes and workers; `jobs`: calls that run together in one lane; `endings`: calls leave their lanes; `overdue`: calls that do not end;
+//!   lanes and workers; `jobs`: calls that run together in one lane
+//!   (`batch`: what each brings); `company`: calls that wait for others to run with; `endings`: calls leave their lanes; `overdue`: calls that do not end;
 //!   `processes`: workers' processes come and go; `whole_device`: calls that need all of it get it; `judging`: what ends of calls mean for
 //!   callers; `charging`: what sharing a device takes from the events of calls; `reclaim`: what
 //!   follows where calls wait for memory; `resizing`: what follows where the device is set up otherwise; `queries`: what may be asked at
@@ -28,10 +29,12 @@
 
 mod apart;
 mod asks;
+mod batch;
 mod book;
 pub mod budget;
 mod calls;
 mod charging;
+mod company;
 mod device_time;
 mod domain_queue;
 mod due_moments;
@@ -76,12 +79,13 @@ pub mod weights;
 mod whole_device;
 mod workers;
 
+pub use batch::Batch;
 pub use endings::Outlast;
 pub use policy::{Limits, Policy};
 pub use retry::{Attempts, Withdrawn};
 pub use scheduler::Scheduler;
 pub use types::{
-    Action, Address, Batch, Call, CallId, CallSpec, Class, Command, Compartment, Domain, Ended, Job,
-    KillReason, Loss, MemorySnapshot, NotNow, Resident, ResidentPrice, Shape, Sharing, Size, TenantShare,
-    Verdict, WhyGone,
+    Action, Address, Call, CallId, CallSpec, Class, Command, Compartment, Domain, Ended, Job, KillReason,
+    Loss, MemorySnapshot, NotNow, Resident, ResidentPrice, Shape, Sharing, Size, TenantShare, Verdict,
+    WhyGone,
 };

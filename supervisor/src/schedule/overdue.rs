@@ -18,6 +18,12 @@ impl<C: Call> Scheduler<C> {
         let deadline_ns = entry.deadline_ns;
         let is_early = now_ns < deadline_ns;
         match entry.state {
+            CallState::Queued if is_early => {
+                let used = entry.used();
+                if !self.end_company(used) {
+                    self.calls.move_to(id, deadline_ns);
+                }
+            }
             CallState::Queued => {
                 let caller = entry.domain.caller;
                 let Some((entry, _)) = self.unqueue(id) else { return };

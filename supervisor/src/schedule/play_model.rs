@@ -2,6 +2,7 @@
 
 use super::event::Event;
 use super::*;
+use crate::schedule::quarantine::Use;
 
 /// All of these events; then every call is answered, and nothing may be left behind.
 pub(super) fn play(shape: Shape, policy: Policy, events: &[Event]) -> Result<(), TestCaseError> {
@@ -55,6 +56,14 @@ pub(super) fn play(shape: Shape, policy: Policy, events: &[Event]) -> Result<(),
     w.scheduler.handle(w.now, Tick {}, &mut w.actions);
     w.shape.residency_ns = 0;
     w.set_contexts(0);
+    // Nor does a call wait for company.
+    w.scheduler.now_ns = w.now;
+    let used = w.calls.values().map(|known| Use { function: known.function, caller: known.domain });
+    for used in used.collect::<Vec<_>>() {
+        w.scheduler.end_company(used);
+        w.actions.append(&mut w.scheduler.actions);
+        w.apply();
+    }
     for _ in 0..20 * (next + 1) {
         w.scheduler.now_ns = w.now;
         w.scheduler.make_room();

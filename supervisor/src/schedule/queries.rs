@@ -79,6 +79,11 @@ impl<C: Call> Scheduler<C> {
         is_there.then(|| (worker.generation, worker.busy_lanes()))
     }
 
+    /// How long calls have waited for others of their function, all together, in nanoseconds.
+    pub fn waited_for_company_ns(&self) -> u64 {
+        self.company.waited_ns()
+    }
+
     /// True if a worker has calls.
     pub fn has_calls(&self, worker: WorkerId) -> bool {
         !self.workers[worker].is_idle()

@@ -21,6 +21,7 @@
 use super::apart::Apart;
 use super::book::{Book, TakeBack};
 use super::calls::{CallState, Calls, Entry};
+use super::company::Company;
 use super::device_time::DeviceTime;
 use super::exclusive::Exclusive;
 use super::limits::MAX_CALLS;
@@ -54,6 +55,7 @@ pub struct Scheduler<C: Call> {
     /// A list that is kept for its capacity, see [`Scheduler::weigh_everybody`].
     pub(super) payers: Vec<TenantId>,
     pub(super) apart: Apart,
+    pub(super) company: Company,
     /// Uses of functions that are not in shared workers: for a while where a call took too long there, or the process was killed for one
     /// beside others; for good where a process ended under a call that was alone in it.
     pub(super) unshared: Apart,
@@ -94,6 +96,7 @@ impl<C: Call> Scheduler<C> {
             shared_charges: SharedCharges::default(),
             payers: Vec::new(),
             apart: Apart::default(),
+            company: Company::default(),
             unshared: Apart::default(),
             overrun_ns: Policy::default().overrun_ns,
             overrun_check_ns: 0,
@@ -142,7 +145,9 @@ impl<C: Call> Scheduler<C> {
             left_ns.map_or(Ok(()), |left_ns| Err(NotNow::NotShared { left_ns }))?;
         }
         let queue = self.queue_of(sharing, used, domain);
+        let company = self.wants_company(&spec, alone || is_whole);
         let room = match wants_device {
+            _ if company.is_some() => None,
             false => {
                 let held = self.holds(domain.caller);
                 self.queues.find_lane(now_ns, queue, alone, held, self.view(), &self.residency)
@@ -163,6 +168,10 @@ impl<C: Call> Scheduler<C> {
         let id = self.calls.insert(call, spec, queue, is_whole, attempts, is_probe);
         if is_probe {
             self.penalties.probe(used);
+        }
+        if let Some(batch) = company {
+            self.wait_for_company(id, used, batch);
+            return Ok(id);
         }
         match room {
             Some(worker) => self.start_or_wait(worker, id),
@@ -357,6 +366,9 @@ impl<C: Call> Scheduler<C> {
     /// A call that waits is taken back. True if it held up others, since it was for the whole device.
     pub(super) fn unqueue(&mut self, id: CallId) -> Option<(Entry<C>, bool)> {
         let entry = self.calls.remove(id)?;
+        if self.leaves_company(id, &entry) {
+            return Some((entry, false));
+        }
         if !entry.wants_device(self.shape.shared_faults) {
             self.queues.unqueue(entry.queue, id, entry.deadline_ns);
             return Some((entry, false));

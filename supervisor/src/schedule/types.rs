@@ -306,20 +306,7 @@ pub struct CallSpec {
     /// Whether it is in a worker that strangers share.
     pub sharing: Sharing,
     /// What it brings into a job with others, if its function runs calls together.
-    pub batch: Option<Batch>,
-}
-
-/// What a call brings into a job with others of its function.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Batch {
-    /// Items of the dimension along which calls are put side by side.
-    pub items: u64,
-    /// The most items that a job may have.
-    pub most: u64,
-    /// Regions of its inputs and outputs.
-    pub regions: usize,
-    /// Bytes of a lane's staging range that it takes.
-    pub staged_bytes: u64,
+    pub batch: Option<super::batch::Batch>,
 }
 
 /// What the outside must do now.

@@ -52,6 +52,7 @@ impl Server {
         gauges.lent_bytes.set(memory.lease_bytes as f64);
         gauges.weights(status.weights_bytes, &status.weights);
         let (quarantined, budgets) = device.refusals();
+        gauges.batch_wait.set(device.waited_for_company_ns() as f64 * 1e-9);
         gauges.quarantined.set(quarantined.len() as f64);
         gauges.spent_budgets.set(budgets.iter().filter(|budget| budget.left == 0).count() as f64);
         for (tenant, ns, _) in device.device_times() {
