@@ -15,6 +15,7 @@ from unittest import mock
 import torch
 from torch._inductor import decomposition
 
+from . import boxes
 from .errors import Unsupported
 
 _aten = torch.ops.aten
@@ -31,7 +32,7 @@ def used() -> Iterator[None]:
     cached = decomposition.fast_random_decomps
     cached.cache_clear()
     try:
-        with mock.patch.dict(decomposition.decompositions, _TABLE):
+        with mock.patch.dict(decomposition.decompositions, _TABLE | boxes.decompositions()):
             yield
     finally:
         cached.cache_clear()
