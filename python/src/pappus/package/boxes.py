@@ -1,16 +1,21 @@
 """What models that find objects do with boxes: features of each box, and the best ones of those that overlap.
 
 ``torchvision.ops.roi_align`` becomes a decomposition. Its samples are kept nowhere: the kernel that reads them averages them.
+:func:`nms` stands in the place of torchvision's, the size of whose result depends on data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy
 import torch
 
-from .errors import Unsupported
+from .errors import PackageError, Unsupported
+
+# Each box that is chosen takes a launch, and its operators are traced one by one.
+_MOST_CHOSEN = 512
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -26,8 +31,8 @@ def roi_align(
     if sampling_ratio <= 0:
         raise Unsupported(
             f"torchvision.ops.roi_align with sampling_ratio={sampling_ratio}",
-            "it takes more samples of larger boxes, and the steps of a function do not depend on data: set sampling_ratio, to 2 "
-            "as torchvision's own models do",
+            "it takes more samples of larger boxes, and the steps of a function do not depend on data: set sampling_ratio, to "
+            "2 as torchvision's own models do",
         )
     wide = x.dtype if x.dtype == torch.float64 else torch.float32
     image, *edges = boxes.to(wide).unbind(1)
@@ -62,3 +67,46 @@ def _samples(
     beyond = torch.where(after == before, torch.zeros_like(place), place - before)
     nothing = torch.zeros_like(place)
     return [(before, torch.where(inside, 1 - beyond, nothing)), (after, torch.where(inside, beyond, nothing))]
+
+
+def nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Places of the boxes that are kept, and how many: :func:`pappus.package.nms` says it in full.
+
+    Greedy choice has an order that nothing shortens: a box is out only if one that is kept overlaps it. So there is a step for
+    each box that is chosen, which finds the first one that is left, and strikes out what overlaps it.
+    """
+    if not 1 <= most <= _MOST_CHOSEN:
+        raise PackageError(f"most is {most}: nms gives 1 to {_MOST_CHOSEN} boxes, in a step each")
+    count = boxes.shape[-2]
+    order = torch.sort(scores, dim=-1, descending=True, stable=True).indices
+    wide = boxes if boxes.dtype == torch.float64 else boxes.to(torch.float32)
+    edges = wide.gather(-2, order[..., None].expand(wide.shape)).unbind(-1)
+    threshold = iou_threshold if wide.dtype == torch.float64 else _rounded_down(iou_threshold)
+    places = torch.arange(count, device=boxes.device)
+    # True where a box, should it be kept, strikes out one behind it.
+    strikes = (_overlaps(edges) > threshold) | (places[:, None] >= places)
+    left = torch.ones_like(scores, dtype=torch.bool)
+    chosen = []
+    for _ in range(most):
+        first = torch.where(left, places, count).amin(-1, keepdim=True)
+        chosen.append(first)
+        at = first.clamp(max=count - 1)[..., None]
+        left = left & ~strikes.gather(-2, at.expand(*at.shape[:-1], count))[..., 0, :]
+    found = torch.cat(chosen, -1)
+    kept = found < count
+    return torch.where(kept, order.gather(-1, found.clamp(max=count - 1)), -1), kept.sum(-1)
+
+
+def _overlaps(edges: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Intersection over union of each box with each; not a number where both are empty."""
+    area = (edges[2] - edges[0]) * (edges[3] - edges[1])
+    low = [torch.maximum(edge[..., :, None], edge[..., None, :]) for edge in edges[:2]]
+    high = [torch.minimum(edge[..., :, None], edge[..., None, :]) for edge in edges[2:]]
+    both = (high[0] - low[0]).clamp(min=0) * (high[1] - low[1]).clamp(min=0)
+    return both / (area[..., :, None] + area[..., None, :] - both)
+
+
+def _rounded_down(number: float) -> float:
+    """The largest number of 32 bits that is no larger: exactly what is larger than ``number`` is larger than this one, too."""
+    rounded = numpy.float32(number)
+    return float(rounded if float(rounded) <= number else numpy.nextafter(rounded, numpy.float32("-inf")))
