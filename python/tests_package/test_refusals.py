@@ -78,6 +78,11 @@ class Finds(nn.Module):
         return torch.nonzero(x > 0)
 
 
+class Counts(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.bincount(x.reshape(-1).long(), minlength=9)[:9]
+
+
 @pytest.mark.parametrize(
     ("model", "what", "line", "why"),
     [
@@ -87,6 +92,7 @@ class Finds(nn.Module):
         (Scans, "scan", "return scan", "do not depend on data"),
         (Asks, "a branch or loop on what was computed", "while x.sum()", "do not depend on data"),
         (Finds, "nonzero", "torch.nonzero", ""),
+        (Counts, "bincount", "torch.bincount", "torch.zeros(n, dtype=torch.int32).scatter_add(0, x, "),
     ],
 )
 def test_changed_inputs_and_control_flow_are_refused_by_name_and_line(

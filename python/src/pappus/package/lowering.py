@@ -48,6 +48,7 @@ _CONTROL_FLOW = {
 # Operators the size of whose result is data, and what to write in their place.
 _SIZED_BY_DATA = {
     "torchvision::nms": "package.nms(boxes, scores, iou_threshold, most), from pappus, gives so many at most",
+    "aten::bincount": "torch.zeros(n, dtype=torch.int32).scatter_add(0, x, torch.ones_like(x, dtype=torch.int32)) counts n",
 }
 
 _OPTIONS: dict[str, Any] = {
