@@ -11,6 +11,7 @@ if importlib.util.find_spec("torch") is None:
         "test_bench_models.py",
         "test_boxes.py",
         "test_candidates.py",
+        "test_complex_numbers.py",
         "test_compositions.py",
         "test_models.py",
         "test_convolutions.py",

@@ -20,7 +20,7 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from . import convolutions, decompositions, deferred, dimensions, fusing, precision, pretend, wrapper
+from . import complex_numbers, convolutions, decompositions, deferred, dimensions, fusing, precision, pretend, wrapper
 from .candidates import Choices
 from .errors import PackageError, Unsupported
 from .plan import Plan
@@ -175,6 +175,8 @@ def _export(
         raise PackageError(f"torch.export cannot make a graph of the model{place}: {error}") from error
     _refuse_data(program)
     changed = _changed(program, functional)
+    if complex_numbers.occur(functional):
+        program = complex_numbers.as_pairs(program, functional)
     inputs, outputs = _signature(program)
     _own_outputs(program)
     values = [node.meta.get("val") for node in program.graph.nodes]
