@@ -13,6 +13,7 @@ if importlib.util.find_spec("torch") is None:
         "test_candidates.py",
         "test_complex_numbers.py",
         "test_compositions.py",
+        "test_fourier.py",
         "test_models.py",
         "test_convolutions.py",
         "test_operators.py",

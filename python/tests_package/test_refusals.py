@@ -26,9 +26,9 @@ class Branches(nn.Module):
         return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
 
 
-class Transforms(nn.Module):
+class Draws(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.fft.rfft(x).abs()
+        return torch.multinomial(x.abs(), 2)
 
 
 def line_of(model: type[nn.Module], text: str) -> int:
@@ -38,7 +38,7 @@ def line_of(model: type[nn.Module], text: str) -> int:
 
 @pytest.mark.parametrize(
     ("model", "operator", "line"),
-    [(Inverts, "linalg_inv", "torch.linalg.inv"), (Transforms, "fft", "torch.fft")],
+    [(Inverts, "linalg_inv", "torch.linalg.inv"), (Draws, "multinomial", "torch.multinomial")],
 )
 def test_an_operator_without_a_kernel(model: type[nn.Module], operator: str, line: str) -> None:
     with pytest.raises(Unsupported) as refused:

@@ -6,6 +6,7 @@ the parts. Where none is complex, nothing is. A complex weight becomes an array 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +16,12 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
-from . import complex_operators, wrapper
+from . import complex_operators, fourier, wrapper
 from .complex_operators import Pair
 from .errors import Unsupported
+from .plan import unused_name
 
 _aten = torch.ops.aten
 _WHY = "arrays of functions are real: pass torch.view_as_real of it, and torch.view_as_complex inside of the model"
@@ -93,7 +96,7 @@ def _keep_places(before: Any, after: Any) -> None:
 
 
 def _implementation(target: Any) -> Callable[..., Any] | None:
-    return complex_operators.TABLE.get(target)
+    return complex_operators.TABLE.get(target) or fourier.TABLE.get(target)
 
 
 class _Writer:
@@ -106,6 +109,8 @@ class _Writer:
         self._mode = next(value.fake_mode for value in values if isinstance(value, FakeTensor))
         # What each operator's result became: a node, a pair of them, or a sequence of these.
         self._made: dict[Node, Any] = {}
+        self._constants: dict[tuple[Any, ...], Any] = {}
+        self._values: dict[int, Node] = {}
 
     def write(self) -> None:
         from torch.export.graph_signature import InputKind
@@ -139,6 +144,8 @@ class _Writer:
         implementation = _implementation(node.target)
         if implementation is None:
             raise Unsupported(f"{node.target} of complex numbers", complex_operators.WHY, wrapper.place_of(node))
+        if node.target in fourier.TABLE:
+            implementation = functools.partial(implementation, self._constant)
         given = map_arg((node.args, dict(node.kwargs)), lambda each: self._made.get(each, each))
         leaves, spec = pytree.tree_flatten(given)
         nodes = list(dict.fromkeys(leaf for leaf in leaves if isinstance(leaf, Node)))
@@ -169,9 +176,28 @@ class _Writer:
         except Unsupported as refused:
             raise Unsupported(refused.what, refused.why, wrapper.place_of(origin)) from refused
         became = dict(zip(traced.graph.find_nodes(op="placeholder"), nodes, strict=True))
+        for node in traced.graph.find_nodes(op="get_attr"):
+            became[node] = self._values[id(getattr(traced, node.target))]
         known = set(became)
         found = self._graph.graph_copy(traced.graph, became)
         for old, new in became.items():
             if old not in known:
                 new.meta |= {key: origin.meta[key] for key in ("stack_trace", "nn_module_stack") if key in origin.meta}
         return pytree.tree_unflatten(found, shape)
+
+    def _constant(self, key: tuple[Any, ...], make: Callable[[], torch.Tensor]) -> Any:
+        """A tensor that becomes a weight of the program, once for each key, whose first part it is called by."""
+        if key not in self._constants:
+            from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+
+            program, specs = self._program, self._program.graph_signature.input_specs
+            name = unused_name(str(key[0]), {*program._state_dict, *program._constants})
+            with _disable_current_modes():
+                program._constants[name] = make()
+            at = next(at for at, spec in enumerate(specs) if spec.kind == InputKind.USER_INPUT)
+            with self._graph.inserting_before(self._graph.find_nodes(op="placeholder")[at]):
+                node = self._graph.placeholder(f"c_{name}")
+            node.meta["val"] = value = self._mode.from_tensor(program._constants[name], static_shapes=True)
+            specs.insert(at, InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), name))
+            self._constants[key], self._values[id(value)] = value, node
+        return self._constants[key]
