@@ -138,11 +138,11 @@ def test_pytorch_is_as_it_was_afterwards() -> None:
 
 
 def test_where_no_line_is_the_users_the_module_is_told() -> None:
-    model = nn.Sequential(nn.ReLU(), nn.ConvTranspose3d(2, 2, 2, dilation=2)).eval()
+    model = nn.Sequential(nn.ReLU(), nn.ConvTranspose2d(2, 2, 2, dilation=2)).double().eval()
     with pytest.raises(Unsupported) as refused:
-        package.torch(model, (torch.randn(1, 2, 3, 3, 3),))
-    assert refused.value.where == "1, a ConvTranspose3d"
-    assert refused.value.what == "aten.convolution.default (3 dimensions, transposed, dilation 2)"
+        package.torch(model, (torch.randn(1, 2, 3, 3, dtype=torch.float64),))
+    assert refused.value.where == "1, a ConvTranspose2d"
+    assert refused.value.what == "aten.convolution.default (2 dimensions, transposed, dilation 2)"
 
 
 class DynamicCache:
