@@ -96,9 +96,21 @@ def z(x: torch.Tensor) -> torch.Tensor:
     return torch.complex(x, x.flip(0) - 0.5)
 
 
+def written(x: torch.Tensor) -> torch.Tensor:
+    result = z(x).clone()
+    result[1:3] = x[1:3]
+    result[..., 0] = 1j
+    result[torch.tensor([3]), 1:] = z(x)[0, 1:]
+    return torch.view_as_real(result)
+
+
 @pytest.mark.parametrize(
     "function",
     [
+        written,
+        lambda x: torch.view_as_real(torch.where(x > 0, z(x), 1j) + torch.nn.functional.pad(z(x), (1, 0), value=2.0)[:, 1:]),
+        lambda x: torch.view_as_real(torch.nn.functional.pad(z(x), (1, 0), value=2.0)),
+        lambda x: torch.sqrt(z(x)).imag + (torch.ones_like(z(x)) * 2j).imag + torch.zeros_like(z(x)).real,
         lambda x: (z(x) * 2j + 1 - z(x) / (1 + 3j)).imag,
         lambda x: torch.view_as_real((x * 1j - z(x)) / (z(x) + 2)),
         lambda x: torch.view_as_real(z(x) @ z(x).mT.conj() + x @ x.T),
@@ -143,3 +155,5 @@ def test_what_is_complex_at_the_ends_is_refused() -> None:
 def test_operators_without_a_form_are_refused() -> None:
     with pytest.raises(Unsupported, match=r"acosh\.default of complex numbers \(at .*: it has no form in real numbers here"):
         package.torch(Computes(lambda x: torch.acosh(z(x)).real).eval(), (torch.randn(2),))
+    with pytest.raises(Unsupported, match=r"pow\.Tensor_Scalar of complex numbers \(at .*\(a part of the result is complex\)"):
+        package.torch(Computes(lambda x: (z(x) ** 1j).real).eval(), (torch.randn(2),))

@@ -82,8 +82,11 @@ def test_spectrograms() -> None:
     agree(
         lambda x: torch.view_as_real(torch.stft(x, 8, 3, onesided=False, normalized=True, return_complex=True)), torch.randn(40)
     )
+    agree(lambda x: torch.istft(spectrum(x), 8, 4, window=window, length=40), torch.randn(2, 40))
     model = Computes(lambda x: spectrum(x).abs().square().clamp(min=1e-6).log()).eval()
     x = torch.randn(1, 24)
+    same(package.torch(model, (x,)), model, x)
+    model = Computes(lambda x: torch.istft(spectrum(x) * 2, 8, 4, window=window)).eval()
     same(package.torch(model, (x,)), model, x)
 
 

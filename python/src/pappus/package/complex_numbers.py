@@ -30,7 +30,7 @@ _NEGATES = (_aten._neg_view.default, _aten.resolve_neg.default)
 
 
 def occur(program: Any) -> bool:
-    """Whether an operator of an exported program takes or makes complex numbers."""
+    """True if an operator of an exported program takes or makes complex numbers."""
     return any(_is_complex(node) for node in program.graph.nodes)
 
 
@@ -48,7 +48,7 @@ def _is_complex(node: Node) -> bool:
 
 
 def _touched(node: Node) -> bool:
-    """Whether complex numbers go into an operator or come out of it."""
+    """True if complex numbers go into an operator or come out of it."""
     return node.op == "call_function" and (
         _is_complex(node) or node.target in _NEGATES or any(_is_complex(given) for given in node.all_input_nodes)
     )
@@ -74,11 +74,13 @@ def _check_ends(program: Any) -> None:
 def _decomposed(program: Any) -> Any:
     """The program with those operators on complex numbers that PyTorch can write in others written so."""
     known = torch.export.default_decompositions()
+    tried: set[Any] = set()
     while True:
         targets = {node.target for node in program.graph.nodes if _touched(node) and _implementation(node.target) is None}
-        table = {target: known[target] for target in targets if target in known}
+        table = {target: known[target] for target in targets - tried if target in known}
         if not table:
             return program
+        tried |= targets
         decomposed = program.run_decompositions(table)
         _keep_places(program, decomposed)
         program = decomposed
@@ -175,6 +177,9 @@ class _Writer:
                 traced = make_fx(flat)(*(node.meta["val"] for node in nodes))
         except Unsupported as refused:
             raise Unsupported(refused.what, refused.why, wrapper.place_of(origin)) from refused
+        except Exception as error:
+            why = f"{complex_operators.WHY} ({error})"
+            raise Unsupported(f"{origin.target} of complex numbers", why, wrapper.place_of(origin)) from error
         became = dict(zip(traced.graph.find_nodes(op="placeholder"), nodes, strict=True))
         for node in traced.graph.find_nodes(op="get_attr"):
             became[node] = self._values[id(getattr(traced, node.target))]

@@ -34,6 +34,8 @@ def typed(result: Any, wanted: Any) -> Any:
     if isinstance(result, Pair):
         like = next(part for part in result if isinstance(part, torch.Tensor))
         parts = [part if isinstance(part, torch.Tensor) else torch.full_like(like, part) for part in result]
+        if any(part.is_complex() for part in parts):
+            raise TypeError("a part of the result is complex")
         return Pair(*torch.broadcast_tensors(*(part.to(wanted.dtype.to_real()) for part in parts)))
     if isinstance(result, torch.Tensor):
         return result.to(wanted.dtype)
@@ -103,7 +105,6 @@ for _function in (
     _aten.split.Tensor,
     _aten.split_with_sizes.default,
     _aten.unbind.int,
-    _aten.constant_pad_nd.default,
     _aten.neg.default,
     _aten.sum.default,
     _aten.sum.dim_IntList,
@@ -128,9 +129,34 @@ def _where(condition: Any, x: Any, y: Any) -> Pair:
     return Pair(torch.where(condition, x.re, y.re), torch.where(condition, x.im, y.im))
 
 
+@_of(_aten.constant_pad_nd.default)
+def _pad(x: Pair, pad: Any, value: Any = 0) -> Pair:
+    return Pair(*(_aten.constant_pad_nd.default(part, pad, number) for part, number in zip(x, _parts(value), strict=True)))
+
+
 @_of(_aten.masked_fill.Scalar)
 def _masked_fill(x: Pair, mask: Any, value: Any) -> Pair:
     return Pair(x.re.masked_fill(mask, _parts(value).re), x.im.masked_fill(mask, _parts(value).im))
+
+
+def _written(function: Callable[..., Any], at: int) -> Callable[..., Any]:
+    """An operator that writes one of its arguments into its first one."""
+
+    def write(*args: Any, **kwargs: Any) -> Pair:
+        given = args[at] if isinstance(args[at], Pair) else Pair(args[at], torch.zeros_like(args[at]))
+        parts = [(whole, *args[1:at], part, *args[at + 1 :]) for whole, part in zip(args[0], given, strict=True)]
+        return Pair(*(function(whole, *rest, **kwargs) for whole, *rest in parts))
+
+    return write
+
+
+for _function, _at in (
+    (_aten.copy.default, 1),
+    (_aten.slice_scatter.default, 1),
+    (_aten.select_scatter.default, 1),
+    (_aten.index_put.default, 2),
+):
+    TABLE[_function] = _written(_function, _at)
 
 
 @_of(operator.getitem)
@@ -211,6 +237,11 @@ def _addmm(x: Any, first: Any, second: Any, *, beta: Any = 1, alpha: Any = 1) ->
     return _add(_multiply(x, beta), _multiply(product, alpha))
 
 
+@_of(_aten.sqrt.default)
+def _root(x: Pair) -> Pair:
+    return _power(x, 0.5)
+
+
 @_of(_aten._conj.default, _aten.conj_physical.default, _aten._conj_physical.default)
 def _conjugate(x: Pair) -> Pair:
     return Pair(x.re, -x.im)
@@ -268,6 +299,16 @@ def _to_copy(x: Any, *, dtype: Any = None, **_: Any) -> Any:
 def _full(shape: Any, value: Any, **given: Any) -> Pair:
     given["dtype"] = (given.get("dtype") or torch.complex64).to_real()
     return Pair(*(torch.full(shape, part, **given) for part in _parts(value)))
+
+
+@_of(_aten.scalar_tensor.default)
+def _scalar(value: Any, **given: Any) -> Pair:
+    return _full((), value, **given)
+
+
+@_of(_aten.full_like.default)
+def _full_like(x: Any, value: Any, **_: Any) -> Pair:
+    return Pair(*(torch.full_like(_parts(x).re, part) for part in _parts(value)))
 
 
 @_of(_aten.zeros.default)
