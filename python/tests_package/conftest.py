@@ -9,8 +9,11 @@ from fixture import check as check
 if importlib.util.find_spec("torch") is None:
     collect_ignore = [
         "test_bench_models.py",
+        "test_boxes.py",
         "test_candidates.py",
+        "test_complex_numbers.py",
         "test_compositions.py",
+        "test_fourier.py",
         "test_models.py",
         "test_convolutions.py",
         "test_operators.py",

@@ -91,6 +91,27 @@ def test_one_dimension_is_two_of_which_one_is_1(taken: list[str]) -> None:
     same(package.torch(model, (x,)), model, x)
 
 
+@pytest.mark.parametrize(
+    ("model", "shape", "kind"),
+    [
+        (nn.Conv3d(8, 6, (3, 2, 3), groups=2, padding=1), (2, 8, 4, 4, 3), "convolution3d"),
+        (nn.Conv3d(6, 5, 3, dilation=(2, 1, 2), padding=2, bias=False), (1, 6, 5, 4, 6), "grouped_convolution"),
+        (nn.Conv3d(4, 4, (2, 3, 1), dilation=(3, 2, 1), groups=4, stride=(2, 1, 1)), (4, 7, 6, 3), "grouped_convolution"),
+        (nn.ConvTranspose3d(2, 3, 2, dilation=2), (1, 2, 3, 3, 3), "grouped_convolution"),
+        (
+            nn.ConvTranspose3d(4, 6, (3, 2, 4), stride=(2, 3, 1), padding=(1, 0, 2), output_padding=(1, 2, 0), groups=2),
+            (2, 4, 3, 2, 4),
+            "grouped_convolution",
+        ),
+        (nn.ConvTranspose3d(3, 3, (1, 2, 2), stride=3, padding=1, groups=3), (1, 3, 3, 3, 3), "depthwise_convolution"),
+    ],
+    ids=["groups", "dilated", "one channel each, dilated, no batch", "transposed", "transposed groups", "cut"],
+)
+def test_three_dimensions(model: nn.Module, shape: tuple[int, ...], kind: str, taken: list[str]) -> None:
+    packaged(model, *shape)
+    assert [kind in name for name in taken] == [True]
+
+
 @pytest.mark.parametrize("columns", [1, 2, 4])
 @pytest.mark.parametrize("channels", [3, 16], ids=["rows innermost", "channels innermost"])
 def test_every_way_to_share_a_row_is_right(columns: int, channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,6 +176,11 @@ def test_any_batch() -> None:
     built = package.torch(model, (torch.randn(4, 8, 6, 6),), dynamic_shapes=({0: batch},))
     for pictures in (2, 5):
         same(built, model, torch.randn(pictures, 8, 6, 6))
+    model = nn.ConvTranspose3d(2, 3, 2, stride=2).eval()
+    depth = torch.export.Dim("depth", min=2, max=64)
+    built = package.torch(model, (torch.randn(4, 2, 3, 3, 2),), dynamic_shapes=({0: batch, 2: depth},))
+    for pictures, places in ((2, 3), (3, 2)):
+        same(built, model, torch.randn(pictures, 2, places, 3, 2))
 
 
 def test_candidates_are_tuned_as_others_are() -> None:

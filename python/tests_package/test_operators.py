@@ -190,13 +190,15 @@ def test_recurrent_cells(module: nn.Module, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     "function",
     [
+        # What the refusal of bincount says to write.
+        lambda x: torch.zeros(7, dtype=torch.int32).scatter_add(0, (3 * x[0]).long() + 3, torch.ones(5, dtype=torch.int32)),
         lambda x: torch.histc(x, 5, -1.0, 1.0),
         lambda x: torch.histc(x, 5, 0.25, 0.25),
         lambda x: torch.cdist(x, x[:2]),
         lambda x: F.interpolate(x[None, None], size=(3, 2), mode="bilinear", antialias=True),
         lambda x: F.interpolate(x[None, None], size=(3, 9), mode="bicubic", antialias=True),
     ],
-    ids=["histc", "histc of all", "cdist", "bilinear", "bicubic"],
+    ids=["bincount", "histc", "histc of all", "cdist", "bilinear", "bicubic"],
 )
 def test_others(function: Function) -> None:
     check(function, torch.rand(6, 5) * 2 - 1)

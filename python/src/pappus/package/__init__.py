@@ -41,6 +41,7 @@ __all__ = [
     "array",
     "compose",
     "jax",
+    "nms",
     "torch",
     "triton",
     "weight",
@@ -160,6 +161,25 @@ def jax(
     from . import targets as archs
 
     return xla_build.package(function, example_inputs, weights, archs.parse(targets))
+
+
+def nms(boxes: Any, scores: Any, iou_threshold: float, most: int) -> tuple[Any, Any]:
+    """The best of boxes that overlap, for models that are packaged: what ``torchvision.ops.nms`` gives, up to ``most`` of it.
+
+    ``boxes`` are ``(…, count, 4)`` of ``x1, y1, x2, y2``, ``scores`` ``(…, count)``; dimensions before are pictures. A box is
+    kept, in the order of scores, if its intersection over union with each that is kept is at most ``iou_threshold``. The
+    result is where those kept are, ``(…, most)`` with -1 behind the last one, and how many there are, ``(…)``. It is made of
+    ordinary operators, a few for each of ``most``.
+
+    >>> import torch
+    >>> from pappus import package
+    >>> boxes = torch.tensor([[0.0, 0, 4, 4], [0, 0, 4, 5], [6, 6, 8, 8]])
+    >>> package.nms(boxes, torch.tensor([0.5, 0.9, 0.2]), 0.5, 4)
+    (tensor([ 1,  2, -1, -1]), tensor(2))
+    """
+    from .boxes import nms as choose
+
+    return choose(boxes, scores, iou_threshold, most)
 
 
 def triton(

@@ -15,6 +15,7 @@ from unittest import mock
 import torch
 from torch._inductor import decomposition
 
+from . import boxes, volumes
 from .errors import Unsupported
 
 _aten = torch.ops.aten
@@ -31,7 +32,8 @@ def used() -> Iterator[None]:
     cached = decomposition.fast_random_decomps
     cached.cache_clear()
     try:
-        with mock.patch.dict(decomposition.decompositions, _TABLE):
+        others = boxes.decompositions() | {_aten.convolution.default: volumes.convolution}
+        with mock.patch.dict(decomposition.decompositions, _TABLE | others):
             yield
     finally:
         cached.cache_clear()

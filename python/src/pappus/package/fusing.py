@@ -20,18 +20,19 @@ def loops_of_templates() -> Iterator[None]:
     """Has Inductor turn the loops behind a template into the template's meanwhile."""
     vertical, merged = Scheduler.can_fuse_vertical, SchedulerNode.merge_loops
 
-    def can(self: Any, first: Any, second: Any) -> bool:
+    # Releases differ in what else they say.
+    def can(self: Any, first: Any, second: Any, **how: Any) -> bool:
         # What is the same number everywhere has no shape that Triton could stretch to a template's tile.
         if second.is_template() and not first.is_template() and not first.read_writes.reads:
             return False
-        if vertical(self, first, second):
+        if vertical(self, first, second, **how):
             return True
         if not first.is_template() or second.is_template() or second.is_reduction():
             return False
         for read, written in _pairs(first, second):
             if not second.reorder_loops_by_dep_pair(read, written):
                 continue
-            if vertical(self, first, second):
+            if vertical(self, first, second, **how):
                 return True
             # As they were: its loops are those of the bytes again.
             turned = next(dep for dep in second.read_writes.reads if dep.name == read.name and isinstance(dep, MemoryDep))

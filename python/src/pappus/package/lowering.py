@@ -13,7 +13,6 @@ import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from . import convolutions, decompositions, deferred, dimensions, fusing, precision, pretend, wrapper
+from . import complex_numbers, convolutions, decompositions, deferred, dimensions, fusing, precision, pretend, wrapper
 from .candidates import Choices
 from .errors import PackageError, Unsupported
 from .plan import Plan
@@ -31,7 +30,6 @@ from .targets import Target
 # Releases of PyTorch that this was tried with (scripts/ecosystem): it uses private parts of Inductor.
 SUPPORTED = ("2.15", "2.14")
 
-_HERE = Path(__file__).parent
 _NO_CACHE = (
     "inputs and outputs of functions are tensors: call the model with use_cache=False (kwargs={'use_cache': False}, or "
     "model.config.use_cache = False), or have it keep the cache in registered buffers, which become state"
@@ -45,6 +43,12 @@ _CONTROL_FLOW = {
     "scan": "scan",
     "associative_scan": "associative_scan",
     "map_impl": "map",
+}
+
+# Operators the size of whose result is data, and what to write in their place.
+_SIZED_BY_DATA = {
+    "torchvision::nms": "package.nms(boxes, scores, iou_threshold, most), from pappus, gives so many at most",
+    "aten::bincount": "torch.zeros(n, dtype=torch.int32).scatter_add(0, x, torch.ones_like(x, dtype=torch.int32)) counts n",
 }
 
 _OPTIONS: dict[str, Any] = {
@@ -169,8 +173,10 @@ def _export(
         if isinstance(error, AssertionError) and not given:
             _refuse_shared(model)
         raise PackageError(f"torch.export cannot make a graph of the model{place}: {error}") from error
-    _refuse_control_flow(program)
+    _refuse_data(program)
     changed = _changed(program, functional)
+    if complex_numbers.occur(functional):
+        program = complex_numbers.as_pairs(program, functional)
     inputs, outputs = _signature(program)
     _own_outputs(program)
     values = [node.meta.get("val") for node in program.graph.nodes]
@@ -187,7 +193,7 @@ def _export(
 def _raised_at(error: BaseException) -> str | None:
     """The innermost line of the model that an exception passed through."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if wrapper.is_the_users(frame.filename) and Path(frame.filename).parent != _HERE]
+    own = [frame for frame in frames if wrapper.is_the_users(frame.filename)]
     return f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else None
 
 
@@ -212,13 +218,17 @@ def _check_model(model: Any) -> None:
             raise PackageError(f"{name}, a {type(module).__name__}, is in training mode: call model.eval() first")
 
 
-def _refuse_control_flow(program: Any) -> None:
+def _refuse_data(program: Any) -> None:
+    """Refuses steps and sizes that depend on data, where something can be said of the operator that asks for them."""
     for node in program.graph.nodes:
         name = getattr(node.target, "name", None)
-        if node.op == "call_function" and isinstance(node.target, HigherOrderOperator) and callable(name):
-            called = _CONTROL_FLOW.get(name())
-            if called is not None:
-                raise Unsupported(called, _NO_DATA, wrapper.innermost(node.meta.get("stack_trace") or ""))
+        if node.op != "call_function" or not callable(name):
+            continue
+        if isinstance(node.target, HigherOrderOperator) and name() in _CONTROL_FLOW:
+            raise Unsupported(_CONTROL_FLOW[name()], _NO_DATA, wrapper.place_of(node))
+        instead = _SIZED_BY_DATA.get(name())
+        if instead is not None:
+            raise Unsupported(str(node.target), f"the size of its result is data: {instead}", wrapper.place_of(node))
 
 
 def _changed(program: Any, functional: Any) -> list[str]:

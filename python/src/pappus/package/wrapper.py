@@ -12,6 +12,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import sympy
@@ -27,6 +28,8 @@ from .dimensions import Dimensions
 from .errors import PackageError, Unsupported
 from .plan import ArrayType, Copy, Fill, KernelSource, Launch, Plan, Pointer, dense_bytes, map_pointers, unused_name
 from .sizes import Size
+
+_HERE = Path(__file__).parent
 
 TORCH_DTYPES = {
     torch.bool: "bool",
@@ -457,5 +460,6 @@ def innermost(trace: str) -> str | None:
 
 
 def is_the_users(file: str) -> bool:
-    """Whether a file of a stack trace is neither PyTorch's own nor a program that PyTorch made."""
-    return "/torch/" not in file and not file.startswith(("<eval_with_key>", "<string>"))
+    """Whether a file of a stack trace is neither PyTorch's own, nor ours, nor a program that PyTorch made."""
+    others = "/torch/" in file or "/torchvision/ops/" in file or Path(file).parent == _HERE
+    return not others and not file.startswith(("<eval_with_key>", "<string>"))
