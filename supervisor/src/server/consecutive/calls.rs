@@ -87,7 +87,7 @@ impl Run<'_> {
     }
 
     /// A request of these inputs and no outputs yet.
-    fn arrived(&self, given: &Outputs) -> Result<Arrived, Failed> {
+    fn arrived(&mut self, given: &Outputs) -> Result<Arrived, Failed> {
         let mut inputs = given.clone();
         let pieces = given.iter().flat_map(|(_, value)| &value.pieces);
         let in_message: u64 = pieces.filter(|piece| piece.arena().is_none()).map(Piece::bytes).sum();

@@ -69,6 +69,7 @@ pub(super) async fn run(
                 deadline,
                 timings: v1::Timings::default(),
                 devices: Vec::new(),
+                made: Vec::new(),
             };
             run.all(descriptors, &arenas).await.unwrap_or_else(|error| Body::Error(*error))
         }
@@ -90,6 +91,8 @@ struct Run<'a> {
     timings: v1::Timings,
     /// Where calls ran, each device once.
     devices: Vec<String>,
+    /// Memory that was made for it: what nothing holds any more is used again.
+    made: Vec<Arc<OwnMemory>>,
 }
 
 /// An error that the composition is answered with.
@@ -120,7 +123,8 @@ impl Run<'_> {
         });
         let constants = constants.collect::<Result<Vec<_>, Failed>>()?;
         let mut made: Vec<Outputs> = Vec::with_capacity(self.steps.steps.len());
-        for step in &self.steps.steps {
+        let last_uses = last_uses(self.steps);
+        for (at, step) in self.steps.steps.iter().enumerate() {
             let of = |source: &Source| find(source, &inputs, &constants, &made);
             let given = step.inputs.iter().map(|(name, source)| Some((name.clone(), of(source)?)));
             let given = given.collect::<Option<Vec<_>>>().ok_or_else(|| self.gone(step));
@@ -129,6 +133,8 @@ impl Run<'_> {
                 Err(why) => Err(why),
             };
             made.push(outputs.map_err(|error| self.told(step, error))?);
+            let over = made.iter_mut().zip(&last_uses).filter(|(_, last)| **last <= at);
+            over.for_each(|(outputs, _)| outputs.clear());
         }
         let results = self.steps.outputs.iter().map(|(name, source)| {
             let value = find(source, &inputs, &constants, &made);
@@ -147,7 +153,7 @@ impl Run<'_> {
 
     /// What the call brings, by the composition's inputs. What came in descriptors is copied: each of them is good for one call.
     async fn inputs(
-        &self,
+        &mut self,
         descriptors: Vec<ClientMemfd>,
         arenas: &[Arc<Arena>],
     ) -> Result<Vec<Value>, Failed> {
@@ -180,7 +186,7 @@ impl Run<'_> {
     }
 
     /// Copies bytes of a descriptor, on a thread of the caller's.
-    async fn copy(&self, from: &Arc<Vec<ClientMemfd>>, passed: v1::Descriptor) -> Result<Piece, Failed> {
+    async fn copy(&mut self, from: &Arc<Vec<ClientMemfd>>, passed: v1::Descriptor) -> Result<Piece, Failed> {
         let memory = self.memory(passed.bytes)?;
         let (from, to) = (from.clone(), memory.clone());
         self.on_thread(move || {
@@ -214,13 +220,22 @@ impl Run<'_> {
         }
     }
 
-    fn memory(&self, bytes: u64) -> Result<Arc<OwnMemory>, Failed> {
+    /// Memory of at least so many bytes: its pages, and what workers map, are there where it was used before.
+    fn memory(&mut self, bytes: u64) -> Result<Arc<OwnMemory>, Failed> {
+        let is_free = |memory: &&Arc<OwnMemory>| Arc::strong_count(memory) == 1 && memory.bytes() >= bytes;
+        if let Some(memory) = self.made.iter().filter(is_free).min_by_key(|memory| memory.bytes()) {
+            return Ok(memory.clone());
+        }
+        // What is free is too little.
+        self.made.retain(|memory| Arc::strong_count(memory) > 1);
         let ctx = &self.seat.ctx;
-        OwnMemory::new(&ctx.server, &ctx.account, bytes).map_err(|why| refused(&*why))
+        let memory = OwnMemory::new(&ctx.server, &ctx.account, bytes).map_err(|why| refused(&*why))?;
+        self.made.push(memory.clone());
+        Ok(memory)
     }
 
     /// Bytes for calls to come.
-    fn keep(&self, bytes: &[u8]) -> Result<Piece, Failed> {
+    fn keep(&mut self, bytes: &[u8]) -> Result<Piece, Failed> {
         if bytes.len() as u64 <= IN_ANSWER_BYTES {
             return self.inline(Bytes::copy_from_slice(bytes));
         }
@@ -228,7 +243,7 @@ impl Run<'_> {
     }
 
     /// Bytes in memory of their own.
-    fn stored(&self, bytes: &[u8]) -> Result<Piece, Failed> {
+    fn stored(&mut self, bytes: &[u8]) -> Result<Piece, Failed> {
         let memory = self.memory(bytes.len() as u64)?;
         memory.write(0, bytes).map_err(|why| refused(&*why))?;
         Ok(Piece::Own { memory, offset: 0, bytes: bytes.len() as u64 })
@@ -391,6 +406,19 @@ fn copy(value: &Value, place: Option<Place>) -> std::io::Result<Vec<u8>> {
         })?,
     }
     Ok(inline)
+}
+
+/// Of each step: the last one that uses an output of it, which may be the step itself; the largest number where a result does.
+fn last_uses(steps: &Steps) -> Vec<usize> {
+    let mut last: Vec<usize> = (0..steps.steps.len()).collect();
+    let users = steps.steps.iter().enumerate();
+    let used = users.flat_map(|(at, step)| step.inputs.iter().map(move |(_, source)| (at, source)));
+    for (at, source) in used.chain(steps.outputs.iter().map(|(_, source)| (usize::MAX, source))) {
+        if let Source::Output { step, .. } = source {
+            last[*step] = last[*step].max(at);
+        }
+    }
+    last
 }
 
 /// The value of a source; none where a function has other outputs than when the composition was registered.

@@ -177,6 +177,11 @@ impl OwnMemory {
         Ok(Arc::new(Self { arena: Arc::new(arena), server: server.clone() }))
     }
 
+    /// How many there are.
+    pub(super) fn bytes(&self) -> u64 {
+        self.arena.memfd.bytes()
+    }
+
     /// Writes at a place.
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Refusal> {
         let written = memfd::write_all_at(self.arena.memfd.as_fd(), offset, bytes);
