@@ -27,14 +27,17 @@ mod weights;
 use std::path::Path;
 use std::time::Duration;
 
+use pappus_client::Client;
+
 use crate::Result;
+use crate::harness::functions::Form;
 use crate::machine::Machine;
 use crate::report::{Report, Unit};
 use bed::Bed;
 
 /// Sessions in turn: some that fit, and twice as many as fit.
 const SESSIONS: [usize; 2] = [64, 170];
-/// Rounds of the measurement of sessions.
+/// Rounds of the measurements of sessions and of functions that work together.
 const SESSION_ROUNDS: u32 = 3;
 
 /// A part of the measurements.
@@ -78,6 +81,10 @@ pub enum Part {
     Clearing,
     /// Calls of a session against calls that bring their state and take it back.
     Session,
+    /// A chain of steps: linked, as calls of the client's, as consecutive calls of the supervisor's.
+    Compose,
+    /// Calls that run side by side, against calls that run one by one.
+    Batch,
     /// From a fault, and from a killed worker, to the next good answer.
     Fault,
     /// The same under MPS, with a neighbour; needs an MPS daemon.
@@ -88,7 +95,7 @@ pub enum Part {
 
 impl Part {
     /// Those that run where none is named.
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 23] = [
         Self::Inference,
         Self::Matmul,
         Self::Latency,
@@ -108,6 +115,8 @@ impl Part {
         Self::Weights,
         Self::Clearing,
         Self::Session,
+        Self::Compose,
+        Self::Batch,
         Self::Fault,
         Self::Mps,
     ];
@@ -133,6 +142,8 @@ impl Part {
             Self::Weights => "gpu-weights",
             Self::Clearing => "gpu-clearing",
             Self::Session => "gpu-session",
+            Self::Compose => "gpu-compose",
+            Self::Batch => "gpu-batch",
             Self::Fault => "gpu-fault",
             Self::Mps => "gpu-mps",
             Self::Models => "gpu-models",
@@ -160,6 +171,8 @@ impl Part {
             Self::Weights => weights::measure(bed, report),
             Self::Clearing => clearing::measure(bed, report),
             Self::Session => session(bed, report),
+            Self::Compose => together(bed, report, crate::parts::together::chain),
+            Self::Batch => together(bed, report, crate::parts::together::batch),
             Self::Fault => fault::measure(bed, report),
             Self::Mps => mps::measure(bed, report),
             Self::Models => models::measure(bed, report),
@@ -173,6 +186,16 @@ fn session(bed: &Bed, report: &mut Report) -> Result<()> {
     let mut client = running.connect()?;
     crate::parts::session::compare(&mut client, bed.form(), SESSION_ROUNDS, report)?;
     SESSIONS.into_iter().try_for_each(|sessions| crate::parts::session::many(&mut client, sessions, report))
+}
+
+/// Functions that work together, on one worker.
+fn together(
+    bed: &Bed,
+    report: &mut Report,
+    measure: impl Fn(&mut Client, Form, u32, &mut Report) -> Result<()>,
+) -> Result<()> {
+    let running = bed.start("workers=1,lanes=8,memory=4GiB")?;
+    measure(&mut running.connect()?, bed.form(), SESSION_ROUNDS, report)
 }
 
 /// What is tested rather than measured on a GPU; `scripts/gpu-check` runs it.

@@ -12,6 +12,7 @@ mod modules;
 pub mod sandbox;
 pub(crate) mod session;
 mod throughput;
+pub(crate) mod together;
 mod turns;
 mod wasm;
 
@@ -50,12 +51,16 @@ pub enum Part {
     Gateway,
     /// Calls of a session against calls that bring their state and take it back.
     Session,
+    /// A chain of steps: linked, as calls of the client's, as consecutive calls of the supervisor's.
+    Compose,
+    /// Calls that run side by side, against calls that run one by one.
+    Batch,
     /// From a fault, a worker's exit or an endless kernel to the next good answer.
     Fault,
 }
 
 impl Part {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 16] = [
         Self::Latency,
         Self::Matmul,
         Self::Wasm,
@@ -69,6 +74,8 @@ impl Part {
         Self::Turns,
         Self::Gateway,
         Self::Session,
+        Self::Compose,
+        Self::Batch,
         Self::Fault,
     ];
 
@@ -95,6 +102,8 @@ impl Part {
             Self::Turns => "turns",
             Self::Gateway => "gateway",
             Self::Session => "session",
+            Self::Compose => "compose",
+            Self::Batch => "batch",
             Self::Fault => "fault",
         }
     }
@@ -117,6 +126,8 @@ pub fn measure(part: Part, rounds: u32, report: &mut Report) -> Result<()> {
         Part::Turns => turns::measure(rounds, report),
         Part::Gateway => gateway::measure(rounds, report),
         Part::Session => session::measure(rounds, report),
+        Part::Compose => together::measure_chain(rounds, report),
+        Part::Batch => together::measure_batch(rounds, report),
         Part::Fault => fault::measure(report),
     }
     .map_err(|error| format!("{}: {error}", part.name()).into())

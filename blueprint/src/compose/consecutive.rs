@@ -160,8 +160,8 @@ fn once_each(names: &mut Vec<&str>) {
     names.retain(|name| seen.insert(*name));
 }
 
-/// A configuration without kernels, of these inputs and outputs. Dimensions of inputs that are not always the same are free ones;
-/// outputs have no shape where one of theirs is not, and no size that could be told.
+/// A configuration without kernels, of these inputs and outputs. An input with free dimensions has them, as calls bring its shape then;
+/// others, and outputs, have no shape where a dimension is not always the same. Outputs then have no size that could be told.
 pub fn interface(inputs: &[(&str, Option<Declared>)], outputs: &[(&str, Option<Declared>)]) -> Vec<u8> {
     let (mut types, mut buffers) = ("{".to_owned(), "{".to_owned());
     for (name, declared) in inputs {
@@ -170,7 +170,12 @@ pub fn interface(inputs: &[(&str, Option<Declared>)], outputs: &[(&str, Option<D
             Dimension::Fixed(value) => Some(Sizing::Absolute(*value)),
             Dimension::Free(_) | Dimension::Computed => Some(Sizing::Free(format!("{name}_{at}").into())),
         };
-        let shape = shape.as_ref().map(|dims| List(dims.iter().enumerate().map(dimension).collect()));
+        // Computed dimensions alone are those of the bytes that come.
+        let is_brought = |dims: &&Vec<Dimension>| {
+            dims.iter().any(|dim| matches!(dim, Dimension::Free(_))) || !dims.contains(&Dimension::Computed)
+        };
+        let shape = shape.as_ref().filter(is_brought);
+        let shape = shape.map(|dims| List(dims.iter().enumerate().map(dimension).collect()));
         field(name, &Type { dtype: *dtype, shape }, &mut types);
     }
     // An input that a function changes is an output of the same name.

@@ -261,7 +261,8 @@ fn granted(record: &FunctionRecord) -> Part {
     let declared = |dtype: &str, shape: &Option<Box<[Dimension]>>| {
         let dimension = |dim: &Dimension| match dim {
             Dimension::Fixed(value) => Known::Fixed(*value),
-            Dimension::Free(_) | Dimension::Computed(_) => Known::Computed,
+            Dimension::Free(_) => Known::Free(0),
+            Dimension::Computed(_) => Known::Computed,
         };
         let shape = shape.as_ref().map(|dims| dims.iter().map(dimension).collect());
         Some(pappus_blueprint::Declared { dtype: DType::named(dtype)?, shape })

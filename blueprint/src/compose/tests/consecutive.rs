@@ -119,3 +119,20 @@ fn a_function_that_is_elsewhere_is_known_by_its_use() {
     });
     assert!(found.is_ok(), "{:?}", found.map(|_| ()));
 }
+
+#[test]
+fn the_shape_of_an_input_is_asked_for_where_a_call_has_to_bring_one() {
+    let of = |dims: &[Dimension]| Some(Declared { dtype: DType::U8, shape: Some(dims.to_vec()) });
+    let (free, computed, two) = (Dimension::Free(0), Dimension::Computed, Dimension::Fixed(2));
+    let inputs = [("a", of(&[free, computed, two])), ("b", of(&[computed, two])), ("c", of(&[two]))];
+    let text = interface(&inputs, &[("y", of(&[computed]))]);
+    let read: Value = serde_json::from_slice(&text).unwrap();
+    let types = &read["blueprint"]["types"];
+    assert_eq!(types["a"]["shape"], json!([{"Free": "a_0"}, {"Free": "a_1"}, {"Absolute": 2}]));
+    assert_eq!((&types["b"]["shape"], &types["c"]["shape"]), (&Value::Null, &json!([{"Absolute": 2}])));
+    assert_eq!(
+        (&types["y"]["shape"], &read["blueprint"]["buffers"]["y"]),
+        (&Value::Null, &json!({"Absolute": 0}))
+    );
+    parse(&text).unwrap_or_else(|why| panic!("{why}"));
+}
