@@ -13,7 +13,7 @@ use crate::compositions::{add, call, compose, marks, of, step};
 use crate::fixture::{LIBRARIES, Supervisor, until};
 use crate::folder::look_like_a_gpu;
 use crate::house::{enter, house};
-use crate::kit::{self, fails, refused};
+use crate::kit::{self, Function, fails, refused};
 use crate::programs::program;
 
 const TENANTS: [(&str, &str); 3] = [("alice", ""), ("bob", ""), ("carol", "")];
@@ -138,6 +138,8 @@ fn arenas_and_descriptors_are_taken_and_filled() {
     let memfd = Arc::new(pappus_shmem::memfd::sealed("bytes", &bytes).unwrap());
     let answer = alice.invoke(&Invocation::new("calls").input("in", memfd).output("out")).unwrap();
     assert!(answer.outputs[0].inline[..] == bytes);
+    let sent = Invocation::new("calls").input("in", vec![4; 9]).output("out").checked();
+    assert_eq!(alice.invoke(&sent).unwrap().outputs[0].inline[..], [4; 9], "its steps are checked");
     // What has no room is told with its bytes, as of any call.
     let sent =
         Invocation::new("calls").input("in", brought).output_to("out", v1::Region { bytes: 8, ..room });
@@ -146,8 +148,66 @@ fn arenas_and_descriptors_are_taken_and_filled() {
 }
 
 #[test]
+fn many_items_and_many_pieces_are_few_arenas_for_a_worker() {
+    let (supervisor, [mut alice, ..]) = tenants();
+    let workers = supervisor.worker_pids();
+    let steps = |items: u64| {
+        json!({"inputs": ["in"], "steps": [
+            {"name": "a", "function": "copy", "inputs": {"in": "in"}, "each": {"items": items, "inputs": ["in"]}},
+            {"name": "b", "function": "copy", "inputs": {"in": {"step": "a"}}}],
+            "outputs": {"out": {"step": "b"}}})
+    };
+    // In messages, a piece each, up to what a message may hold; in memory; each item larger than a message's part.
+    for (items, each) in [(1000u64, 1000usize), (1024, 960), (12, 70_000), (4, 3)] {
+        linked_and_not(&mut alice, &steps(items));
+        let bytes: Vec<u8> = (0..items as usize * each).map(|at| (at / 7) as u8).collect();
+        let found = alice.invoke(&Invocation::new("calls").input("in", bytes.clone()).output("out")).unwrap();
+        assert!(found.outputs[0].inline[..] == bytes, "{items} items");
+        for name in ["calls", "linked"] {
+            alice.remove_function(name).unwrap();
+        }
+    }
+    // Of as many steps as there are arenas that a call may not have.
+    let wide: Vec<Value> = (0..80)
+        .map(|at| json!({"name": format!("s{at}"), "function": "alice/copy", "inputs": {"in": "in"}}))
+        .collect();
+    let names: Vec<String> = (0..80).map(|at| format!("i{at}")).collect();
+    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    Function { inputs: &all, buffers: &[("y", json!(1))], outputs: &["y"], ..Function::default() }
+        .add(&mut alice, "all");
+    let given = names.iter().enumerate().map(|(at, name)| (name.clone(), json!({"step": format!("s{at}")})));
+    let last =
+        json!({"name": "all", "function": "alice/all", "inputs": given.collect::<serde_json::Map<_, _>>()});
+    let steps: Vec<Value> = wide.into_iter().chain([last]).collect();
+    let fan = json!({"inputs": ["in"], "steps": steps, "outputs": {"out": {"step": "all"}}});
+    compose(&mut alice, "fan", &fan, false).unwrap();
+    alice.invoke(&Invocation::new("fan").input("in", vec![5; 70_000]).output("out")).unwrap();
+    assert_eq!(supervisor.worker_pids(), workers, "no worker was ended");
+}
+
+#[test]
+fn items_of_different_sizes_are_refused() {
+    let (_supervisor, [mut alice, ..]) = tenants();
+    let size = json!({"FromInput": {"bufname": "x", "idx": 0}});
+    Function { inputs: &["x"], buffers: &[("y", size)], outputs: &["y"], ..Function::default() }
+        .add(&mut alice, "sized");
+    let each = json!({"inputs": ["in"], "outputs": {"out": {"step": "a"}}, "steps": [
+        {"name": "a", "function": "alice/sized", "inputs": {"x": "in"}, "each": {"items": 2, "inputs": ["x"]}}]});
+    compose(&mut alice, "each", &each, false).unwrap();
+    let call = |sizes: [u64; 2]| {
+        Invocation::new("each").input("in", sizes.map(u64::to_le_bytes).concat()).output("out")
+    };
+    assert_eq!(alice.invoke(&call([3, 3])).unwrap().outputs[0].inline[..], [0; 6]);
+    refused(
+        alice.invoke(&call([3, 1])),
+        Code::InvalidArgument,
+        "the items have different sizes or shapes in output y",
+    );
+}
+
+#[test]
 fn an_error_names_its_step_and_nothing_of_others() {
-    let (_supervisor, [mut alice, mut bob, _]) = tenants();
+    let (_supervisor, [mut alice, mut bob, mut carol]) = tenants();
     kit::add_kernel(&mut bob, "trap", "trap", &[]);
     let of = |function: &str| {
         json!({"inputs": [], "steps": [{"name": "falls", "function": function, "inputs": {}},
@@ -160,6 +220,13 @@ fn an_error_names_its_step_and_nothing_of_others() {
     let error =
         refused(bob.invoke(&Invocation::new("hers")), Code::KernelFault, "only its owner is told more");
     assert_eq!(error.place, "step falls");
+    // Nor is a name of it told to those who may call the composition alone.
+    bob.grant("hers", "carol").unwrap();
+    until("the function is in quarantine", || {
+        let told = carol.invoke(&Invocation::new("bob/hers")).unwrap_err().to_string();
+        assert!(!told.contains("alice") && !told.contains("trap") && !told.contains("falls"), "{told}");
+        told.contains("quarantine")
+    });
     // Replaced by another, which takes something else.
     add(&mut bob, "marks", &marks(8), false).unwrap();
     compose(&mut bob, "both", &both(), false).unwrap();

@@ -5,11 +5,13 @@
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use pappus_proto::Code;
 use pappus_proto::limits::MAX_REQUEST_ID_BYTES;
 use pappus_proto::v1::response::Body;
 use pappus_protocol::now_ns;
+use tokio::task::JoinSet;
 
 use super::replies::{self, Replies};
 use super::request_error::RequestError;
@@ -135,6 +137,17 @@ impl ReplyHandle {
             self.forget();
             self.of.replies.send(self.request, body);
         }
+    }
+
+    /// Says in time that the deadline passed while a function was being loaded, which goes on; until the watch is dropped. Loading keeps
+    /// its thread busy, so another task watches.
+    pub fn answer_late(self: &Arc<Self>, until: tokio::time::Instant, deadline: Duration) -> JoinSet<()> {
+        let (mut late, watched) = (JoinSet::new(), self.clone());
+        late.spawn(async move {
+            tokio::time::sleep_until(until).await;
+            watched.answer(responses::never_loaded(deadline));
+        });
+        late
     }
 
     /// Gives the answer to an invocation that several calls were made of, and is over.

@@ -205,6 +205,11 @@ pub fn never_copied(deadline: Duration) -> Body {
     Body::Error(passed(deadline, "while memory of the caller's was read or written"))
 }
 
+/// A composition whose deadline passed before its next step began.
+pub fn between_steps(deadline: Duration) -> Body {
+    Body::Error(passed(deadline, "between two steps"))
+}
+
 /// A call whose deadline passed while earlier calls of its session were there.
 pub fn never_its_turn(deadline: Duration) -> Body {
     Body::Error(passed(deadline, "while calls of its session were there that came before it").retry(0))

@@ -13,7 +13,6 @@ use pappus_proto::v1::item::Source;
 use pappus_proto::v1::{self, request::Body as Request, response::Body as Response};
 use pappus_protocol::now_ns;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::task::JoinSet;
 
 use super::intake::{Holder, Passed, Received};
 use super::invoke::{Arrived, Prepared, Thread};
@@ -359,14 +358,8 @@ impl Seat {
         until: tokio::time::Instant,
         (place, memory): (OwnedSemaphorePermit, Taken),
     ) {
-        // Loading keeps this thread busy, so another task watches the deadline.
-        let mut late = JoinSet::new();
-        let watched = handle.clone();
         let deadline = invoke::deadline(&arrived.message, &self.ctx.server.settings());
-        late.spawn(async move {
-            tokio::time::sleep_until(until).await;
-            watched.answer(responses::never_loaded(deadline));
-        });
+        let late = handle.answer_late(until, deadline);
         let Some(_permit) = self.slow_work_permit().await else { return };
         // Cancelled meanwhile, or overdue.
         if handle.is_over() {

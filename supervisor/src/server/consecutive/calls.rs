@@ -1,18 +1,22 @@
 //! One call of a composition: as any other call of its caller's, but of a function that the composition's owner may call.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pappus_blueprint::compose::Step;
 use pappus_proto::limits::MAX_INLINE_BYTES;
 use pappus_proto::v1;
 use pappus_proto::v1::response::Body;
+use pappus_protocol::now_ns;
+use tokio::time::Instant;
 
 use super::step_reply::StepReply;
 use super::value::{OwnMemory, Piece, Value};
 use super::{Failed, IN_ANSWER_BYTES, Outputs, Run, failed, refused};
 use crate::arena::Arena;
+use crate::call::Completion;
 use crate::function::Loaded;
-use crate::limits::CONNECTION_BYTES;
+use crate::limits::{CONNECTION_BYTES, MAX_ARENAS_PER_CONNECTION};
 use crate::server::invoke::{self, Arrived, Prepared, Thread};
 use crate::server::invoke_error::InvokeError;
 use crate::server::responses;
@@ -25,23 +29,31 @@ impl Run<'_> {
     pub(super) async fn function_of(&self, step: &Step) -> Result<Arc<Loaded>, Failed> {
         let (ctx, owner, name) = (&self.seat.ctx, &self.function.account, step.function.as_str());
         let registry = &ctx.server.registry;
-        // Others' functions are checked by their owners alone.
-        let checked = self.request.checked && !name.contains('/');
-        let found = match checked {
-            false => registry.find(owner, name),
-            true => registry.find_checked(owner, name),
-        };
-        let function = match found {
+        let until_ns = self.at_ns.saturating_add(self.deadline.as_nanos() as u64);
+        let left = Duration::from_nanos(until_ns.saturating_sub(now_ns()));
+        let late = || self.handle.answer_late(Instant::now() + left, self.deadline);
+        let function = match registry.find(owner, name) {
             Some(function) => function,
             None => {
+                let _late = late();
                 let permit = self.seat.slow_work_permit().await;
                 let _permit = permit.ok_or_else(|| failed(responses::cancelled()))?;
-                let loaded = match checked {
-                    false => registry.load(ctx.whose(), owner, name).await,
-                    true => registry.load_checked(ctx.whose(), owner, name).await,
-                };
-                loaded.map_err(|why| refused(&why))?
+                let loaded = registry.load(ctx.whose(), owner, name).await;
+                loaded.map_err(|why| self.of_owner(refused(&why)))?
             }
+        };
+        // Others' functions are checked by their owners alone.
+        let is_own = function.owner == self.function.owner;
+        let function = match self.request.checked && is_own {
+            false => function,
+            true => match function.checked() {
+                Some(checked) => checked,
+                None => {
+                    let _late = late();
+                    let made = registry.load_checked(ctx.whose(), owner, name).await;
+                    made.map_err(|why| self.of_owner(refused(&why)))?
+                }
+            },
         };
         match function.steps {
             None => Ok(function),
@@ -52,7 +64,7 @@ impl Run<'_> {
 
     /// Calls a function, and waits for what it gives.
     pub(super) async fn call(&mut self, function: &Arc<Loaded>, given: &Outputs) -> Result<Outputs, Failed> {
-        let mut arrived = self.arrived(given)?;
+        let mut arrived = self.arrived(given).await?;
         let sizes = self.output_bytes(&arrived, function).await?;
         let places = sizes.iter().scan(0u64, |end, bytes| {
             let start = *end;
@@ -87,22 +99,15 @@ impl Run<'_> {
     }
 
     /// A request of these inputs and no outputs yet.
-    fn arrived(&mut self, given: &Outputs) -> Result<Arrived, Failed> {
+    async fn arrived(&mut self, given: &Outputs) -> Result<Arrived, Failed> {
         let mut inputs = given.clone();
         let pieces = given.iter().flat_map(|(_, value)| &value.pieces);
         let in_message: u64 = pieces.filter(|piece| piece.arena().is_none()).map(Piece::bytes).sum();
-        if in_message > MAX_INLINE_BYTES - IN_ANSWER_BYTES {
-            for piece in inputs.iter_mut().flat_map(|(_, value)| &mut value.pieces) {
-                if let Piece::Inline(bytes, _) = piece {
-                    *piece = self.stored(bytes)?;
-                }
-            }
-        }
-        let mut arenas: Vec<Arc<Arena>> = Vec::new();
-        for arena in inputs.iter().flat_map(|(_, value)| &value.pieces).filter_map(Piece::arena) {
-            if arenas.iter().all(|known| known.id != arena.id) {
-                arenas.push(arena.clone());
-            }
+        let mut arenas = named(&inputs);
+        // No more than a call of a client's own can name: a worker takes each as a descriptor.
+        if in_message > MAX_INLINE_BYTES - IN_ANSWER_BYTES || arenas.len() >= MAX_ARENAS_PER_CONNECTION {
+            self.put_together(&mut inputs).await?;
+            arenas = named(&inputs);
         }
         let message = v1::Invoke {
             inputs: inputs.iter().map(|(name, value)| value.input(name)).collect(),
@@ -111,6 +116,31 @@ impl Run<'_> {
         };
         let arrived = Arrived::new(message, Vec::new(), arenas, self.at_ns, CONNECTION_BYTES);
         arrived.map_err(|why| refused(&InvokeError::from(why)))
+    }
+
+    /// Copies all that is not in the caller's own arenas into one arena.
+    async fn put_together(&mut self, inputs: &mut Outputs) -> Result<(), Failed> {
+        let is_moved = |piece: &&mut Piece| !piece.is_callers();
+        let all = |inputs: &mut Outputs| -> u64 {
+            let pieces = inputs.iter_mut().flat_map(|(_, value)| &mut value.pieces);
+            pieces.filter(is_moved).map(|piece| piece.bytes()).sum()
+        };
+        let total = all(inputs);
+        let memory = self.memory(total)?;
+        let move_all = || -> std::io::Result<()> {
+            let mut end = 0;
+            for piece in inputs.iter_mut().flat_map(|(_, value)| &mut value.pieces).filter(is_moved) {
+                let (offset, bytes) = (end, piece.bytes());
+                piece.read(&mut |part| {
+                    memory.write(end, part)?;
+                    end += part.len() as u64;
+                    Ok(())
+                })?;
+                *piece = Piece::Own { memory: memory.clone(), offset, bytes };
+            }
+            Ok(())
+        };
+        self.copied(total, move_all).await.map_err(|why| self.not_written(why))
     }
 
     /// Bytes of each output of a request.
@@ -130,6 +160,12 @@ impl Run<'_> {
     /// Hands a call to a device, and waits for its answer.
     async fn submit(&mut self, function: &Arc<Loaded>, mut arrived: Arrived) -> Result<v1::Invoked, Failed> {
         let ctx = &self.seat.ctx;
+        if self.handle.is_over() {
+            return Err(failed(responses::cancelled()));
+        }
+        if now_ns() >= self.at_ns.saturating_add(self.deadline.as_nanos() as u64) {
+            return Err(failed(responses::between_steps(self.deadline)));
+        }
         let (reply, mut answered) = StepReply::new(self.handle.clone());
         let mut prepare = |thread| invoke::prepare(ctx, reply.clone(), &mut arrived, function, thread);
         let prepared = match prepare(Thread::Socket) {
@@ -165,4 +201,15 @@ impl Run<'_> {
             None => Err(failed(responses::cancelled())),
         }
     }
+}
+
+/// The arenas of these values, each once.
+fn named(values: &Outputs) -> Vec<Arc<Arena>> {
+    let mut arenas: Vec<Arc<Arena>> = Vec::new();
+    for arena in values.iter().flat_map(|(_, value)| &value.pieces).filter_map(Piece::arena) {
+        if arenas.iter().all(|known| known.id != arena.id) {
+            arenas.push(arena.clone());
+        }
+    }
+    arenas
 }

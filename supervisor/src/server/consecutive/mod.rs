@@ -10,6 +10,7 @@ mod calls;
 mod step_reply;
 mod value;
 
+use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +25,14 @@ use pappus_protocol::now_ns;
 use pappus_shmem::memfd;
 use tokio::sync::oneshot;
 
-use self::value::{OwnMemory, Piece, Value};
+use self::value::{Joined, Joint, OwnMemory, Piece, Uneven, Value};
 use super::invoke::{self, Arrived};
 use super::invoke_error::{InvokeError, ValueError};
 use super::reply_handle::ReplyHandle;
 use super::seat::Seat;
 use super::{refusals, responses};
 use crate::arena::Arena;
+use crate::call::Completion;
 use crate::client_memfd::ClientMemfd;
 use crate::function::Loaded;
 use crate::quota::Limit;
@@ -70,6 +72,7 @@ pub(super) async fn run(
                 timings: v1::Timings::default(),
                 devices: Vec::new(),
                 made: Vec::new(),
+                own: HashMap::new(),
             };
             run.all(descriptors, &arenas).await.unwrap_or_else(|error| Body::Error(*error))
         }
@@ -93,6 +96,8 @@ struct Run<'a> {
     devices: Vec<String>,
     /// Memory that was made for it: what nothing holds any more is used again.
     made: Vec<Arc<OwnMemory>>,
+    /// Functions of the composition's owner, by name.
+    own: HashMap<&'a str, Arc<Loaded>>,
 }
 
 /// An error that the composition is answered with.
@@ -112,8 +117,7 @@ fn failed(body: Body) -> Failed {
 
 impl Run<'_> {
     async fn all(&mut self, descriptors: Vec<ClientMemfd>, arenas: &[Arc<Arena>]) -> Result<Body, Failed> {
-        let granted = self.function.owner != self.seat.ctx.account.tenant;
-        let check = invoke::check_version(self.request, self.function.versions, granted)
+        let check = invoke::check_version(self.request, self.function.versions, !self.is_own())
             .and_then(|()| invoke::check(self.request, &descriptors, arenas, &self.function.blueprint, &[]));
         check.map_err(|why| refused(&why))?;
         let inputs = self.inputs(descriptors, arenas).await?;
@@ -122,10 +126,17 @@ impl Run<'_> {
             Ok(Value { pieces: vec![self.keep(&constant.bytes)?], array: Some(array) })
         });
         let constants = constants.collect::<Result<Vec<_>, Failed>>()?;
+        // Those of the composition's owner are as they are now for the whole call; grants of others are looked at again.
+        for step in self.steps.steps.iter().filter(|step| !step.function.contains('/')) {
+            if !self.own.contains_key(&*step.function) {
+                let function = self.function_of(step).await.map_err(|error| self.told(step, error))?;
+                self.own.insert(&step.function, function);
+            }
+        }
         let mut made: Vec<Outputs> = Vec::with_capacity(self.steps.steps.len());
         let last_uses = last_uses(self.steps);
         for (at, step) in self.steps.steps.iter().enumerate() {
-            let of = |source: &Source| find(source, &inputs, &constants, &made);
+            let of = |source: &Source| self.find(source, &inputs, &constants, &made);
             let given = step.inputs.iter().map(|(name, source)| Some((name.clone(), of(source)?)));
             let given = given.collect::<Option<Vec<_>>>().ok_or_else(|| self.gone(step));
             let outputs = match given {
@@ -137,7 +148,7 @@ impl Run<'_> {
             over.for_each(|(outputs, _)| outputs.clear());
         }
         let results = self.steps.outputs.iter().map(|(name, source)| {
-            let value = find(source, &inputs, &constants, &made);
+            let value = self.find(source, &inputs, &constants, &made);
             let value = value.ok_or_else(|| match source {
                 Source::Output { step, .. } => {
                     let step = &self.steps.steps[*step];
@@ -194,7 +205,7 @@ impl Run<'_> {
             for start in (0..passed.bytes).step_by(MAX_INLINE_BYTES as usize) {
                 buffer.resize(MAX_INLINE_BYTES.min(passed.bytes - start) as usize, 0);
                 from[passed.index as usize].read_at(passed.offset + start, &mut buffer)?;
-                memfd::write_all_at(to.arena.memfd.as_fd(), start, &buffer)?;
+                to.write(start, &buffer)?;
             }
             Ok(())
         })
@@ -239,13 +250,8 @@ impl Run<'_> {
         if bytes.len() as u64 <= IN_ANSWER_BYTES {
             return self.inline(Bytes::copy_from_slice(bytes));
         }
-        self.stored(bytes)
-    }
-
-    /// Bytes in memory of their own.
-    fn stored(&mut self, bytes: &[u8]) -> Result<Piece, Failed> {
         let memory = self.memory(bytes.len() as u64)?;
-        memory.write(0, bytes).map_err(|why| refused(&*why))?;
+        memory.write(0, bytes).map_err(|why| self.not_written(why))?;
         Ok(Piece::Own { memory, offset: 0, bytes: bytes.len() as u64 })
     }
 
@@ -257,11 +263,14 @@ impl Run<'_> {
 
     /// Runs one step.
     async fn step(&mut self, step: &Step, given: Outputs) -> Result<Outputs, Failed> {
-        let function = self.function_of(step).await?;
+        let function = match self.own.get(&*step.function) {
+            Some(function) => function.clone(),
+            None => self.function_of(step).await?,
+        };
         let Some(Items { count, inputs }) = &step.each else {
             return self.times(step, &function, given).await;
         };
-        let mut joined: Vec<(String, Vec<Value>)> = Vec::new();
+        let mut joined: Vec<(String, Joined)> = Vec::new();
         for nth in 0..*count {
             let item = |(name, value): &(String, Value)| match inputs.contains(name) {
                 true => value.item(nth, *count).map(|item| (name.clone(), item)).ok_or_else(|| {
@@ -271,14 +280,44 @@ impl Run<'_> {
                 false => Ok((name.clone(), value.clone())),
             };
             let item = given.iter().map(item).collect::<Result<Outputs, Failed>>()?;
-            for (at, (name, value)) in self.times(step, &function, item).await?.into_iter().enumerate() {
-                match joined.get_mut(at) {
-                    Some((_, values)) => values.push(value),
-                    None => joined.push((name, vec![value])),
+            let outputs = self.times(step, &function, item).await?;
+            for (at, (name, value)) in outputs.into_iter().enumerate() {
+                if at == joined.len() {
+                    let total = value.bytes().saturating_mul(*count);
+                    let memory = (total > IN_ANSWER_BYTES).then(|| self.memory(total)).transpose()?;
+                    joined.push((name, Joined::new(&value, *count, memory)));
                 }
+                let added = self.copied(value.bytes(), || joined[at].1.add(nth, &value)).await;
+                let written = added.map_err(|Uneven| {
+                    let message =
+                        format!("the items have different sizes or shapes in output {}", joined[at].0);
+                    Box::new(v1::Error::new(Code::InvalidArgument, message))
+                })?;
+                written.map_err(|why| self.not_written(why))?;
             }
         }
-        Ok(joined.into_iter().map(|(name, values)| (name, Value::of_items(values))).collect())
+        let outputs = joined.into_iter().map(|(name, joined)| {
+            let (joint, array) = joined.parts();
+            let piece = match joint {
+                Joint::Piece(piece) => piece,
+                Joint::Bytes(bytes) => self.inline(bytes)?,
+            };
+            Ok((name, Value { pieces: vec![piece], array }))
+        });
+        outputs.collect()
+    }
+
+    /// Copies so many bytes between memory of the supervisor's: where that takes a while, other tasks go on meanwhile.
+    async fn copied<T>(&self, bytes: u64, copy: impl FnOnce() -> T) -> T {
+        let ctx = &self.seat.ctx;
+        match bytes > IN_ANSWER_BYTES {
+            true => ctx.server.registry.threads.run_here(ctx.whose(), copy).await,
+            false => copy(),
+        }
+    }
+
+    fn not_written(&self, why: std::io::Error) -> Failed {
+        refused(&internal("cannot write a composition's memory", why))
     }
 
     /// Calls a function as often as its step says, each time with outputs of the time before.
@@ -314,21 +353,79 @@ impl Run<'_> {
 
     /// What the caller is told of an error of a step: its owner, which step it was.
     fn told(&self, step: &Step, mut error: Failed) -> Failed {
-        let is_own = self.function.owner == self.seat.ctx.account.tenant;
-        let of_steps = [Code::InvalidArgument, Code::NotFound, Code::PermissionDenied, Code::Unsupported];
-        if is_own {
+        if self.is_own() {
             let place = if error.place.is_empty() { String::new() } else { format!(", {}", error.place) };
             error.place = format!("step {}{place}", step.name);
-        } else if of_steps.contains(&error.code()) {
-            let message =
-                "this function does not run with these inputs, or not any more; its owner can see why";
-            *error = v1::Error::new(Code::InvalidArgument, message);
+            return error;
+        }
+        // Of others only what speaks of the call and the caller alone: no name, no size and no place.
+        let hidden = "this function does not run with these inputs, or not any more; its owner can see why";
+        let code = match error.code() {
+            Code::NotFound | Code::PermissionDenied | Code::Unsupported => Code::InvalidArgument,
+            code => code,
+        };
+        let message = match code {
+            Code::DeadlineExceeded
+            | Code::Cancelled
+            | Code::ResourceExhausted
+            | Code::WorkerLost
+            | Code::Overrun => std::mem::take(&mut error.message),
+            Code::KernelFault => "the function failed where it ran; only its owner is told more".to_owned(),
+            Code::OutOfMemory => {
+                "this function needs more memory than a device has; its owner can see how much".to_owned()
+            }
+            Code::Quarantined => {
+                "a step of this function failed too often in a row for this caller, and is in quarantine"
+                    .to_owned()
+            }
+            _ => hidden.to_owned(),
+        };
+        let told = v1::Error::new(code, message);
+        Box::new(if error.retryable { told.retry(error.retry_after_ms) } else { told })
+    }
+
+    /// Why the owner of the composition cannot have a function now, which others are not told.
+    fn of_owner(&self, mut error: Failed) -> Failed {
+        if !self.is_own() {
+            error.message = "a step of this function cannot be had now; its owner can see why".to_owned();
+            error.place.clear();
         }
         error
     }
 
+    /// True if the caller is the composition's owner.
+    fn is_own(&self) -> bool {
+        self.function.owner == self.seat.ctx.account.tenant
+    }
+
+    /// The value of a source; none where a function has other outputs than when the composition was registered.
+    fn find(
+        &self,
+        source: &Source,
+        inputs: &[Value],
+        constants: &[Value],
+        made: &[Outputs],
+    ) -> Option<Value> {
+        match source {
+            Source::Input(at) => inputs.get(*at).cloned(),
+            Source::Constant(at) => constants.get(*at).cloned(),
+            Source::Output { step, output } => {
+                let outputs = made.get(*step)?;
+                let found = match output {
+                    Some(name) => outputs.iter().find(|(known, _)| known == name),
+                    // A checked call gives all its buffers behind the outputs.
+                    None => outputs.first().filter(|_| outputs.len() == 1 || self.request.checked),
+                };
+                found.map(|(_, value)| value.clone())
+            }
+        }
+    }
+
     /// Copies the results to where the caller wants them, and says so.
     async fn answer(&mut self, results: Vec<(&str, Value)>, arenas: &[Arc<Arena>]) -> Result<Body, Failed> {
+        if self.handle.is_over() {
+            return Err(failed(responses::cancelled()));
+        }
         let (mut copies, mut outputs, mut in_answer) = (Vec::new(), Vec::new(), 0);
         for (name, value) in results {
             let bytes = value.bytes();
@@ -419,20 +516,4 @@ fn last_uses(steps: &Steps) -> Vec<usize> {
         }
     }
     last
-}
-
-/// The value of a source; none where a function has other outputs than when the composition was registered.
-fn find(source: &Source, inputs: &[Value], constants: &[Value], made: &[Outputs]) -> Option<Value> {
-    match source {
-        Source::Input(at) => inputs.get(*at).cloned(),
-        Source::Constant(at) => constants.get(*at).cloned(),
-        Source::Output { step, output } => {
-            let outputs = made.get(*step)?;
-            let found = match output {
-                Some(name) => outputs.iter().find(|(known, _)| known == name),
-                None => outputs.first().filter(|_| outputs.len() == 1),
-            };
-            found.map(|(_, value)| value.clone())
-        }
-    }
 }

@@ -13,7 +13,7 @@ use pappus_shmem::memfd;
 use crate::arena::Arena;
 use crate::client_memfd::ClientMemfd;
 use crate::quota::Limit;
-use crate::refusal::{Refusal, internal};
+use crate::refusal::Refusal;
 use crate::server::Server;
 use crate::tenants::{Account, Taken};
 
@@ -72,6 +72,28 @@ impl Piece {
         }
     }
 
+    /// Reads all of it, part by part.
+    pub(super) fn read(&self, each: &mut impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        let (arena, offset) = match self {
+            Self::Inline(bytes, _) => return each(bytes),
+            Self::Caller { arena, offset, .. } => (arena, *offset),
+            Self::Own { memory, offset, .. } => (&memory.arena, *offset),
+        };
+        let mut buffer = Vec::new();
+        let end = offset + self.bytes();
+        for start in (offset..end).step_by(CHUNK as usize) {
+            buffer.resize(CHUNK.min(end - start) as usize, 0);
+            arena.memfd.read_at(start, &mut buffer)?;
+            each(&buffer)?;
+        }
+        Ok(())
+    }
+
+    /// True if the piece is in an arena of the caller's.
+    pub(super) fn is_callers(&self) -> bool {
+        matches!(self, Self::Caller { .. })
+    }
+
     /// The piece as an input of a call.
     fn item(&self) -> v1::Item {
         let source = match self {
@@ -124,38 +146,81 @@ impl Value {
         Some(Self { pieces, array })
     }
 
-    /// An array of these items.
-    pub(super) fn of_items(items: Vec<Self>) -> Self {
-        let count = items.len() as u64;
-        let array = items.first().and_then(|first| first.array.clone());
+    /// Reads all of it, part by part. Those of the caller's arenas may take long.
+    pub(super) fn read(&self, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        self.pieces.iter().try_for_each(|piece| piece.read(&mut each))
+    }
+}
+
+/// An output of a step that runs for items: theirs, one behind the other, in one piece.
+#[derive(Debug)]
+pub(super) struct Joined {
+    count: u64,
+    /// Bytes of each item, and what it holds.
+    bytes: u64,
+    array: Option<v1::ArrayType>,
+    place: JoinedPlace,
+}
+
+#[derive(Debug)]
+enum JoinedPlace {
+    Inline(Vec<u8>),
+    Own(Arc<OwnMemory>),
+}
+
+/// Items of one step have different sizes or shapes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Uneven;
+
+impl Joined {
+    /// So many items like the first one; without memory for them, bytes that go in messages.
+    pub(super) fn new(first: &Value, count: u64, memory: Option<Arc<OwnMemory>>) -> Self {
+        let place = match memory {
+            None => JoinedPlace::Inline(Vec::with_capacity((first.bytes() * count) as usize)),
+            Some(memory) => JoinedPlace::Own(memory),
+        };
+        Self { count, bytes: first.bytes(), array: first.array.clone(), place }
+    }
+
+    /// The next item.
+    pub(super) fn add(&mut self, nth: u64, item: &Value) -> Result<io::Result<()>, Uneven> {
+        if item.bytes() != self.bytes || item.array != self.array {
+            return Err(Uneven);
+        }
+        let mut at = nth * self.bytes;
+        Ok(item.read(|bytes| match &mut self.place {
+            JoinedPlace::Inline(all) => {
+                all.extend_from_slice(bytes);
+                Ok(())
+            }
+            JoinedPlace::Own(memory) => {
+                let start = at;
+                at += bytes.len() as u64;
+                memory.write(start, bytes)
+            }
+        }))
+    }
+
+    /// What it holds; bytes that go in messages are yet to be charged.
+    pub(super) fn parts(self) -> (Joint, Option<v1::ArrayType>) {
+        let Self { count, bytes, array, place } = self;
         let array = array.map(|mut array| {
             array.shape.insert(0, count);
             array
         });
-        Self { pieces: items.into_iter().flat_map(|item| item.pieces).collect(), array }
+        let joint = match place {
+            JoinedPlace::Inline(bytes) => Joint::Bytes(bytes.into()),
+            JoinedPlace::Own(memory) => Joint::Piece(Piece::Own { memory, offset: 0, bytes: count * bytes }),
+        };
+        (joint, array)
     }
+}
 
-    /// Reads all of it, part by part. Those of the caller's arenas may take long.
-    pub(super) fn read(&self, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
-        let mut buffer = Vec::new();
-        for piece in &self.pieces {
-            let (arena, offset) = match piece {
-                Piece::Inline(bytes, _) => {
-                    each(bytes)?;
-                    continue;
-                }
-                Piece::Caller { arena, offset, .. } => (arena, *offset),
-                Piece::Own { memory, offset, .. } => (&memory.arena, *offset),
-            };
-            let end = offset + piece.bytes();
-            for start in (offset..end).step_by(CHUNK as usize) {
-                buffer.resize(CHUNK.min(end - start) as usize, 0);
-                arena.memfd.read_at(start, &mut buffer)?;
-                each(&buffer)?;
-            }
-        }
-        Ok(())
-    }
+/// All items of an output.
+#[derive(Debug)]
+pub(super) enum Joint {
+    Bytes(Bytes),
+    Piece(Piece),
 }
 
 /// An arena of the supervisor's for one call, which workers forget once nothing holds it any more.
@@ -183,9 +248,8 @@ impl OwnMemory {
     }
 
     /// Writes at a place.
-    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Refusal> {
-        let written = memfd::write_all_at(self.arena.memfd.as_fd(), offset, bytes);
-        written.map_err(|why| internal("cannot write a composition's memory", why).into())
+    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        memfd::write_all_at(self.arena.memfd.as_fd(), offset, bytes)
     }
 }
 
@@ -222,8 +286,13 @@ mod tests {
         let items: Vec<Value> = (0..3).map(|nth| whole.item(nth, 3).unwrap()).collect();
         assert_eq!(items.iter().map(read).collect::<Vec<_>>(), [b"ab", b"cd", b"ef"]);
         assert_eq!(items[1].array.as_ref().unwrap().shape, [2]);
-        let joined = Value::of_items(items);
-        assert_eq!((read(&joined), joined.array.unwrap().shape), (b"abcdef".to_vec(), vec![3, 2]));
+        let mut joined = Joined::new(&items[0], 3, None);
+        for (nth, item) in (0..).zip(&items) {
+            joined.add(nth, item).unwrap().unwrap();
+        }
+        assert_eq!(joined.add(3, &inline(b"abc", Some(&[3]))).unwrap_err(), Uneven);
+        let (Joint::Bytes(bytes), array) = joined.parts() else { panic!("in memory") };
+        assert_eq!((&bytes[..], array.unwrap().shape), (&b"abcdef"[..], vec![3, 2]));
         // Across pieces, and not.
         assert_eq!(read(&whole.item(0, 3).unwrap()), b"ab");
         whole.array = None;
