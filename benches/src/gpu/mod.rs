@@ -83,7 +83,7 @@ pub enum Part {
     Session,
     /// A chain of steps: linked, as calls of the client's, as consecutive calls of the supervisor's.
     Compose,
-    /// Calls that run side by side, against calls that run one by one.
+    /// Calls of one function side by side, against the same calls one by one.
     Batch,
     /// From a fault, and from a killed worker, to the next good answer.
     Fault,

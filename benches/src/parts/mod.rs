@@ -53,7 +53,7 @@ pub enum Part {
     Session,
     /// A chain of steps: linked, as calls of the client's, as consecutive calls of the supervisor's.
     Compose,
-    /// Calls that run side by side, against calls that run one by one.
+    /// Calls of one function side by side, against the same calls one by one.
     Batch,
     /// From a fault, a worker's exit or an endless kernel to the next good answer.
     Fault,
