@@ -26,6 +26,16 @@ fn looking_like(settings: &str) -> TempDir {
     folder
 }
 
+/// A supervisor of a machine with such a GPU.
+pub(crate) fn with_gpu(flags: &[&str]) -> Supervisor {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    fs::create_dir(dir.path().join(LIBRARIES)).unwrap();
+    look_like_a_gpu(&dir.path().join(LIBRARIES), "arch=gfx942");
+    let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    Supervisor::new(program("pappus-supervisor"), flags, dir)
+}
+
 fn run(program: &str, gpu: &TempDir, arguments: &[&str]) -> Output {
     let mut command = Command::new(self::program(program));
     command.args(arguments).env("LD_LIBRARY_PATH", gpu.path()).env_remove("PAPPUS_SOCKET");
@@ -127,13 +137,8 @@ fn debians_own_library_is_too_old_in_words() {
 
 #[test]
 fn the_state_of_a_session_stays_in_memory_of_the_gpu() {
-    let dir = tempfile::tempdir().unwrap();
-    fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    fs::create_dir(dir.path().join(LIBRARIES)).unwrap();
-    look_like_a_gpu(&dir.path().join(LIBRARIES), "arch=gfx942");
     // Room for one state, which takes a page.
-    let flags = ["--device", "hip:0:workers=1,standbys=0,memory=2GiB,states=4MiB"].map(str::to_owned).into();
-    let supervisor = Supervisor::new(program("pappus-supervisor"), flags, dir);
+    let supervisor = with_gpu(&["--device", "hip:0:workers=1,standbys=0,memory=2GiB,states=4MiB"]);
     supervisor.write("probes.hsaco", include_bytes!("../../worker/tests/probes/probes.gfx942.hsaco"));
     let config = r#"{"module_path": "probes.hsaco", "kernels": [], "blueprint": {"inputs": ["in"], "state": {"last": 8, "rest": 1048576},
         "buffers": {"out": 8}, "outputs": ["out"], "control_flow": [

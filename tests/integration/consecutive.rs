@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pappus_client::{Client, Code, Invocation, v1};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::amd::with_gpu;
 use crate::compositions::{add, call, compose, marks, of, step};
-use crate::fixture::{LIBRARIES, Supervisor, until};
-use crate::folder::look_like_a_gpu;
+use crate::fixture::{Supervisor, signal, until};
 use crate::house::{enter, house};
 use crate::kit::{self, Function, fails, refused};
-use crate::programs::program;
 
 const TENANTS: [(&str, &str); 3] = [("alice", ""), ("bob", ""), ("carol", "")];
 
@@ -270,10 +270,51 @@ fn a_composition_that_is_ended_leaves_nothing_behind() {
         {"name": "a", "function": "alice/copy", "inputs": {"in": "in"}}], "outputs": {"out": {"step": "a"}}});
     compose(&mut bob, "chain", &chain, false).unwrap();
     for pid in supervisor.worker_pids() {
-        crate::fixture::signal(pid, rustix::process::Signal::KILL);
+        signal(pid, Signal::KILL);
         let answer = bob.invoke(&Invocation::new("chain").input("in", vec![3; 9]).output("out")).unwrap();
         assert_eq!(answer.outputs[0].inline[..], [3; 9]);
     }
+}
+
+#[test]
+fn a_call_has_its_owners_functions_as_they_were_when_it_began() {
+    let (supervisor, [_, mut bob, _]) = tenants();
+    add(&mut bob, "marks", &marks(8), false).unwrap();
+    let chain = json!({"inputs": ["p"], "outputs": {"y": of("b")},
+        "steps": [step("a", "alice/marks", json!("p")), step("b", "marks", of("a"))]});
+    compose(&mut bob, "chain", &chain, false).unwrap();
+    let sent = || Invocation::new("chain").input("p", vec![1, 2]).typed("p", "u8", &[2]).output("y");
+    let answer = |found: v1::Invoked| found.outputs[0].inline.to_vec();
+    assert_eq!(answer(bob.invoke(&sent()).unwrap()), [1, 8]);
+    let pids = supervisor.worker_pids();
+    pids.iter().for_each(|pid| signal(*pid, Signal::STOP));
+    let id = bob.send_invocation(&sent()).unwrap();
+    until("the first step is there", || supervisor.device().queued + supervisor.device().running == 1);
+    let mut other = enter(&supervisor, "bob");
+    add(&mut other, "marks", &marks(9), true).unwrap();
+    pids.iter().for_each(|pid| signal(*pid, Signal::CONT));
+    assert_eq!(answer(bob.wait_invoked(id).unwrap()), [1, 8]);
+    // The control.
+    assert_eq!(answer(bob.invoke(&sent()).unwrap()), [1, 9]);
+}
+
+#[test]
+fn a_deadline_ends_waiting_for_a_steps_function_to_load() {
+    let mut supervisor = Supervisor::start();
+    let mut client = supervisor.client();
+    kit::add_copy(&mut client);
+    let own = client.quota().unwrap().name;
+    let chain = json!({"inputs": ["in"], "outputs": {"out": {"step": "a"}},
+        "steps": [{"name": "a", "function": format!("{own}/copy"), "inputs": {"in": "in"}}]});
+    compose(&mut client, "chain", &chain, false).unwrap();
+    supervisor.update();
+    let mut client = supervisor.client();
+    // The composition itself is in memory after that.
+    refused(client.open_session("chain"), Code::InvalidArgument, "");
+    let sent = Invocation::new("chain").input("in", vec![1, 2]).output("out");
+    let error = client.invoke(&sent.clone().deadline(Duration::from_millis(1)));
+    refused(error, Code::DeadlineExceeded, "being loaded");
+    assert_eq!(client.invoke(&sent).unwrap().outputs[0].inline[..], [1, 2]);
 }
 
 #[test]
@@ -322,13 +363,12 @@ fn what_does_not_fit_is_told_when_it_is_registered() {
 
 #[test]
 fn steps_run_on_the_devices_that_have_their_code() {
-    let dir = tempfile::tempdir().unwrap();
-    fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    fs::create_dir(dir.path().join(LIBRARIES)).unwrap();
-    look_like_a_gpu(&dir.path().join(LIBRARIES), "arch=gfx942");
-    let flags =
-        ["--device", "hip:0:workers=1,standbys=0,memory=2GiB", "--device", "cpu:workers=1,memory=64MiB"];
-    let supervisor = Supervisor::new(program("pappus-supervisor"), flags.map(str::to_owned).into(), dir);
+    let supervisor = with_gpu(&[
+        "--device",
+        "hip:0:workers=1,standbys=0,memory=2GiB",
+        "--device",
+        "cpu:workers=1,memory=64MiB",
+    ]);
     let mut client = supervisor.client();
     kit::add_copy(&mut client);
     supervisor.write("probes.hsaco", include_bytes!("../../worker/tests/probes/probes.gfx942.hsaco"));

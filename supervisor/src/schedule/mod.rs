@@ -2,9 +2,8 @@
 //!
 //! - [`limits`]: what was chosen by hand, with reasons. [`types`]: what goes in and what comes out; [`events`]: what may happen.
 //! - [`scheduler`]: the state machine of one device: puts the policies together; `starting`: calls get lanes; `feeding`: who waits gets
-//!   lanes and workers; `jobs`: calls that run together in one lane
-//!   (`batch`: what each brings); `company`: calls that wait for others to run with; `endings`: calls leave their lanes; `overdue`: calls that do not end;
-//!   `processes`: workers' processes come and go; `whole_device`: calls that need all of it get it; `judging`: what ends of calls mean for
+//!   lanes and workers; `jobs`: calls that run together in one lane (`batch`: what each brings; `company`: those that wait for
+//!   others); `endings`: calls leave their lanes; `overdue`: calls that do not end; `processes`: workers' processes come and go; `whole_device`: calls that need all of it get it; `judging`: what ends of calls mean for
 //!   callers; `charging`: what sharing a device takes from the events of calls; `reclaim`: what
 //!   follows where calls wait for memory; `resizing`: what follows where the device is set up otherwise; `queries`: what may be asked at
 //!   any time.

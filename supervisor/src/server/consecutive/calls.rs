@@ -1,13 +1,11 @@
 //! One call of a composition: as any other call of its caller's, but of a function that the composition's owner may call.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use pappus_blueprint::compose::Step;
 use pappus_proto::limits::MAX_INLINE_BYTES;
 use pappus_proto::v1;
 use pappus_proto::v1::response::Body;
-use pappus_protocol::now_ns;
 use tokio::time::Instant;
 
 use super::step_reply::StepReply;
@@ -29,9 +27,7 @@ impl Run<'_> {
     pub(super) async fn function_of(&self, step: &Step) -> Result<Arc<Loaded>, Failed> {
         let (ctx, owner, name) = (&self.seat.ctx, &self.function.account, step.function.as_str());
         let registry = &ctx.server.registry;
-        let until_ns = self.at_ns.saturating_add(self.deadline.as_nanos() as u64);
-        let left = Duration::from_nanos(until_ns.saturating_sub(now_ns()));
-        let late = || self.handle.answer_late(Instant::now() + left, self.deadline);
+        let late = || self.handle.answer_late(Instant::now() + self.left(), self.deadline);
         let function = match registry.find(owner, name) {
             Some(function) => function,
             None => {
@@ -121,11 +117,8 @@ impl Run<'_> {
     /// Copies all that is not in the caller's own arenas into one arena.
     async fn put_together(&mut self, inputs: &mut Outputs) -> Result<(), Failed> {
         let is_moved = |piece: &&mut Piece| !piece.is_callers();
-        let all = |inputs: &mut Outputs| -> u64 {
-            let pieces = inputs.iter_mut().flat_map(|(_, value)| &mut value.pieces);
-            pieces.filter(is_moved).map(|piece| piece.bytes()).sum()
-        };
-        let total = all(inputs);
+        let pieces = inputs.iter_mut().flat_map(|(_, value)| &mut value.pieces);
+        let total = pieces.filter(is_moved).map(|piece| piece.bytes()).sum();
         let memory = self.memory(total)?;
         let move_all = || -> std::io::Result<()> {
             let mut end = 0;
@@ -140,7 +133,7 @@ impl Run<'_> {
             }
             Ok(())
         };
-        self.copied(total, move_all).await.map_err(|why| self.not_written(why))
+        self.copying(total, move_all).await.map_err(|why| self.not_written(why))
     }
 
     /// Bytes of each output of a request.
@@ -163,7 +156,7 @@ impl Run<'_> {
         if self.handle.is_over() {
             return Err(failed(responses::cancelled()));
         }
-        if now_ns() >= self.at_ns.saturating_add(self.deadline.as_nanos() as u64) {
+        if self.left().is_zero() {
             return Err(failed(responses::between_steps(self.deadline)));
         }
         let (reply, mut answered) = StepReply::new(self.handle.clone());

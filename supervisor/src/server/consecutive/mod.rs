@@ -1,6 +1,6 @@
 //! Compositions that are not linked: their steps run as consecutive calls, each as any other call of the caller's, with what they
-//! pass on in memory of the supervisor's (`value`; `calls`: one call). One task runs a composition; its answer is given once, like that of a single
-//! call; whoever gives it earlier (a deadline, a cancellation, a client that leaves) ends the call that runs at that time.
+//! pass on in memory of the supervisor's (`value`; `calls`: one call). One task runs a composition, whose answer is given once, like that
+//! of a single call; whoever gives it earlier (a deadline, a cancellation, a client that leaves) ends the call that runs at that time.
 //!
 //! ```text
 //! inputs ──► step ──prepare, submit──► device ──StepReply──► outputs ──► next step … ──copied──► the caller's regions, the answer
@@ -10,7 +10,7 @@ mod calls;
 mod step_reply;
 mod value;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use pappus_protocol::now_ns;
 use pappus_shmem::memfd;
 use tokio::sync::oneshot;
 
-use self::value::{Joined, Joint, OwnMemory, Piece, Uneven, Value};
+use self::value::{Joined, JoinedPlace, OwnMemory, Piece, Uneven, Value, read_parts};
 use super::invoke::{self, Arrived};
 use super::invoke_error::{InvokeError, ValueError};
 use super::reply_handle::ReplyHandle;
@@ -71,7 +71,7 @@ pub(super) async fn run(
                 deadline,
                 timings: v1::Timings::default(),
                 devices: Vec::new(),
-                made: Vec::new(),
+                memories: Vec::new(),
                 own: HashMap::new(),
             };
             run.all(descriptors, &arenas).await.unwrap_or_else(|error| Body::Error(*error))
@@ -95,7 +95,7 @@ struct Run<'a> {
     /// Where calls ran, each device once.
     devices: Vec<String>,
     /// Memory that was made for it: what nothing holds any more is used again.
-    made: Vec<Arc<OwnMemory>>,
+    memories: Vec<Arc<OwnMemory>>,
     /// Functions of the composition's owner, by name.
     own: HashMap<&'a str, Arc<Loaded>>,
 }
@@ -120,6 +120,9 @@ impl Run<'_> {
         let check = invoke::check_version(self.request, self.function.versions, !self.is_own())
             .and_then(|()| invoke::check(self.request, &descriptors, arenas, &self.function.blueprint, &[]));
         check.map_err(|why| refused(&why))?;
+        // What is named, places of outputs and functions: as much again as the steps that name them.
+        let named = self.seat.ctx.take(Limit::RequestBytes, self.steps.approx_bytes as u64);
+        let _named = named.map_err(|why| refused(&why))?;
         let inputs = self.inputs(descriptors, arenas).await?;
         let constants = self.steps.constants.iter().map(|constant| {
             let array = v1::ArrayType { dtype: constant.dtype.name().into(), shape: constant.shape.clone() };
@@ -134,21 +137,24 @@ impl Run<'_> {
             }
         }
         let mut made: Vec<Outputs> = Vec::with_capacity(self.steps.steps.len());
-        let last_uses = last_uses(self.steps);
+        let uses = Uses::of(self.steps);
         for (at, step) in self.steps.steps.iter().enumerate() {
-            let of = |source: &Source| self.find(source, &inputs, &constants, &made);
+            let of = |source: &Source| find(source, &inputs, &constants, &made);
             let given = step.inputs.iter().map(|(name, source)| Some((name.clone(), of(source)?)));
             let given = given.collect::<Option<Vec<_>>>().ok_or_else(|| self.gone(step));
             let outputs = match given {
                 Ok(given) => self.step(step, given).await,
                 Err(why) => Err(why),
             };
+            let outputs = outputs.and_then(|outputs| {
+                uses.kept(at, outputs, self.request.checked).ok_or_else(|| self.gone(step))
+            });
             made.push(outputs.map_err(|error| self.told(step, error))?);
-            let over = made.iter_mut().zip(&last_uses).filter(|(_, last)| **last <= at);
-            over.for_each(|(outputs, _)| outputs.clear());
+            let over = made.iter_mut().zip(&uses.last).filter(|(_, last)| **last <= at);
+            over.for_each(|(outputs, _)| *outputs = Outputs::new());
         }
         let results = self.steps.outputs.iter().map(|(name, source)| {
-            let value = self.find(source, &inputs, &constants, &made);
+            let value = find(source, &inputs, &constants, &made);
             let value = value.ok_or_else(|| match source {
                 Source::Output { step, .. } => {
                     let step = &self.steps.steps[*step];
@@ -201,13 +207,12 @@ impl Run<'_> {
         let memory = self.memory(passed.bytes)?;
         let (from, to) = (from.clone(), memory.clone());
         self.on_thread(move || {
-            let mut buffer = Vec::new();
-            for start in (0..passed.bytes).step_by(MAX_INLINE_BYTES as usize) {
-                buffer.resize(MAX_INLINE_BYTES.min(passed.bytes - start) as usize, 0);
-                from[passed.index as usize].read_at(passed.offset + start, &mut buffer)?;
-                to.write(start, &buffer)?;
-            }
-            Ok(())
+            let mut end = 0;
+            read_parts(&from[passed.index as usize], passed.offset, passed.bytes, &mut |part| {
+                to.write(end, part)?;
+                end += part.len() as u64;
+                Ok(())
+            })
         })
         .await?;
         Ok(Piece::Own { memory, offset: 0, bytes: passed.bytes })
@@ -221,9 +226,7 @@ impl Run<'_> {
         let (done, outcome) = oneshot::channel();
         let ctx = &self.seat.ctx;
         ctx.server.client_io.run(ctx.account.tenant, move || drop(done.send(work())));
-        let end_ns = self.at_ns.saturating_add(self.deadline.as_nanos() as u64);
-        let left = Duration::from_nanos(end_ns.saturating_sub(now_ns()));
-        match tokio::time::timeout(left, outcome).await {
+        match tokio::time::timeout(self.left(), outcome).await {
             Ok(Ok(Ok(done))) => Ok(done),
             Ok(Ok(Err(why))) => Err(refused(&InvokeError::Unreadable(why))),
             Ok(Err(_)) => Err(refused(&internal("cannot copy what the caller brings or gets", "a panic"))),
@@ -231,17 +234,23 @@ impl Run<'_> {
         }
     }
 
+    /// The time until the deadline; none once that has passed.
+    fn left(&self) -> Duration {
+        let end_ns = self.at_ns.saturating_add(self.deadline.as_nanos() as u64);
+        Duration::from_nanos(end_ns.saturating_sub(now_ns()))
+    }
+
     /// Memory of at least so many bytes: its pages, and what workers map, are there where it was used before.
     fn memory(&mut self, bytes: u64) -> Result<Arc<OwnMemory>, Failed> {
         let is_free = |memory: &&Arc<OwnMemory>| Arc::strong_count(memory) == 1 && memory.bytes() >= bytes;
-        if let Some(memory) = self.made.iter().filter(is_free).min_by_key(|memory| memory.bytes()) {
+        if let Some(memory) = self.memories.iter().filter(is_free).min_by_key(|memory| memory.bytes()) {
             return Ok(memory.clone());
         }
         // What is free is too little.
-        self.made.retain(|memory| Arc::strong_count(memory) > 1);
+        self.memories.retain(|memory| Arc::strong_count(memory) > 1);
         let ctx = &self.seat.ctx;
         let memory = OwnMemory::new(&ctx.server, &ctx.account, bytes).map_err(|why| refused(&*why))?;
-        self.made.push(memory.clone());
+        self.memories.push(memory.clone());
         Ok(memory)
     }
 
@@ -287,7 +296,7 @@ impl Run<'_> {
                     let memory = (total > IN_ANSWER_BYTES).then(|| self.memory(total)).transpose()?;
                     joined.push((name, Joined::new(&value, *count, memory)));
                 }
-                let added = self.copied(value.bytes(), || joined[at].1.add(nth, &value)).await;
+                let added = self.copying(value.bytes(), || joined[at].1.add(nth, &value)).await;
                 let written = added.map_err(|Uneven| {
                     let message =
                         format!("the items have different sizes or shapes in output {}", joined[at].0);
@@ -297,18 +306,18 @@ impl Run<'_> {
             }
         }
         let outputs = joined.into_iter().map(|(name, joined)| {
-            let (joint, array) = joined.parts();
-            let piece = match joint {
-                Joint::Piece(piece) => piece,
-                Joint::Bytes(bytes) => self.inline(bytes)?,
+            let (place, bytes, array) = joined.parts();
+            let piece = match place {
+                JoinedPlace::Inline(bytes) => self.inline(bytes.into())?,
+                JoinedPlace::Own(memory) => Piece::Own { memory, offset: 0, bytes },
             };
             Ok((name, Value { pieces: vec![piece], array }))
         });
         outputs.collect()
     }
 
-    /// Copies so many bytes between memory of the supervisor's: where that takes a while, other tasks go on meanwhile.
-    async fn copied<T>(&self, bytes: u64, copy: impl FnOnce() -> T) -> T {
+    /// Has so many bytes copied between memory of the supervisor's: where that takes a while, other tasks go on meanwhile.
+    async fn copying<T>(&self, bytes: u64, copy: impl FnOnce() -> T) -> T {
         let ctx = &self.seat.ctx;
         match bytes > IN_ANSWER_BYTES {
             true => ctx.server.registry.threads.run_here(ctx.whose(), copy).await,
@@ -398,29 +407,6 @@ impl Run<'_> {
         self.function.owner == self.seat.ctx.account.tenant
     }
 
-    /// The value of a source; none where a function has other outputs than when the composition was registered.
-    fn find(
-        &self,
-        source: &Source,
-        inputs: &[Value],
-        constants: &[Value],
-        made: &[Outputs],
-    ) -> Option<Value> {
-        match source {
-            Source::Input(at) => inputs.get(*at).cloned(),
-            Source::Constant(at) => constants.get(*at).cloned(),
-            Source::Output { step, output } => {
-                let outputs = made.get(*step)?;
-                let found = match output {
-                    Some(name) => outputs.iter().find(|(known, _)| known == name),
-                    // A checked call gives all its buffers behind the outputs.
-                    None => outputs.first().filter(|_| outputs.len() == 1 || self.request.checked),
-                };
-                found.map(|(_, value)| value.clone())
-            }
-        }
-    }
-
     /// Copies the results to where the caller wants them, and says so.
     async fn answer(&mut self, results: Vec<(&str, Value)>, arenas: &[Arc<Arena>]) -> Result<Body, Failed> {
         if self.handle.is_over() {
@@ -505,15 +491,84 @@ fn copy(value: &Value, place: Option<Place>) -> std::io::Result<Vec<u8>> {
     Ok(inline)
 }
 
-/// Of each step: the last one that uses an output of it, which may be the step itself; the largest number where a result does.
-fn last_uses(steps: &Steps) -> Vec<usize> {
-    let mut last: Vec<usize> = (0..steps.steps.len()).collect();
-    let users = steps.steps.iter().enumerate();
-    let used = users.flat_map(|(at, step)| step.inputs.iter().map(move |(_, source)| (at, source)));
-    for (at, source) in used.chain(steps.outputs.iter().map(|(_, source)| (usize::MAX, source))) {
-        if let Source::Output { step, .. } = source {
-            last[*step] = last[*step].max(at);
+/// The value of a source; none where a function has other outputs than when the composition was registered.
+fn find(source: &Source, inputs: &[Value], constants: &[Value], made: &[Outputs]) -> Option<Value> {
+    match source {
+        Source::Input(at) => inputs.get(*at).cloned(),
+        Source::Constant(at) => constants.get(*at).cloned(),
+        Source::Output { step, output } => {
+            let outputs = made.get(*step)?;
+            let found = match output {
+                Some(name) => outputs.iter().find(|(known, _)| known == name),
+                None => outputs.first(),
+            };
+            found.map(|(_, value)| value.clone())
         }
     }
-    last
+}
+
+/// Which outputs of steps are used, and how long.
+struct Uses<'a> {
+    /// Of each step: the last one that uses an output of it, which may be the step itself; the largest number where a result does.
+    last: Vec<usize>,
+    /// Outputs by step and name; without a name, the only one.
+    named: HashSet<(usize, Option<&'a str>)>,
+}
+
+impl<'a> Uses<'a> {
+    fn of(steps: &'a Steps) -> Self {
+        let (mut last, mut named): (Vec<usize>, _) = ((0..steps.steps.len()).collect(), HashSet::new());
+        let users = steps.steps.iter().enumerate();
+        let used = users.flat_map(|(at, step)| step.inputs.iter().map(move |(_, source)| (at, source)));
+        for (at, source) in used.chain(steps.outputs.iter().map(|(_, source)| (usize::MAX, source))) {
+            if let Source::Output { step, output } = source {
+                last[*step] = last[*step].max(at);
+                named.insert((*step, output.as_deref()));
+            }
+        }
+        Self { last, named }
+    }
+
+    /// The outputs of a step that are used: a function may give many that the composition does not name. None where the
+    /// composition uses the only output of a step that gives several by now.
+    fn kept(&self, step: usize, mut outputs: Outputs, checked: bool) -> Option<Outputs> {
+        match self.named.contains(&(step, None)) {
+            false => outputs.retain(|(name, _)| self.named.contains(&(step, Some(name)))),
+            // A checked call gives all its buffers behind the outputs.
+            true if checked => outputs.truncate(1),
+            true if outputs.len() != 1 => return None,
+            true => {}
+        }
+        Some(outputs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pappus_blueprint::compose;
+
+    use super::*;
+
+    #[test]
+    fn outputs_are_kept_that_are_used_and_as_long_as_that() {
+        let text = r#"{"inputs": ["p"], "steps": [
+            {"name": "a", "function": "f", "inputs": {"x": "p"}},
+            {"name": "b", "function": "f", "inputs": {"x": {"step": "a", "output": "y"}}},
+            {"name": "c", "function": "f", "inputs": {"x": {"step": "b"}}},
+            {"name": "d", "function": "f", "inputs": {"x": "p"}}],
+            "outputs": {"r": {"step": "a", "output": "z"}, "s": {"step": "c"}}}"#;
+        let steps = compose::steps(text.as_bytes()).unwrap();
+        let uses = Uses::of(&steps);
+        assert_eq!(uses.last, [usize::MAX, 2, usize::MAX, 3]);
+        let kept = |step: usize, names: &[&str], checked: bool| {
+            let outputs = names.iter().map(|name| ((*name).to_owned(), Value::default())).collect();
+            let kept = uses.kept(step, outputs, checked)?;
+            Some(kept.into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!(kept(0, &["w", "y", "z"], false).unwrap(), "y z");
+        assert_eq!(kept(3, &["y"], false).unwrap(), "", "nobody uses it");
+        assert_eq!(kept(1, &["y"], false).unwrap(), "y");
+        assert_eq!((kept(1, &["y", "z"], false), kept(1, &[], false)), (None, None));
+        assert_eq!(kept(1, &["y", "x"], true).unwrap(), "y");
+    }
 }

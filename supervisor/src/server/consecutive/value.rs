@@ -79,14 +79,7 @@ impl Piece {
             Self::Caller { arena, offset, .. } => (arena, *offset),
             Self::Own { memory, offset, .. } => (&memory.arena, *offset),
         };
-        let mut buffer = Vec::new();
-        let end = offset + self.bytes();
-        for start in (offset..end).step_by(CHUNK as usize) {
-            buffer.resize(CHUNK.min(end - start) as usize, 0);
-            arena.memfd.read_at(start, &mut buffer)?;
-            each(&buffer)?;
-        }
-        Ok(())
+        read_parts(&arena.memfd, offset, self.bytes(), each)
     }
 
     /// True if the piece is in an arena of the caller's.
@@ -162,9 +155,12 @@ pub(super) struct Joined {
     place: JoinedPlace,
 }
 
+/// Where the items of an output are.
 #[derive(Debug)]
-enum JoinedPlace {
+pub(super) enum JoinedPlace {
+    /// They go in messages, and are yet to be charged.
     Inline(Vec<u8>),
+    /// At the beginning of this memory.
     Own(Arc<OwnMemory>),
 }
 
@@ -201,26 +197,31 @@ impl Joined {
         }))
     }
 
-    /// What it holds; bytes that go in messages are yet to be charged.
-    pub(super) fn parts(self) -> (Joint, Option<v1::ArrayType>) {
+    /// Where all items are, how many bytes they have, and what they hold.
+    pub(super) fn parts(self) -> (JoinedPlace, u64, Option<v1::ArrayType>) {
         let Self { count, bytes, array, place } = self;
         let array = array.map(|mut array| {
             array.shape.insert(0, count);
             array
         });
-        let joint = match place {
-            JoinedPlace::Inline(bytes) => Joint::Bytes(bytes.into()),
-            JoinedPlace::Own(memory) => Joint::Piece(Piece::Own { memory, offset: 0, bytes: count * bytes }),
-        };
-        (joint, array)
+        (place, count * bytes, array)
     }
 }
 
-/// All items of an output.
-#[derive(Debug)]
-pub(super) enum Joint {
-    Bytes(Bytes),
-    Piece(Piece),
+/// Reads bytes of a memfd, part by part.
+pub(super) fn read_parts(
+    memfd: &ClientMemfd,
+    offset: u64,
+    bytes: u64,
+    each: &mut impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let (mut buffer, end) = (Vec::new(), offset + bytes);
+    for start in (offset..end).step_by(CHUNK as usize) {
+        buffer.resize(CHUNK.min(end - start) as usize, 0);
+        memfd.read_at(start, &mut buffer)?;
+        each(&buffer)?;
+    }
+    Ok(())
 }
 
 /// An arena of the supervisor's for one call, which workers forget once nothing holds it any more.
@@ -291,7 +292,7 @@ mod tests {
             joined.add(nth, item).unwrap().unwrap();
         }
         assert_eq!(joined.add(3, &inline(b"abc", Some(&[3]))).unwrap_err(), Uneven);
-        let (Joint::Bytes(bytes), array) = joined.parts() else { panic!("in memory") };
+        let (JoinedPlace::Inline(bytes), 6, array) = joined.parts() else { panic!("in memory") };
         assert_eq!((&bytes[..], array.unwrap().shape), (&b"abcdef"[..], vec![3, 2]));
         // Across pieces, and not.
         assert_eq!(read(&whole.item(0, 3).unwrap()), b"ab");
