@@ -1,5 +1,5 @@
 //! Arrays that a call brings, and what a function declares of its inputs: whether one fits the other, and the free
-//! dimensions that are told by it. What is declared is told to callers, too, who check the same before they call.
+//! dimensions that arrays tell, or bytes. What is declared is told to callers, too, who check the same before they call.
 
 use std::fmt;
 
@@ -74,11 +74,21 @@ pub enum Misfit {
         /// The array.
         given: String,
     },
-    /// Bytes without a shape, where some dimension is free.
+    /// Bytes without a shape, where more dimensions are free than bytes tell.
     #[error("{wanted} is wanted: the shape must come with the call")]
     NoShape {
         /// As it is declared.
         wanted: String,
+    },
+    /// Bytes without a shape, which no number of elements along the free dimension needs.
+    #[error("{wanted} is wanted, {bytes} bytes came: no {name} has so many")]
+    Ragged {
+        /// As it is declared.
+        wanted: String,
+        /// The free dimension.
+        name: String,
+        /// Bytes that came.
+        bytes: u64,
     },
 }
 
@@ -100,6 +110,23 @@ impl Array<'_> {
     }
 }
 
+/// Finds the free dimensions that bytes tell, of arrays whose shapes did not come: what they are declared as, and their bytes. The
+/// arrays are looked at twice, since one may be told by what stands behind. An error comes with the position of its array: of
+/// one whose bytes do not fit, or of the first one that has a dimension that nothing tells.
+pub fn fit_all_bytes<'a>(
+    arrays: impl Iterator<Item = (usize, &'a Declared, u64)> + Clone,
+    names: &[impl AsRef<str>],
+    free: &mut [Option<u64>],
+) -> Result<(), (usize, Misfit)> {
+    for (at, declared, bytes) in arrays.clone().chain(arrays.clone()) {
+        declared.fit_bytes(bytes, names, free).map_err(|why| (at, why))?;
+    }
+    match arrays.clone().find(|(_, declared, _)| !declared.is_told(free)) {
+        Some((at, declared, _)) => Err((at, Misfit::NoShape { wanted: declared.text(names) })),
+        None => Ok(()),
+    }
+}
+
 impl fmt::Display for Array<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dims: Vec<String> = self.shape.iter().map(u64::to_string).collect();
@@ -108,9 +135,10 @@ impl fmt::Display for Array<'_> {
 }
 
 impl Declared {
-    /// True if a call must bring the array's shape.
-    pub fn needs_shape(&self) -> bool {
-        self.shape.iter().flatten().any(|dim| matches!(dim, Dimension::Free(_)))
+    /// True if each free dimension of the array is known.
+    pub fn is_told(&self, free: &[Option<u64>]) -> bool {
+        let known = |at: u32| free.get(at as usize).is_some_and(Option::is_some);
+        self.shape.iter().flatten().all(|dim| !matches!(dim, Dimension::Free(at) if !known(*at)))
     }
 
     /// Checks that an array of so many bytes has this type and shape, as far as both are known; free dimensions, in the
@@ -146,6 +174,37 @@ impl Declared {
                 },
             }
         }
+        Ok(())
+    }
+
+    /// Finds the free dimension that an array's bytes tell, if its shape did not come: the only one that is not known, beside others
+    /// that are.
+    fn fit_bytes(
+        &self,
+        bytes: u64,
+        names: &[impl AsRef<str>],
+        free: &mut [Option<u64>],
+    ) -> Result<(), Misfit> {
+        let mut unknown = None;
+        let mut each = self.dtype.bytes();
+        for dim in self.shape.iter().flatten() {
+            let (known, at) = match *dim {
+                Dimension::Fixed(elements) => (Some(elements), None),
+                Dimension::Free(at) => (free.get(at as usize).copied().flatten(), Some(at as usize)),
+                Dimension::Computed => return Ok(()),
+            };
+            match known {
+                Some(elements) => each = each.saturating_mul(elements),
+                None if unknown.is_none() => unknown = at,
+                None => return Ok(()),
+            }
+        }
+        let Some(at) = unknown.filter(|_| each > 0) else { return Ok(()) };
+        if !bytes.is_multiple_of(each) {
+            let name = names[at].as_ref().to_owned();
+            return Err(Misfit::Ragged { wanted: self.text(names), name, bytes });
+        }
+        free[at] = Some(bytes / each);
         Ok(())
     }
 

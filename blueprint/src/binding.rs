@@ -1,6 +1,6 @@
 //! The arrays of a call against the inputs of a blueprint: the free dimensions, and dimensions that are computed.
 
-use crate::arrays::{Array, Misfit};
+use crate::arrays::{self, Array, Misfit};
 use crate::blueprint::Blueprint;
 use crate::plan::Plan;
 use crate::planner::Sizes;
@@ -19,14 +19,18 @@ impl Blueprint {
             let outcome = match (declared, array_of(at)) {
                 (Some(declared), Some(array)) => declared.fit(&array, bytes, &self.free, &mut free),
                 (None, Some(array)) => array.check(bytes),
-                (Some(declared), None) if declared.needs_shape() => {
-                    Err(Misfit::NoShape { wanted: declared.text(&self.free) })
-                }
                 (_, None) => Ok(()),
             };
             outcome.map_err(|why| (at, why))?;
         }
-        // Every free dimension is one of an input whose shape came.
+        if free.iter().any(Option::is_none) {
+            let all = self.input_types.iter().zip(input_bytes).enumerate();
+            let shapeless = all.filter(|(at, _)| array_of(*at).is_none());
+            let shapeless =
+                shapeless.filter_map(|(at, (declared, &bytes))| Some((at, declared.as_ref()?, bytes)));
+            arrays::fit_all_bytes(shapeless, &self.free, &mut free)?;
+        }
+        // Every free dimension is one of an input, which told it.
         Ok(free.into_iter().map(Option::unwrap_or_default).collect())
     }
 

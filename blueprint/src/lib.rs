@@ -79,7 +79,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use arrays::{Array, Declared, Dimension, Misfit};
+pub use arrays::{Array, Declared, Dimension, Misfit, fit_all_bytes};
 pub use blueprint::{
     BatchDimension, Blueprint, Buffer, BufferId, Kernel, Module, Role, WeightFile, WeightLayout, WordRef,
 };

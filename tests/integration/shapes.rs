@@ -51,6 +51,9 @@ fn shapes_come_with_the_call_and_are_sizes() {
         let y = &answer.outputs[0];
         assert_eq!((&y.inline[..], &*y.dtype, &y.shape[..]), (&x[..], "u8", &[n.into(), 2][..]));
     }
+    // Bytes tell a dimension that is the only free one.
+    let call = Invocation::new("pairs").input("x", vec![7; 6]).input("m", vec![1; 2]).output("y");
+    assert_eq!(client.invoke(&call).unwrap().outputs[0].shape, [3, 2]);
     // The type of an input may be said where nothing of it is free.
     let typed = Invocation::new("pairs")
         .input("x", vec![1, 2])
@@ -71,7 +74,11 @@ fn what_does_not_fit_is_refused_with_both() {
         let error = refused(client.invoke(&what(call)), Code::InvalidArgument, words);
         assert_eq!(error.place, format!("input {place}"), "{error}");
     };
-    check(&|call| call, "x", "u8[n,2] is wanted: the shape must come with the call");
+    check(
+        &|_| Invocation::new("pairs").input("x", vec![1; 5]).input("m", vec![1; 2]).output("y"),
+        "x",
+        "u8[n,2] is wanted, 5 bytes came: no n has so many",
+    );
     check(&|call| call.typed("x", "u8", &[2, 3]), "x", "u8[n,2] is wanted, u8[2,3] came");
     check(&|call| call.typed("x", "u8", &[6]), "x", "u8[n,2] is wanted, u8[6] came");
     check(&|call| call.typed("x", "i8", &[3, 2]), "x", "u8[n,2] is wanted, i8[3,2] came");
@@ -166,15 +173,21 @@ fn the_command_shows_and_takes_shapes() {
         supervisor
             .pappus(&["invoke", "pairs", "--input", x, "--input", "m=u8:1", "--output", "y=y.npy", "--json"])
     };
-    let ran = invoke("x=u8[2,2]:raw.bin");
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
-    assert_eq!(answer["outputs"][0]["shape"], json!([2, 2]));
-    assert_eq!(supervisor.read("y.npy"), [npy::header("|u1", &[2, 2]), vec![1, 2, 3, 4]].concat());
+    for x in ["x=u8[2,2]:raw.bin", "x=raw.bin"] {
+        let ran = invoke(x);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
+        assert_eq!(answer["outputs"][0]["shape"], json!([2, 2]));
+        assert_eq!(supervisor.read("y.npy"), [npy::header("|u1", &[2, 2]), vec![1, 2, 3, 4]].concat());
+    }
+    supervisor.write("odd.bin", [1, 2, 3]);
     for (x, words) in [
-        ("x=raw.bin", "input \"x\" does not say its shape, expected u8[n,2] as the function declares it"),
+        (
+            "x=odd.bin",
+            "input \"x\" does not say its shape: u8[n,2] is wanted, 3 bytes came: no n has so many",
+        ),
         ("x=u8[1,4]:raw.bin", "u8[n,2] is wanted, u8[1,4] came"),
-        ("x=u16[1,2]:raw.bin", "expected u8[n,2]"),
+        ("x=u16[1,2]:raw.bin", "input \"x\" is given as u16, expected u8[n,2] as the function declares it"),
     ] {
         let ran = invoke(x);
         assert!(ran.code == 3 && ran.stderr.contains(words), "{x}: {}", ran.stderr);

@@ -101,8 +101,35 @@ fn arrays_that_do_not_fit_are_refused_with_what_is_wanted_and_what_came() {
     let other = array(DType::U8, &[3]);
     let words = "u8[n] is wanted with n = 2, which came before; u8[3] came";
     assert_eq!(bind(&blueprint, Some(x), Some(other)), Err((1, words.to_owned())));
-    let words = "u8[n] is wanted: the shape must come with the call";
-    assert_eq!(bind(&blueprint, Some(x), None), Err((1, words.to_owned())));
+}
+
+#[test]
+fn bytes_tell_a_free_dimension_that_no_shape_tells() {
+    let blueprint = network();
+    let bytes = |given: [u64; 2]| blueprint.bind(&given, |_| None).map_err(|(at, why)| (at, why.to_string()));
+    assert_eq!(bytes([60, 5]), Ok(vec![5]));
+    assert_eq!(bytes([0, 0]), Ok(vec![0]));
+    // One array told it, and the plan compares the bytes of the others.
+    assert_eq!(bind(&blueprint, Some(array(DType::F32, &[2, 3])), None), Ok(vec![2]));
+    assert_eq!(bytes([24, 3]), Ok(vec![2]));
+    assert!(plan(&blueprint, [24, 3], &[2]).is_err());
+    let words = "f32[n,3] is wanted, 25 bytes came: no n has so many";
+    assert_eq!(bytes([25, 2]), Err((0, words.to_owned())));
+    // What stands behind tells the rest.
+    let types = format!(
+        r#""x": {{"dtype": "f16", "shape": [{N}, {{"Free": "k"}}]}}, "m": {{"dtype": "u8", "shape": [{{"Free": "k"}}]}}"#
+    );
+    let blueprint = parse(with(&types, N).as_bytes()).unwrap();
+    assert_eq!(blueprint.bind(&[24, 3], |_| None), Ok(vec![4, 3]));
+    // Nothing tells how many rows of nothing there are.
+    let (at, why) = blueprint.bind(&[0, 0], |_| None).unwrap_err();
+    assert_eq!((at, &*why.to_string()), (0, "f16[n,k] is wanted: the shape must come with the call"));
+    // A computed dimension is no number yet.
+    let types = format!(
+        r#""x": {{"dtype": "u8", "shape": [{N}, {{"Sizeof": "m"}}]}}, "m": {{"dtype": "u8", "shape": [7]}}"#
+    );
+    let blueprint = parse(with(&types, N).as_bytes()).unwrap();
+    assert!(matches!(blueprint.bind(&[14, 7], |_| None), Err((0, Misfit::NoShape { .. }))));
 }
 
 #[test]

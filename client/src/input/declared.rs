@@ -1,7 +1,7 @@
 //! What a function declares of its inputs, whether its blueprint tells it or the supervisor; and the shapes that go with
 //! a call, from which free dimensions take their values.
 
-use pappus_blueprint::{Array, Blueprint, DType, Declared, Dimension};
+use pappus_blueprint::{Array, Blueprint, DType, Declared, Dimension, Misfit, fit_all_bytes};
 use pappus_client::v1::{self, dimension::Elements};
 
 use super::Input;
@@ -85,16 +85,26 @@ impl Signature {
     pub(crate) fn bind(&self, inputs: &[Input]) -> Result<Bound> {
         let mut free = vec![None; self.free.len()];
         let mut arrays = Vec::new();
+        let mut shapeless = Vec::new();
         for (name, declared) in &self.inputs {
             let Some(declared) = declared else { continue };
             let Some(input) = inputs.iter().find(|input| input.name == *name) else { continue };
-            let Some(shape) = shape_of(input, declared, &self.free)? else { continue };
+            let Some(shape) = shape_of(input, declared, &self.free)? else {
+                shapeless.push((input, declared));
+                continue;
+            };
             let array = Array { dtype: declared.dtype, shape: &shape };
             declared.fit(&array, input.bytes(), &self.free, &mut free).map_err(|why| {
                 Failure::Refused(format!("input {name:?}: {why}, as the function declares it"))
             })?;
             arrays.push(Typed { input: name.clone(), dtype: declared.dtype, shape });
         }
+        let bytes =
+            shapeless.iter().enumerate().map(|(at, (input, declared))| (at, *declared, input.bytes()));
+        fit_all_bytes(bytes, &self.free, &mut free).map_err(|(at, why)| {
+            let (input, declared) = shapeless[at];
+            without_shape(input, declared, &why)
+        })?;
         let free = self.free.iter().zip(free).filter_map(|(name, value)| Some((name.clone(), value?)));
         Ok(Bound { arrays, free: free.collect() })
     }
@@ -123,6 +133,15 @@ fn shape_of(input: &Input, declared: &Declared, names: &[String]) -> Result<Opti
             return Err(fit::mismatch(input, source, array, &wanted()));
         }
     }
+    if let Some(Expected { dtype, .. }) = &input.expected
+        && *dtype != declared.dtype
+    {
+        let (name, wanted) = (&input.name, wanted());
+        return Err(Failure::Refused(format!(
+            "input {name:?} is given as {}, expected {wanted}",
+            dtype.name()
+        )));
+    }
     let width = declared.dtype.bytes();
     match declared.shape.as_ref().map(Vec::len) {
         Some(0) => return Ok(Some(Vec::new())),
@@ -133,24 +152,20 @@ fn shape_of(input: &Input, declared: &Declared, names: &[String]) -> Result<Opti
         [item] => item.array.as_ref().map(|array| array.shape.clone()),
         _ => None,
     };
-    let announced = match &input.expected {
-        Some(Expected { dtype, shape }) if *dtype == declared.dtype => shape.clone(),
-        _ => None,
-    };
-    let shape = alone.or(announced);
-    match shape {
-        None if declared.needs_shape() => {
-            let (name, wanted, dtype) = (&input.name, wanted(), declared.dtype.name());
-            let dimensions = declared.shape.as_ref().map_or(1, Vec::len);
-            let example: Vec<_> = (2..2 + dimensions).map(|extent| extent.to_string()).collect();
-            let example = example.join(",");
-            Err(Failure::Refused(format!(
-                "input {name:?} does not say its shape, expected {wanted}: give a .npy file, or write the shape in front \
-                 of the bytes: {name}={dtype}[{example}]:FILE"
-            )))
-        }
-        shape => Ok(shape),
-    }
+    let announced = input.expected.as_ref().and_then(|Expected { shape, .. }| shape.clone());
+    Ok(alone.or(announced))
+}
+
+/// Says how an input's shape can be said, where `why` asks for it.
+fn without_shape(input: &Input, declared: &Declared, why: &Misfit) -> Failure {
+    let (name, dtype) = (&input.name, declared.dtype.name());
+    let dimensions = declared.shape.as_ref().map_or(1, Vec::len);
+    let example: Vec<_> = (2..2 + dimensions).map(|extent| extent.to_string()).collect();
+    let example = example.join(",");
+    Failure::Refused(format!(
+        "input {name:?} does not say its shape: {why}, as the function declares it: give a .npy file, or write the shape in \
+         front of the bytes: {name}={dtype}[{example}]:FILE"
+    ))
 }
 
 #[cfg(test)]
@@ -203,6 +218,9 @@ mod tests {
             // Bytes are as many elements as they are, where there is one dimension.
             let bound = bind(&signature, &[("m", "text:four")]).unwrap();
             assert_eq!(bound.free, [("n".to_owned(), 4)]);
+            // Bytes of pairs are as many pairs.
+            let bound = bind(&signature, &[("x", "text:3 pairs of f32 are 24 b.")]).unwrap();
+            assert_eq!((bound.free, bound.arrays.len()), (vec![("n".to_owned(), 3)], 0));
         }
     }
 
@@ -218,7 +236,10 @@ mod tests {
                 &[("x", "u32[1,2]:1,2")],
                 "command line holds u32[1,2], expected f32[n,2] as the function declares it",
             ),
-            (&[("x", "text:12345678")], "input \"x\" does not say its shape, expected f32[n,2]"),
+            (
+                &[("x", "text:1234567")],
+                "input \"x\" does not say its shape: f32[n,2] is wanted, 7 bytes came: no n has so many",
+            ),
             (
                 &[("x", "f32[1,2]:1,2"), ("m", "u8:1,2")],
                 "input \"m\": u8[n] is wanted with n = 1, which came before; u8[2] came",
