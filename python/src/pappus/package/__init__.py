@@ -78,6 +78,7 @@ def torch(
     float32: str | None = None,
     ptx: bool = False,
     state: Sequence[str] = (),
+    batch: bool = True,
     say: Callable[[str], None] | None = None,
 ) -> Package:
     """Packages a PyTorch model.
@@ -105,6 +106,10 @@ def torch(
     a session begins, so these buffers must be zero here. ``state`` names further buffers that are state though ``forward`` only
     reads them, or does not use them: functions that share a session have the same state.
 
+    A free dimension that is the first of every input and output is the batch (docs/blueprint.md): waiting calls run side by
+    side, as one. The model is run twice on the processor to see whether its items stay apart; what mixes them for few inputs
+    alone is not seen. ``batch=False`` keeps calls by themselves.
+
     ``say`` is called with a line about what is being done and how much is left of it: ``say=print``.
     """
     if hasattr(example_inputs, "shape") or isinstance(example_inputs, str | Mapping):
@@ -114,13 +119,13 @@ def torch(
         from . import lowering
     except ModuleNotFoundError as error:
         raise PackageError(f"{_NEEDS} ({error})") from error
-    from . import build, points, precision
+    from . import batching, build, points, precision
     from . import targets as archs
 
     chosen = archs.parse(targets)
     tell = say or (lambda _: None)
     tell("exporting and lowering the model")
-    plan, choices = lowering.lower(
+    plan, free, choices = lowering.lower(
         model,
         example_inputs,
         dynamic_shapes=dynamic_shapes,
@@ -131,6 +136,8 @@ def torch(
         float32=precision.check(float32),
         state=state,
     )
+    if batch:
+        plan.batch = batching.of(plan, free, model, example_inputs, kwargs or {}, tell)
     built = build.build(plan, chosen, tell, ptx=ptx)
     if choices.kept:
         tell(f"compiling candidates of {len(choices.kept)} operations")

@@ -182,11 +182,16 @@ def _blueprint(plan: Plan, buffers: Mapping[str, Size], flow: Sequence[Mapping[s
     kept = {name: size for name, size in buffers.items() if name in used or name not in plan.buffers}
     kept |= {unused_name(name, plan.names()): size for name, size in plan.guards.items()}
     types = {name: kind.to_json() for name, kind in plan.types.items() if name in plan.names()}
-    state: dict[str, Any] = {"state": {name: sizes.absolute(size) for name, size in plan.state.items()}} if plan.state else {}
+    optional: dict[str, Any] = {}
+    if plan.state:
+        optional["state"] = {name: sizes.absolute(size) for name, size in plan.state.items()}
+    if plan.batch:
+        dimension, most = plan.batch
+        optional["batch"] = {"dimension": dimension, "most": most}
     return {
         "inputs": plan.inputs,
         "weights": list(plan.weights),
-        **state,
+        **optional,
         "buffers": kept,
         "outputs": plan.outputs,
         "types": {name: kind for name, kind in types.items() if name in kept or name not in plan.buffers},

@@ -15,7 +15,7 @@ from unittest import mock
 import torch
 from torch._inductor import decomposition
 
-from . import boxes, volumes
+from . import boxes, single_rows, volumes
 from .errors import Unsupported
 
 _aten = torch.ops.aten
@@ -32,7 +32,7 @@ def used() -> Iterator[None]:
     cached = decomposition.fast_random_decomps
     cached.cache_clear()
     try:
-        others = boxes.decompositions() | {_aten.convolution.default: volumes.convolution}
+        others = boxes.decompositions() | single_rows.TABLE | {_aten.convolution.default: volumes.convolution}
         with mock.patch.dict(decomposition.decompositions, _TABLE | others):
             yield
     finally:

@@ -90,19 +90,14 @@ def _named(shape: Any) -> Iterator[tuple[int, str]]:
 
 
 def told(arrays: Mapping[str, tuple[list[Any], int]], free: Dimensions) -> dict[sympy.Symbol, Size]:
-    """What each symbol is: an input's bytes by its other dimensions, wherever they are known, else a named dimension.
+    """What each symbol is: a free dimension of the blueprint where an input has it as it is, else computed from bytes.
 
     ``arrays`` are shape and bytes of an element by input. A dimension ``2 * n`` tells ``n``, too. Raises
     :class:`Unsupported` where no input has a dimension that tells a symbol by itself.
     """
-    found: dict[sympy.Symbol, Size] = {}
     shapes = {name: ([sympy.sympify(size) for size in shape], item) for name, (shape, item) in arrays.items()}
-    while _by_bytes(shapes, found):
-        pass
-    for size in (size for shape, _ in shapes.values() for size in shape):
-        if size.is_Symbol:
-            found.setdefault(size, sizes.free(free.name(size)))
-    # Those that are told by others that have a name.
+    every = [size for shape, _ in shapes.values() for size in shape]
+    found = {size: sizes.free(free.name(size)) for size in every if size.is_Symbol}
     while _by_bytes(shapes, found):
         pass
     for name, (shape, _) in shapes.items():
@@ -123,9 +118,6 @@ def _by_bytes(shapes: Mapping[str, tuple[list[sympy.Expr], int]], found: dict[sy
         if len(unknown) != 1 or len(unknown[0].free_symbols) != 1:
             continue
         (symbol,) = unknown[0].free_symbols
-        if not unknown[0].is_Symbol and any(symbol in shape_ for shape_, _ in shapes.values()):
-            # Another input has it as it is.
-            continue
         others = [expressions.to_size(size, found) for size in shape if size is not unknown[0]]
         rows = sizes.ceil_div(sizes.sizeof(name), sizes.product([*others, sizes.absolute(item)]))
         solved = _solved(unknown[0], symbol, rows)
@@ -137,8 +129,6 @@ def _by_bytes(shapes: Mapping[str, tuple[list[sympy.Expr], int]], found: dict[sy
 
 def _solved(expr: sympy.Expr, symbol: sympy.Symbol, value: Size) -> Size | None:
     """The symbol, where ``expr`` is a whole multiple of it, more or less: a remainder shows in the shape that is declared."""
-    if expr == symbol:
-        return value
     try:
         factor, rest = sympy.Poly(expr, symbol).all_coeffs()
     except (sympy.PolynomialError, ValueError):

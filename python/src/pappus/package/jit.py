@@ -228,21 +228,9 @@ def _resolve(value: Any, symbols: Mapping[sympy.Symbol, Size]) -> Pointer | Size
 
 
 def _dimensions(inputs: Sequence[Array]) -> dict[sympy.Symbol, Size]:
-    """Sizes of the named dimensions: told by an input's bytes where they can, otherwise by its shape."""
-    found: dict[sympy.Symbol, Size] = {}
-    progress = True
-    while progress:
-        progress = False
-        for one in inputs:
-            free = [size for size in one.shape if size.free_symbols - found.keys()]
-            if len(free) != 1 or not free[0].is_Symbol:
-                continue
-            others = [expressions.to_size(size, found) for size in one.shape if size is not free[0]]
-            item = sizes.absolute(DTYPE_BYTES[one.dtype])
-            found[free[0]] = sizes.ceil_div(sizes.sizeof(one.name), sizes.product([*others, item]))
-            progress = True
-    wanted = {symbol for one in inputs for size in one.shape for symbol in size.free_symbols}
-    return found | {symbol: sizes.free(str(symbol)) for symbol in wanted - found.keys()}
+    """Sizes of the named dimensions."""
+    named = {symbol for one in inputs for size in one.shape for symbol in size.free_symbols}
+    return {symbol: sizes.free(str(symbol)) for symbol in named}
 
 
 def _unwrap(kernel: Any, config: int | None, configs: Sequence[Any] | None) -> tuple[Any, list[Mapping[str, Any]]]:

@@ -20,7 +20,18 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from . import complex_numbers, convolutions, decompositions, deferred, dimensions, fusing, precision, pretend, wrapper
+from . import (
+    complex_numbers,
+    convolutions,
+    decompositions,
+    deferred,
+    dimensions,
+    fusing,
+    precision,
+    pretend,
+    single_rows,
+    wrapper,
+)
 from .candidates import Choices
 from .errors import PackageError, Unsupported
 from .plan import Plan
@@ -98,11 +109,11 @@ def lower(
     candidates: int = 0,
     float32: str = precision.AS_TOLD,
     state: Sequence[str] = (),
-) -> tuple[Plan, Choices]:
-    """The plan of a model, and what was chosen from; ``float32`` is how its kernels multiply (:mod:`.precision`).
+) -> tuple[Plan, dimensions.Dimensions, Choices]:
+    """The plan of a model, its free dimensions, and what was chosen from.
 
-    ``state`` are buffers that are state beside those that the model changes. Raises :class:`Unsupported` with the operator's
-    name and the line of the model.
+    ``float32`` is how its kernels multiply (:mod:`.precision`). ``state`` are buffers that are state beside those that the
+    model changes. Raises :class:`Unsupported` with the operator's name and the line of the model.
     """
     if not torch.__version__.startswith(tuple(f"{release}." for release in SUPPORTED)):
         warnings.warn(f"packaging was tried with PyTorch {' and '.join(SUPPORTED)}, this is {torch.__version__}", stacklevel=3)
@@ -112,7 +123,7 @@ def lower(
     with pretend.gpu(arch):
         try:
             _move(exported)
-            return _run_inductor(exported, choices), choices
+            return _run_inductor(exported, choices), exported.free, choices
         except PackageError:
             raise
         except Exception as error:
@@ -177,6 +188,7 @@ def _export(
     changed = _changed(program, functional)
     if complex_numbers.occur(functional):
         program = complex_numbers.as_pairs(program, functional)
+    single_rows.rewrite_attention(program)
     inputs, outputs = _signature(program)
     _own_outputs(program)
     values = [node.meta.get("val") for node in program.graph.nodes]

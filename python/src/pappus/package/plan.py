@@ -157,6 +157,7 @@ class Plan:
     ``state`` are bytes of buffers that stay from call to call of a session, and are zero when it begins.
     ``orders`` are of weights whose dimensions lie in another order than their model has them: its dimensions, outermost first.
     ``guards`` are buffers of 0 bytes whose size has no value for a call that the function is not made for.
+    ``batch`` is the free dimension along which calls may run side by side, and how many items may.
     """
 
     inputs: list[str] = field(default_factory=list)
@@ -169,6 +170,7 @@ class Plan:
     steps: list[Step] = field(default_factory=list)
     guards: dict[str, Size] = field(default_factory=dict)
     orders: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    batch: tuple[str, int] | None = None
 
     def arranged(self) -> Plan:
         """The same with buffers of known size placed in one ``arena`` buffer, if that saves memory.
@@ -200,6 +202,7 @@ class Plan:
             steps=[map_pointers(step, moved) for step in self.steps],
             guards=self.guards,
             orders=self.orders,
+            batch=self.batch,
         )
 
     def names(self) -> set[str]:
