@@ -30,6 +30,11 @@ fn parameters_are_told() {
     assert!(kernel("local_fill").local_bytes >= 4096);
     assert!(kernel("local_fill").stack_bytes >= 4096 * 1024);
     assert_eq!(kernel("register_fill").max_threads, 256);
+    // Registers would be enough for more.
+    let text = String::from_utf8(PROBES.to_vec()).unwrap();
+    let text = text.replace(".entry trap()\n.maxntid 1024, 1, 1", ".entry trap()\n.reqntid 128");
+    let (_, module) = program::compile(&Options::CUDA, text.as_bytes()).unwrap();
+    assert_eq!(module.kernels.iter().find(|kernel| kernel.name == "trap").unwrap().max_threads, 128);
 }
 
 #[test]

@@ -24,19 +24,23 @@ pub struct CudaCompiler {
 }
 
 impl CudaCompiler {
-    fn describe(&self, name: String, kernel: Kernel, classes: Option<&Vec<ParamClass>>) -> KernelInfo {
+    /// What the driver says of a kernel, and its text where it has one: the classes of its parameters, and the threads that a block
+    /// has at most.
+    fn describe(&self, name: String, kernel: Kernel, text: Option<&KernelInfo>) -> KernelInfo {
         let info = &self.engine.context.info;
+        let declared = text.and_then(|text| text.params.as_deref()).unwrap_or_default();
         let params = kernel.params().into_iter().enumerate().map(|(position, (offset, bytes))| {
-            let class = classes.and_then(|classes| classes.get(position)).copied();
-            ParamInfo { name: Box::default(), offset, bytes, class: class.unwrap_or(ParamClass::Unknown) }
+            let class = declared.get(position).map_or(ParamClass::Unknown, |param| param.class);
+            ParamInfo { name: Box::default(), offset, bytes, class }
         });
+        let most = text.map(|text| text.max_threads).filter(|most| *most > 0).unwrap_or(u32::MAX);
         let local_bytes = kernel.local_bytes();
         KernelInfo {
             params: Some(params.collect()),
             local_bytes,
             stack_bytes: u64::from(local_bytes) * u64::from(info.threads) * u64::from(info.multiprocessors),
             shared_bytes: kernel.shared_bytes(),
-            max_threads: kernel.max_threads(),
+            max_threads: kernel.max_threads().min(most),
             name,
         }
     }
@@ -63,7 +67,7 @@ impl CudaCompiler {
         }
         let arch = &self.engine.context.info.arch;
         let mut source = None;
-        let (code, classes) = match check::format(module).map_err(refused)? {
+        let (code, texts) = match check::format(module).map_err(refused)? {
             Format::Cubin => (module.to_vec(), Default::default()),
             Format::Fatbin => {
                 let code = link(Source::Fatbin, module);
@@ -74,7 +78,7 @@ impl CudaCompiler {
             }
             Format::Ptx => {
                 source = std::str::from_utf8(module).ok();
-                let classes = source.map(classes).unwrap_or_default();
+                let texts = source.map(described).unwrap_or_default();
                 let mut text = module.to_vec();
                 text.push(0);
                 let code = link(Source::Ptx, &text);
@@ -82,7 +86,7 @@ impl CudaCompiler {
                     code.map_err(|why| {
                         refused(format!("the driver's compiler refuses it for {arch}: {why}"))
                     })?,
-                    classes,
+                    texts,
                 )
             }
         };
@@ -96,8 +100,8 @@ impl CudaCompiler {
         let mut kernels: Vec<_> = kernels
             .into_iter()
             .map(|(name, kernel)| {
-                let classes = classes.get(&name);
-                self.describe(name, kernel, classes)
+                let text = texts.get(&name);
+                self.describe(name, kernel, text)
             })
             .collect();
         check_size(&kernels).map_err(refused)?;
@@ -197,13 +201,10 @@ fn initial(variables: &[Variable]) -> Option<Vec<u8>> {
     Some(initial)
 }
 
-/// The classes of every kernel's parameters, as far as the text tells them.
-fn classes(text: &str) -> HashMap<String, Vec<ParamClass>> {
-    let classes = |kernel: KernelInfo| {
-        let params = kernel.params.unwrap_or_default();
-        (kernel.name, params.iter().map(|param| param.class).collect())
-    };
-    ptx::entries(text).unwrap_or_default().into_iter().map(classes).collect()
+/// All kernels of a text by name, as it describes them; none where it is not understood.
+fn described(text: &str) -> HashMap<String, KernelInfo> {
+    let kernels = ptx::entries(text).unwrap_or_default().into_iter();
+    kernels.map(|kernel| (kernel.name.clone(), kernel)).collect()
 }
 
 #[cfg(test)]
