@@ -426,6 +426,46 @@ pub fn a_state_that_is_closed_behind_a_call_may_be_opened_before_that_is_over<T:
     worker.end().unwrap();
 }
 
+/// Two buffers of a state are copied at once where they lie alike in the lane; each is what it was.
+pub fn a_state_of_several_buffers_comes_and_goes_with_each_of_them<T: GpuUnderTest>() {
+    const FIRST: u64 = 24;
+    const SECOND: u64 = 300;
+    /// Where the second one lies, as a session places it.
+    const AT: u64 = 256;
+    let mut worker = T::worker();
+    // What was, and what comes in its place.
+    let steps =
+        [("k", "was_k", FIRST), ("v", "was_v", SECOND), ("new_k", "k", FIRST), ("new_v", "v", SECOND)];
+    let json = Blueprint {
+        inputs: &["k", "v", "new_k", "new_v"],
+        weights: &[],
+        buffers: &[("was_k", FIRST), ("was_v", SECOND)],
+        outputs: &["was_k", "was_v", "k", "v"],
+        steps: &steps.map(|(from, to, bytes)| launch("copy", &[ptr(from), ptr(to), i64(bytes)].join(","))),
+    };
+    worker.install(3, &json.json(), T::probes(), &[]);
+    let arena = memfd::arena("state", 2 * STATE_BYTES).unwrap();
+    let _memory = made(&mut worker, &arena);
+    let mut was = [vec![0; FIRST as usize], vec![0; SECOND as usize]];
+    // Step by step, timed, as a graph, which comes again.
+    for round in 1..=5_u8 {
+        let new = [vec![round; FIRST as usize], vec![100 + round; SECOND as usize]];
+        let mut call = worker.arena_call(3, &[&new[0], &new[1]], &[FIRST, SECOND]);
+        call.items.iter_mut().zip(2_u32..).for_each(|(given, input)| given.input = input.into());
+        let kept = [item(0, Item::ARENA, STATE, 0, FIRST), item(1, Item::ARENA, STATE, AT, SECOND)];
+        call.items.splice(0..0, kept);
+        call.outputs.extend([target(STATE, 0, FIRST), target(STATE, AT, SECOND)]);
+        worker.invoke(&call).unwrap();
+        let seen = [
+            worker.read_arena(call.outputs[0].offset.into(), FIRST),
+            worker.read_arena(call.outputs[1].offset.into(), SECOND),
+        ];
+        assert_eq!(seen, was, "round {round}");
+        was = new;
+    }
+    worker.end().unwrap();
+}
+
 pub fn the_state_of_a_session_outlives_the_worker_that_made_it<T: GpuUnderTest>() {
     let arena = memfd::arena("state", 2 * STATE_BYTES).unwrap();
     let mut first = keeping_state::<T>();

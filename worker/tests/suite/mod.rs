@@ -217,6 +217,7 @@ macro_rules! gpu_conformance {
                 a_fault_beside_other_calls_blames_none_of_them,
                 weights_travel_as_device_memory,
                     the_state_of_a_session_outlives_the_worker_that_made_it,
+                    a_state_of_several_buffers_comes_and_goes_with_each_of_them,
                     a_state_that_is_closed_behind_a_call_may_be_opened_before_that_is_over);
     };
 }
@@ -267,6 +268,7 @@ macro_rules! shared_conformance {
                     a_fault_beside_other_calls_blames_none_of_them,
                     weights_travel_as_device_memory,
                     the_state_of_a_session_outlives_the_worker_that_made_it,
+                    a_state_of_several_buffers_comes_and_goes_with_each_of_them,
                     a_state_that_is_closed_behind_a_call_may_be_opened_before_that_is_over;
                 cuda_shared: an_endless_kernel_ends_by_its_deadline_and_nobody_else_notices,
                     plain_code_is_refused, unfenced_code_serves_one_tenant

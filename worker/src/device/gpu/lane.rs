@@ -233,13 +233,18 @@ impl<D: Driver> Lane<D> {
 
     /// Adds an input of the call that began; all of them come before the outputs.
     pub(super) fn bring(&mut self, input: Transfer) {
-        self.copies.push(input);
+        if !self.copies.last_mut().is_some_and(|last| last.joins(&input)) {
+            self.copies.push(input);
+        }
         self.inputs = self.copies.len();
     }
 
     /// Adds an output.
     pub(super) fn expect(&mut self, output: Transfer) {
-        self.copies.push(output);
+        let outputs = &mut self.copies[self.inputs..];
+        if !outputs.last_mut().is_some_and(|last| last.joins(&output)) {
+            self.copies.push(output);
+        }
     }
 
     /// Submits the call as one graph, if it can be one; says whether it was.

@@ -1,5 +1,7 @@
 //! Sizes that the device's parts agree on.
 
+use pappus_blueprint::limits::BUFFER_ALIGN;
+
 /// Steps that are submitted at a time. The driver's queue takes about a thousand launches before a
 /// submission blocks, and with it every other lane.
 pub(super) const SLICE_STEPS: u32 = 256;
@@ -57,4 +59,56 @@ pub(super) struct Transfer {
     pub(super) is_state: bool,
     pub(super) device: u64,
     pub(super) bytes: u64,
+}
+
+impl Transfer {
+    /// Takes along the transfer behind this one where both are of a session's state, whose buffers lie in its memory as they do in a
+    /// lane's. What is between them is the session's, too. True if it did.
+    pub(super) fn joins(&mut self, next: &Transfer) -> bool {
+        let gap = |from: u64, to: u64| to.checked_sub(from)?.checked_sub(self.bytes);
+        let gaps = (gap(self.host.addr() as u64, next.host.addr() as u64), gap(self.device, next.device));
+        match gaps {
+            (Some(one), Some(other))
+                if one == other && one < BUFFER_ALIGN && self.is_state && next.is_state =>
+            {
+                self.bytes += one + next.bytes;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_of_a_state_are_copied_at_once_where_they_lie_alike() {
+        let transfer = |host: usize, device, bytes, is_state| Transfer {
+            host: std::ptr::without_provenance_mut(host),
+            is_state,
+            device,
+            bytes,
+        };
+        let first = || transfer(0x1000, 0x8000, 300, true);
+        let joined = |next: Transfer| {
+            let mut first = first();
+            first.joins(&next).then_some(first.bytes)
+        };
+        assert_eq!(joined(transfer(0x1200, 0x8200, 40, true)), Some(552));
+        assert_eq!(joined(transfer(0x112c, 0x812c, 4, true)), Some(304));
+        for (host, device, is_state) in [
+            (0x1200, 0x8300, true),
+            (0x1300, 0x8300, true),
+            (0x1100, 0x8100, true),
+            (0x1200, 0x7000, true),
+            (0x0800, 0x7800, true),
+            (0x1200, 0x8200, false),
+        ] {
+            assert_eq!(joined(transfer(host, device, 40, is_state)), None, "{host:#x} {device:#x}");
+        }
+        let mut input = transfer(0x1000, 0x8000, 300, false);
+        assert!(!input.joins(&transfer(0x1200, 0x8200, 40, true)));
+    }
 }
