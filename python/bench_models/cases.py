@@ -14,6 +14,8 @@ from . import mobile, networks
 PICTURE = (3, 224, 224)
 # The words that the transformers know, and how many they read.
 WORDS, TOKENS = 8192, 128
+# Tokens that one which writes step by step remembers.
+CACHED = 1024
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Case:
     words: int = 0
     # Whether its latency is compared; all of them are tenants beside each other.
     compared: bool = True
+    # The most items of a call, where their number is free.
+    items: int | None = None
 
     def model(self) -> Any:
         """The network with its weights, which are random and always the same with one release of PyTorch."""
@@ -39,6 +43,13 @@ class Case:
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         return model.to(self.dtype)
 
+    def free(self) -> dict[str, Any]:
+        """What `torch.export` is told of it: its input, and the dimension that is free."""
+        if self.items is None:
+            return {"example_inputs": (self.example(),)}
+        several = self.example().repeat(8, *[1] * (len(self.shape) - 1))
+        return {"example_inputs": (several,), "dynamic_shapes": ({0: torch.export.Dim("items", min=1, max=self.items)},)}
+
     def example(self) -> torch.Tensor:
         """Its input."""
         generator = torch.Generator().manual_seed(1)
@@ -49,6 +60,10 @@ class Case:
 
 def _gpt() -> nn.Module:
     return networks.GPT(words=WORDS, width=512, heads=8, layers=6, tokens=TOKENS)
+
+
+def _gpt_step() -> nn.Module:
+    return networks.Step(words=WORDS, width=512, heads=8, layers=6, tokens=CACHED)
 
 
 CASES = (
@@ -64,6 +79,9 @@ CASES = (
     Case("dense-fp32", lambda: networks.MLP(1024, 4096, 1024), (64, 1024), compared=False),
     Case("convolutional-fp32", networks.CNN, (16, 3, 64, 64), compared=False),
     Case("attention-fp16", lambda: networks.Block(256, 4), (4, TOKENS, 256), torch.float16, compared=False),
+    # What runs calls together, and what keeps state: measured by `together` alone.
+    Case("resnet18-any-fp16", networks.ResNet18, (1, *PICTURE), torch.float16, compared=False, items=32),
+    Case("gpt-step-fp16", _gpt_step, (1,), torch.float16, words=WORDS, compared=False),
 )
 
 

@@ -37,7 +37,7 @@ def make(
     model = case.model()
     built = package.torch(
         model,
-        (case.example(),),
+        **case.free(),
         targets=[arch],
         candidates=candidates if case.compared else 0,
         tuning=tuning,

@@ -64,6 +64,45 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
 
+class Remembering(Block):
+    """Takes one token after the other, and remembers keys and values of those before."""
+
+    def __init__(self, width: int, heads: int, tokens: int) -> None:
+        super().__init__(width, heads)
+        self.register_buffer("keys", torch.zeros(1, heads, tokens, width // heads))
+        self.register_buffer("values", torch.zeros(1, heads, tokens, width // heads))
+
+    def step(self, x: torch.Tensor, place: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """One token at a place; the mask is added to the scores of those that are remembered."""
+        heads = self.heads
+        q, k, v = self.qkv(self.norm1(x)).view(1, 3, heads, 1, x.shape[1] // heads).unbind(1)
+        self.keys.index_copy_(2, place, k)
+        self.values.index_copy_(2, place, v)
+        attended = F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=mask)
+        x = x + self.out(attended.reshape(x.shape))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Step(nn.Module):
+    """The scores of the next token, by one token and what is remembered of those before."""
+
+    def __init__(self, words: int = 64, width: int = 32, heads: int = 2, layers: int = 2, tokens: int = 16) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(tokens, width)
+        self.blocks = nn.ModuleList(Remembering(width, heads, tokens) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
+        self.register_buffer("place", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, token: torch.Tensor) -> torch.Tensor:
+        x = self.words(token) + self.places(self.place)
+        places = torch.arange(self.places.num_embeddings, device=token.device)
+        mask = torch.where(places > self.place, float("-inf"), 0.0).to(x.dtype)[None, None, None]
+        for block in self.blocks:
+            x = block.step(x, self.place, mask)
+        self.place.add_(1)
+        return self.head(self.norm(x))
+
+
 class Residual(nn.Module):
     def __init__(self, come: int, go: int, stride: int) -> None:
         super().__init__()

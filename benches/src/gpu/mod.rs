@@ -185,7 +185,9 @@ fn session(bed: &Bed, report: &mut Report) -> Result<()> {
     let running = bed.start("workers=1,lanes=8,memory=16GiB,states=2GiB")?;
     let mut client = running.connect()?;
     crate::parts::session::compare(&mut client, bed.form(), SESSION_ROUNDS, report)?;
-    SESSIONS.into_iter().try_for_each(|sessions| crate::parts::session::many(&mut client, sessions, report))
+    let pinned = bed.bandwidth()?;
+    let many = |sessions| crate::parts::session::many(&mut client, sessions, pinned, report);
+    SESSIONS.into_iter().try_for_each(many)
 }
 
 /// Functions that work together, on one worker.
