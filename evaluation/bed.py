@@ -31,8 +31,9 @@ class Failed(Exception):
 class Bed:
     """Where programs, inputs and folders of one run are. Everything it makes is gone at its end."""
 
-    def __init__(self, programs):
+    def __init__(self, programs, where="cpu"):
         self.programs = programs
+        self.where = where
         self.folder = Path(tempfile.mkdtemp(prefix="pappus-evaluate-"))
         # State directories with what took long to register, by what it is.
         self.states = {}
@@ -87,8 +88,8 @@ def pictures(count, rows, columns):
     return one[:8] + count * one[8:]
 
 
-def floats(n):
-    return struct.pack(f"<{n}f", *(float(at % 1000) for at in range(n)))
+def floats(n, first=0):
+    return struct.pack(f"<{n}f", *(float((first + at) % 1000) for at in range(n)))
 
 
 MADE = {"square": square_of_whole_numbers, "picture": picture, "pictures": pictures, "floats": floats}
@@ -112,6 +113,8 @@ class Supervisor:
     def start(self):
         command = [self.bed.program("pappus-supervisor"), "--socket", self.socket, "--state-dir", self.folder / "state"]
         command += ["--config", self.config, "--device", self.device]
+        if self.bed.where == "gpus":
+            command += ["--device", self.device.replace("cuda:0", "cuda:1")]
         self.log = open(self.folder / "log", "ab")
         self.child = subprocess.Popen(command, stdout=self.log, stderr=self.log)
         self.pappus("--patience", f"{PATIENCE_S}s", "status")
@@ -186,21 +189,25 @@ class Gateway:
         self.child.stderr.close()
 
 
-def tenants_of(names):
-    """A configuration with tenants by token, and the lines of `--tenants` for them."""
+def tenants_of(names, settings=None):
+    """A configuration with tenants by token and with their settings, and the lines of `--tenants` for them."""
     lines, sections = [], [f"gateways = [{os.geteuid()}]"]
     for name in names:
         token = f"the-token-of-{name}"
-        sections.append(f'[tenants.{name}]\ntoken-sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"')
+        sections.append(f'[tenants.{name}]\ntoken-sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"\n{(settings or {}).get(name, "")}')
         lines.append(f"{name} - {token}")
     return "\n".join(sections) + "\n", lines
 
 
-def machine(programs):
-    """Where it runs: processor, cores, kernel, and the commit of the programs."""
+def machine(programs, where):
+    """Where it runs: processor, cores, GPUs, kernel, and the commit of the programs."""
     cpuinfo = Path("/proc/cpuinfo").read_text()
     model = next((line.split(":")[1].strip() for line in cpuinfo.splitlines() if line.startswith("model name")), "unknown")
     version = subprocess.run([str(programs / "pappus"), "version"], capture_output=True, text=True, check=True).stdout
+    if where != "cpu":
+        named = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True)
+        found = named.stdout.split("\n")[:-1]
+        model = f"{len(found)} × {found[0]}, {model}" if found else model
     return {
         "processor": model,
         "cores": len(os.sched_getaffinity(0)),

@@ -4,10 +4,13 @@ figures by name. Latencies are in milliseconds and counted from when a call was 
 import json
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from bed import Failed, Gateway, Supervisor, config, tenants_of
 
 TIMES = ["--duration", "1s", "--warm-up", "200ms"]
+# Processes that keep calls in flight beside each other.
+GENERATORS = 8
 
 
 def figures(tally):
@@ -56,7 +59,7 @@ def rates(experiment, series, bed):
         try:
             over = ["--gateway", f"http://{through.http}"] if through else []
             times = ["--duration", experiment.get("duration", "1s"), "--warm-up", "200ms"]
-            for x in experiment["values"]:
+            for x in series.get("values", experiment["values"]):
                 rate = experiment.get("rate", x)
                 inputs = inputs_of(experiment, series, x)
                 yield point(series["name"], x, supervisor.bench(["f"], inputs, "--rate", str(rate), *over, *times))
@@ -139,11 +142,11 @@ def switching(experiment, series, bed):
         yield point(series["name"], series["functions"], result)
 
 
-def owned(supervisor, owner, lines, function, config, others):
+def owned(supervisor, owner, lines, function, config, others, *arguments):
     """Registers a function as one tenant, and grants it to others; the lines of those who call it, in a file."""
     token = supervisor.folder / "token"
     token.write_text({line.split()[0]: line.split()[2] for line in lines}[owner])
-    supervisor.pappus("--token-file", token, "function", "add", function, config)
+    supervisor.pappus("--token-file", token, "function", "add", function, config, *arguments)
     for other in others:
         supervisor.pappus("--token-file", token, "function", "grant", function, other)
     file = supervisor.folder / "tenants.txt"
@@ -182,7 +185,7 @@ def tenants(experiment, series, bed):
     def fill(supervisor):
         owned(supervisor, "owner", lines, "f", config_of(experiment, series), every)
 
-    for count in experiment["values"]:
+    for count in series.get("values", experiment["values"]):
         with bed.prepared("tenants", series["device"], settings, fill) as supervisor:
             file = supervisor.folder / "tenants.txt"
             file.write_text("\n".join(lines[1 : count + 1]) + "\n")
@@ -190,6 +193,68 @@ def tenants(experiment, series, bed):
             arguments = ["--rate", str(rate), "--tenants", file, "--duration", "2s", "--warm-up", "1500ms"]
             result = supervisor.bench(["owner/f"], inputs_of(experiment, series, ""), *arguments)
             yield point(series["name"], count, result)
+
+
+def closed(experiment, series, bed):
+    """Answers a second with so many calls in flight: through Pappus, or of a dedicated program, which has the GPU to itself, its
+    kernels compiled and its memory pinned, and neither isolates nor clears."""
+    if bare := series.get("bare"):
+        lanes = ",".join(str(x) for x in experiment["values"])
+        command = [bed.program("pappus-bench"), "bare", "closed", *bare, "--lanes", lanes, "--measured-ms", "1000"]
+        ran = subprocess.run(command, capture_output=True, text=True)
+        if ran.returncode != 0:
+            raise Failed(f"pappus-bench bare: {ran.stderr[-500:]}")
+        for x, rate in zip(experiment["values"], json.loads(ran.stdout)):
+            latencies = {"p50_ms": rate["p50_ns"] / 1e6, "p99_ms": rate["p99_ns"] / 1e6}
+            yield {"series": series["name"], "x": x, "answers_per_s": rate["per_second"], **latencies}
+        return
+    with Supervisor(bed, series["device"]) as supervisor:
+        supervisor.add("f", config_of(experiment, series))
+        for x in experiment["values"]:
+            # One generator is a thread, which some ten thousand calls a second keep busy.
+            shares = [len(range(nth, x, GENERATORS)) for nth in range(min(x, GENERATORS))]
+            inputs = inputs_of(experiment, series, x)
+            yield at_once(series, x, lambda clients: supervisor.bench(["f"], inputs, "--clients", str(clients), *TIMES), shares)
+
+
+def at_once(series, x, bench, loads):
+    """What several generators find that run at the same time, as one point: `bench` of each of the loads."""
+    with ThreadPoolExecutor(GENERATORS) as together:
+        found = [point(series["name"], x, result) for result in together.map(bench, loads)]
+    return {**found[0], "answers_per_s": sum(one["answers_per_s"] for one in found), "p99_ms": max(one["p99_ms"] for one in found)}
+
+
+def contention(experiment, series, bed):
+    """Tenants with a function and weights of their own and one call in flight each: what is answered together."""
+    names = [f"t{nth}" for nth in range(max(experiment["values"]))]
+    settings, lines = tenants_of(names)
+    with Supervisor(bed, series["device"], settings) as supervisor:
+        for nth, name in enumerate(names):
+            # Equal weights would be kept once.
+            weights = [bed.input(f"{weight} floats 262144 {nth}") for weight in experiment["weights"]]
+            owned(supervisor, name, lines, "f", config_of(experiment, series), [], *(part for said in weights for part in ("--weight", said)))
+        for x in experiment["values"]:
+            files = []
+            for nth in range(min(x, GENERATORS)):
+                files.append(supervisor.folder / f"generator{nth}.txt")
+                files[-1].write_text("\n".join(lines[nth:x:GENERATORS]) + "\n")
+            inputs = inputs_of(experiment, series, x)
+            yield at_once(series, x, lambda file: supervisor.bench(["f"], inputs, "--clients", "1", "--tenants", file, *TIMES), files)
+
+
+def elastic(experiment, series, bed):
+    """Two tenants, of which one weighs nine times as much: one at a time, then both."""
+    names = {"light": ("the tenant of 0.1", 1), "heavy": ("the tenant of 0.9", 9)}
+    settings, lines = tenants_of(["owner", *names], {name: f"weight = {weight}" for name, (_, weight) in names.items()})
+    with Supervisor(bed, series["device"], settings) as supervisor:
+        file = owned(supervisor, "owner", lines, "f", config_of(experiment, series), list(names))
+        for asking in (["light"], ["heavy"], list(names)):
+            file.write_text("\n".join(line for line in lines if line.split()[0] in asking) + "\n")
+            arguments = ["--clients", "16", "--tenants", file, "--duration", "3s", "--warm-up", "1s"]
+            run = supervisor.bench(["owner/f"], inputs_of(experiment, series, ""), *arguments)["runs"][0]
+            x = "one of them" if len(asking) == 1 else "both"
+            for name in asking:
+                yield {"series": names[name][0], "x": x, **figures(run["tenants"][name] if len(asking) > 1 else run["all"])}
 
 
 def neighbours(experiment, series, bed):
@@ -223,6 +288,7 @@ def neighbours(experiment, series, bed):
 
 KINDS = {
     "rates": rates,
+    "closed": closed,
     "highest": highest,
     "cold": cold,
     "startup": startup,
@@ -230,4 +296,6 @@ KINDS = {
     "shares": shares,
     "tenants": tenants,
     "neighbours": neighbours,
+    "contention": contention,
+    "elastic": elastic,
 }

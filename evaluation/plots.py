@@ -18,6 +18,7 @@ GREY = "#7f7f7f"
 UNITS = {
     "p50_ms": "latency, p50 (ms)",
     "p99_ms": "latency, p99 (ms)",
+    "answers_per_s": "answers (1/s)",
     "ms": "latency (ms)",
     "highest_per_s": "highest rate (1/s)",
     "deviation_percent": "furthest from an equal share (%)",

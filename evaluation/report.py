@@ -19,41 +19,54 @@ TWICE = 2.0
 
 HEAD = """# Evaluation
 
-The experiments of the systems that Pappus descends from, repeated through its released programs with default settings, on its CPU device.
-This page and its pictures are made by one command, which takes just under twenty minutes on two cores:
+The experiments of the systems that Pappus descends from, repeated through its released programs with default settings, on its CPU device
+and on a GPU. This page and its pictures are made by one command, which takes just under twenty minutes on two cores:
 
 ```sh
-scripts/evaluate cpu             # all of it; --help says what else
+scripts/evaluate cpu             # all of it; --help says what else, and how it is done on a GPU
 scripts/evaluate cpu matmul-hot  # one experiment again, the others as they were
 ```
 
 Each experiment is a file in [`evaluation/experiments`](../evaluation/experiments): what is asked, the function and its inputs, what is swept, the
 series with their devices, the floor, the axes; `kind` names a function of [`measures.py`](../evaluation/measures.py). A file more is an experiment more, and every point that was measured is in
-[`evaluation/results`](../evaluation/results/cpu.json). Load comes from [`pappus bench`](cli.md#under-load-bench): an open loop (Poisson) whose
+[`evaluation/results`](../evaluation/results). What differs on a GPU is in the file's table `gpu`. Load comes from [`pappus bench`](cli.md#under-load-bench): an open loop (Poisson) whose
 latencies count from the moment at which a call was *due*, unless an experiment says otherwise; an answer later than 2 s is a failure.
 A figure is the median of the repetitions, with the lowest and the highest in brackets; in pictures these are the shaded area, or the thin line of a bar.
 
 - **Bare floor**: the kernel alone as WebAssembly on the CPU device's engine, in the process that measures (`pappus-bench`): no server, no isolation, no
-  clearing. A dedicated server cannot be faster.
+  clearing. A dedicated server cannot be faster. On a GPU the same is a series of its own, *dedicated*: a program of `pappus-bench bare`.
 - **The ancestor's figure** was measured on a GPU, by its authors. It stands there to show what was asked, not to be compared with a processor.
 - Absolute times are those of one machine. They are no promises; [SPECIFICATION.md](../SPECIFICATION.md) has those.
 """
 
 
-def write(every, results, docs):
+def write(found, docs):
+    """The page, of experiments and results by device."""
     pictures = docs / "pictures" / "evaluation"
     pictures.mkdir(parents=True, exist_ok=True)
-    measured = [one for one in every if one["name"] in results["experiments"]]
-    parts = [HEAD, machines(measured, results), losses(measured, results)]
-    for one in measured:
-        found = results["experiments"][one["name"]]
-        floor = floor_of(one, results)
-        plots.draw(one, found["points"], floor, pictures / f"{one['name']}.svg")
-        parts.append(section(one, found, floor))
-    missing = [one["title"] for one in every if one not in measured]
+    measured = {where: [one for one in every if one["name"] in results["experiments"]] for where, (every, results) in found.items()}
+    every, results = found["cpu"]
+    parts = [HEAD, "## Where it was measured", ""]
+    parts += [machines(measured[where], results) for where, (_, results) in found.items()]
+    parts += [losses(measured["cpu"], results), *sections(measured["cpu"], results, pictures, "", "")]
+    parts += sections(measured["gpu"], found["gpu"][1], pictures, "On a GPU: ", "gpu-")
+    parts += sections(measured["gpus"], found["gpus"][1], pictures, "On two GPUs: ", "gpus-")
+    missing = [one["title"] for one in every if one not in measured["cpu"]]
+    for where, called in (("gpu", "GPU"), ("gpus", "two GPUs")):
+        missing += [f"{one['title']} ({called})" for one in found[where][0] if one not in measured[where]]
     if missing:
         parts.append(f"## Not measured\n\n{', '.join(missing)}.\n")
     (docs / "evaluation.md").write_text("\n".join(parts))
+
+
+def sections(measured, results, pictures, before, file):
+    """Of each experiment on one device; draws its picture."""
+    for one in measured:
+        found = results["experiments"][one["name"]]
+        one = one | {"title": before + one["title"], "name": file + one["name"]}
+        floor = floor_of(one, results)
+        plots.draw(one, found["points"], floor, pictures / f"{one['name']}.svg")
+        yield section(one, found, floor)
 
 
 def floor_of(experiment, results):
@@ -73,7 +86,7 @@ def machines(measured, results):
         where = found["machine"]
         text = f"{where['processor']}, {where['cores']} cores, Linux {where['kernel']}; {where['programs']}; {where['date']}"
         lines.setdefault(text, []).append((one, found))
-    out = ["## Where it was measured", ""]
+    out = []
     for text, group in lines.items():
         loads = [found["load_before"] for _, found in group]
         which = "" if len(lines) == 1 else ": " + ", ".join(one["name"] for one, _ in group)
