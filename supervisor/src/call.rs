@@ -20,7 +20,7 @@ use crate::arena::Arena;
 use crate::client_memfd::ClientMemfd;
 use crate::config::DeviceConfig;
 use crate::function::Loaded;
-use crate::limits::{SHARED_POOL_BYTES, SHARED_WEIGHTS_BYTES};
+use crate::limits::{SHARED_ARENA_BYTES, SHARED_POOL_BYTES, SHARED_WEIGHTS_BYTES};
 use crate::refusal::Refusal;
 use crate::routing::Routed;
 use crate::schedule::{Batch, Domain, Ended, Sharing, quarantine};
@@ -116,9 +116,17 @@ impl Call {
             Some(WhyApart::Unfenced)
         } else if has_own_memory && is_large() {
             Some(WhyApart::Large)
+        } else if has_own_memory && self.pinned_bytes() > SHARED_ARENA_BYTES {
+            Some(WhyApart::Arenas)
         } else {
             None
         }
+    }
+
+    /// What the worker of a GPU pins before the call, unless it did so before: the memory of a session is not pinned.
+    fn pinned_bytes(&self) -> u64 {
+        let state = self.turn.as_ref().map(|turn| turn.memory.id);
+        self.arenas.iter().filter(|arena| Some(arena.id) != state).map(|arena| arena.memfd.bytes()).sum()
     }
 
     /// What the call brings into a job with others, if its function runs calls together.
@@ -179,6 +187,9 @@ pub enum WhyApart {
         SHARED_WEIGHTS_BYTES >> 20
     )]
     Large,
+    /// While a worker pins them, nobody else is served there.
+    #[error("its arenas have more than {} MiB, and a GPU pins all of an arena", SHARED_ARENA_BYTES >> 20)]
+    Arenas,
 }
 
 /// Regions of a caller's arenas that a worker may have written which is gone.

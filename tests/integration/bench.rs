@@ -58,6 +58,22 @@ fn tenants_call_by_their_tokens_at_rates_of_their_own() {
 }
 
 #[test]
+fn outputs_of_anothers_function_have_as_much_room_as_an_answer_told() {
+    // Room for one output of unknown size.
+    let supervisor = house(&[("alice", ""), ("bob", "arena-bytes = \"65MiB\"")]);
+    let mut alice = enter(&supervisor, "alice");
+    kit::add_copy(&mut alice);
+    alice.grant("copy", "bob").unwrap();
+    let file = supervisor.write("in.bin", vec![7; 256 << 10]);
+    let input = format!("in={}", file.display());
+    let tenants = supervisor.write("tenants.txt", format!("bob - {}\n", token("bob")));
+    let tenants = ["--tenants", tenants.to_str().unwrap()];
+    let call = ["alice/copy", "-i", &input, "--clients", "4", "--in-flight", "8"];
+    let all = json(&supervisor, &[&call[..], &tenants].concat())["runs"][0]["all"].clone();
+    assert!(count(&all, "answered") > 0 && count(&all, "failed") == 0, "{all}");
+}
+
+#[test]
 fn failures_are_counted_by_code_and_a_sweep_ends_with_them() {
     let supervisor = house(&[("alice", ""), ("bob", "")]);
     kit::add_copy(&mut enter(&supervisor, "alice"));

@@ -10,7 +10,7 @@ use pappus_client::{Client, Error, Invocation, aio, v1};
 
 use super::drive::Target;
 use crate::arguments::InvokeArguments;
-use crate::command::invoke::data::Data;
+use crate::command::invoke::data::{Data, Output};
 use crate::failure::Result;
 
 /// Inputs and outputs of this size together travel with a call.
@@ -43,7 +43,8 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// Asks what the functions take and give, and reads the inputs.
+    /// Asks what the functions take and give, and reads the inputs. Of another tenant's function, a call asks how large its outputs are,
+    /// where nothing else tells.
     pub(super) fn prepare(client: &mut Client, calls: &[InvokeArguments]) -> Result<Self> {
         let mut work = Self { templates: Vec::new(), inputs: Vec::new() };
         for arguments in calls {
@@ -51,14 +52,19 @@ impl Work {
             if work.templates.is_empty() {
                 work.inputs = data.contents()?;
             }
+            // Each call on its way has room of its own, which is not to be a guess. A call that fails is one of those measured.
+            let answer = match data.asks_for_sizes() {
+                true => client.invoke(&data.invocation(&arguments.name)).ok(),
+                false => None,
+            };
+            let bytes = |output: &Output| match &answer {
+                Some(answer) => output.bytes(answer),
+                None => output.region.bytes,
+            };
             work.templates.push(Template {
                 function: arguments.name.clone(),
                 types: data.types().collect(),
-                outputs: data
-                    .outputs
-                    .iter()
-                    .map(|output| (output.name.clone(), output.region.bytes))
-                    .collect(),
+                outputs: data.outputs.iter().map(|output| (output.name.clone(), bytes(output))).collect(),
             });
             client.close_arena(data.arena)?;
         }

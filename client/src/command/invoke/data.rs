@@ -19,7 +19,8 @@ use crate::input::{self, Input, Typed};
 use crate::picture::{self, Format};
 use crate::units;
 
-/// Room for an output of unknown size of another tenant's function. Only what is written takes memory.
+/// Room for an output of unknown size of another tenant's function. On the CPU device only what is written takes memory; a GPU pins
+/// all of it.
 const UNKNOWN_BYTES: u64 = 64 << 20;
 /// Numbers of an output that a terminal shows.
 const SHOWN_NUMBERS: u64 = 1000;
@@ -41,6 +42,8 @@ pub(in crate::command) struct Data {
     version: u64,
     /// True if the function has state: its calls are in a session.
     has_state: bool,
+    /// True if an output has room to spare, since nobody told its size.
+    guesses_sizes: bool,
     /// The devices that have the function's code and weights before the call; nothing where it is called more than once.
     warm_on: Option<Vec<String>>,
 }
@@ -90,6 +93,7 @@ impl Data {
             types,
             version: function.version,
             has_state: function.state_bytes > 0,
+            guesses_sizes: false,
             arena,
             warm_on: (arguments.repeat == 1).then_some(function.warm_on),
         })
@@ -124,8 +128,9 @@ impl Data {
                 npy_type(name, path, Some(dtype))?;
             }
         }
-        let room =
-            |output: &v1::OutputInfo| declared::output_bytes(output, &bound.free).unwrap_or(UNKNOWN_BYTES);
+        let told = |output: &v1::OutputInfo| declared::output_bytes(output, &bound.free);
+        let room = |output: &v1::OutputInfo| told(output).unwrap_or(UNKNOWN_BYTES);
+        let guesses_sizes = granted.outputs.iter().any(|output| told(output).is_none());
         let sizes = inputs.iter().flat_map(|input| input.items.iter().map(input::Item::bytes));
         let sizes = sizes.chain(granted.outputs.iter().map(room));
         let bytes = sizes.fold(0, |sum: u64, bytes| sum.saturating_add(aligned(bytes)));
@@ -138,12 +143,18 @@ impl Data {
         let outputs = outputs.collect::<Result<_>>()?;
         let warm_on = (arguments.repeat == 1).then(|| granted.warm_on.clone());
         let (version, has_state) = (granted.version, granted.state_bytes > 0);
-        Ok(Self { items, inputs, outputs, types: bound.arrays, version, has_state, arena, warm_on })
+        let types = bound.arrays;
+        Ok(Self { items, inputs, outputs, types, version, has_state, guesses_sizes, arena, warm_on })
     }
 
     /// True if the function has state.
     pub(super) fn has_state(&self) -> bool {
         self.has_state
+    }
+
+    /// True if only an answer tells how large an output is, and a call needs no session.
+    pub(in crate::command) fn asks_for_sizes(&self) -> bool {
+        self.guesses_sizes && !self.has_state
     }
 
     /// True if the call waited for code or weights.

@@ -2,8 +2,12 @@
 //! when its process is lost.
 
 use super::*;
+use crate::arena::Arena;
 use crate::call::WhyApart;
-use crate::limits::{SHARED_POOL_BYTES, SHARED_WEIGHTS_BYTES};
+use crate::client_io::ClientIo;
+use crate::client_memfd::ClientMemfd;
+use crate::limits::{SHARED_ARENA_BYTES, SHARED_POOL_BYTES, SHARED_WEIGHTS_BYTES};
+use crate::quota::Limit;
 use crate::schedule::Sharing;
 
 /// A GPU whose first worker is shared.
@@ -68,6 +72,24 @@ fn only_calls_that_cannot_leave_their_window_are_beside_those_of_strangers() {
         assert_eq!(call.sharing(device, weight_bytes), Ok(apart));
         assert_eq!(only.sharing(device, weight_bytes), why.map_or(Ok(Sharing::Only), Err));
     }
+}
+
+#[test]
+fn nobody_waits_while_a_shared_worker_pins_a_large_arena() {
+    let (gpu, io) = (Gpu::of(shared()), ClientIo::default());
+    let function = gpu.function_of(PLAIN, "f", 0, true);
+    let sharing = |bytes: &[u64]| {
+        let arena = |(id, bytes): (u64, &u64)| {
+            let memory = ClientMemfd::new(memfd::arena("a", *bytes).unwrap(), CALLER, &io);
+            Arc::new(Arena::new(id, memory, &gpu.tenants.account(CALLER), Limit::ArenaBytes).unwrap())
+        };
+        let mut call = gpu.call(&function, CALLER, 0);
+        Arc::get_mut(&mut call).unwrap().arenas = (7..).zip(bytes).map(arena).collect();
+        call.sharing(&gpu.device.config, 0).unwrap()
+    };
+    let half = SHARED_ARENA_BYTES / 2;
+    assert_eq!(sharing(&[half, half]), Sharing::May);
+    assert_eq!(sharing(&[half, half + 4096]), Sharing::Never);
 }
 
 #[test]
