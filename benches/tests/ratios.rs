@@ -1,5 +1,7 @@
 //! Ratios of SPECIFICATION that hold with a margin on any machine and in any profile: a change that loses one of them fails here.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::process::Command;
 
 use serde_json::Value;
