@@ -91,10 +91,10 @@ def _assembled(
     sources = {name: source for plan in plans for name, source in plan.sources.items()}
     for target in targets:
         compiled = {name: kernel for plan in plans for name, kernel in plan.compiled[target].items()}
-        for at, module in enumerate(compiling.assemble(compiled, sources, target)):
+        for at, module in enumerate(compiling.assemble(compiled, sources, target, ptx=ptx)):
             stem = "kernels" if at == 0 else f"kernels{at + 1}"
             modules[f"modules/{stem}{target.file_suffix}"] = module.code
-            if ptx and module.text is not None:
+            if module.text is not None:
                 modules[f"modules/{stem}{target.text_suffix}"] = module.text
             stems[stem] = list(module.kernels)
     return modules, stems

@@ -6,10 +6,12 @@ All kernels of a plan become one module, or one for each way in which the assemb
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from . import assembly, precision
@@ -43,7 +45,7 @@ class Module:
 
     kernels: tuple[str, ...]
     code: bytes
-    # Of NVIDIA's: the PTX, as workers that tenants share can take it.
+    # Of NVIDIA's, where it is asked for: the PTX, as workers that tenants share can take it.
     text: bytes | None
 
 
@@ -58,8 +60,10 @@ def compile_kernels(
     return compiled
 
 
-def assemble(compiled: Mapping[str, Compiled], sources: Mapping[str, KernelSource], target: Target) -> list[Module]:
-    """Makes machine code of them: as few modules as the assembler's options permit."""
+def assemble(
+    compiled: Mapping[str, Compiled], sources: Mapping[str, KernelSource], target: Target, *, ptx: bool = False
+) -> list[Module]:
+    """Makes machine code of them: as few modules as the assembler's options permit; with ``ptx``, their text beside it."""
 
     def how(name: str) -> tuple[tuple[str, Any], ...]:
         options = sources[name].options
@@ -71,19 +75,30 @@ def assemble(compiled: Mapping[str, Compiled], sources: Mapping[str, KernelSourc
         texts = [(kernel.name, kernel.entry, kernel.text) for kernel in group]
         merged = assembly.merge_ptx(texts) if target.kind == "cuda" else assembly.merge_amdgcn(texts)
         code = _assembled(merged, target, dict(options))
-        text = assembly.shareable(merged).encode() if target.kind == "cuda" else None
+        text = assembly.shareable(merged).encode() if ptx and target.kind == "cuda" else None
         modules.append(Module(tuple(kernel.name for kernel in group), code, text))
     return modules
 
 
 def _assembled(text: str, target: Target, options: Mapping[str, Any]) -> bytes:
+    """Machine code, kept where Triton keeps what it compiles."""
+    import triton
     from triton._C.libtriton import llvm
+    from triton.runtime.cache import get_cache_manager
 
-    # Where every kernel came out of Triton's cache, nothing else has told LLVM of its targets.
-    llvm.init_targets()
     stage = "cubin" if target.kind == "cuda" else "hsaco"
     with _knobs(target):
-        return bytes(_stages(target, options)[stage](text, {}))
+        backend, stages = _stages(target, options)
+        known = (stage, triton.__version__, backend.hash(), target, sorted(options.items()), text)
+        cache = get_cache_manager(hashlib.sha256(repr(known).encode()).hexdigest())
+        kept = cache.get_file(f"pappus.{stage}")
+        if kept is not None:
+            return Path(kept).read_bytes()
+        # Where every kernel came out of Triton's cache, nothing else has told LLVM of its targets.
+        llvm.init_targets()
+        code = bytes(stages[stage](text, {}))
+        cache.put(code, f"pappus.{stage}")
+        return code
 
 
 def _gpu_target(target: Target) -> Any:
@@ -94,14 +109,15 @@ def _gpu_target(target: Target) -> Any:
     return GPUTarget("hip", target.arch, target.warp_size)
 
 
-def _stages(target: Target, options: Mapping[str, Any]) -> dict[str, Any]:
+def _stages(target: Target, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Triton's backend for a target, and its steps by name."""
     from triton.backends.compiler import Language
     from triton.compiler.compiler import make_backend
 
     backend = make_backend(_gpu_target(target))
     stages: dict[str, Any] = {}
     backend.add_stages(stages, backend.parse_options(dict(options)), Language.TRITON)
-    return stages
+    return backend, stages
 
 
 def _compile(name: str, source: KernelSource, target: Target) -> Compiled:

@@ -39,6 +39,14 @@ def used() -> Iterator[None]:
         cached.cache_clear()
 
 
+def rewrite(program: Any) -> None:
+    """Writes operators that would ask the device for a library, in an exported program, as those without one."""
+    for node in program.graph.find_nodes(op="call_function", target=_aten.grid_sampler.default):
+        is_volume = node.args[0].meta["val"].dim() == 5
+        node.target = _aten.grid_sampler_3d.default if is_volume else _aten.grid_sampler_2d.default
+    program.graph_module.recompile()
+
+
 def _of(*operators: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         _TABLE.update(dict.fromkeys(operators, function))
