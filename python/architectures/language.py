@@ -49,6 +49,7 @@ def _of(
     return Architecture(f"transformers/{name}", _made(model, config, **settings), inputs, dtype, dynamic_shapes)
 
 
+_EXPERTS = {"num_local_experts": 4, "experts_implementation": "batched_mm"}
 _DISTIL = {"dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128, "vocab_size": 256, "max_position_embeddings": 64}
 _GPT2 = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 256, "n_positions": 64, "use_cache": False}
 _OPT = {"hidden_size": 64, "word_embed_proj_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 128}
@@ -75,7 +76,13 @@ _RESNET = {"embedding_size": 16, "hidden_sizes": [16, 32, 48, 64], "depths": [1,
 
 def _detr() -> Any:
     backbone = made("transformers", "ResNetConfig", **_RESNET)()
-    small = {**_BART, "use_timm_backbone": False, "use_pretrained_backbone": False, "backbone_config": backbone, "num_queries": 10}
+    small = {
+        **_BART,
+        "use_timm_backbone": False,
+        "use_pretrained_backbone": False,
+        "backbone_config": backbone,
+        "num_queries": 10,
+    }
     return _made("DetrForObjectDetection", "DetrConfig", **small)()
 
 
@@ -101,6 +108,7 @@ LANGUAGE = (
     _of("qwen2", "Qwen2ForCausalLM", "Qwen2Config", _text, torch.float16, **_GROUPED),
     _of("gemma", "GemmaForCausalLM", "GemmaConfig", _text, head_dim=16, **_GROUPED),
     _of("mixtral", "MixtralForCausalLM", "MixtralConfig", _text, num_local_experts=4, **_GROUPED),
+    _of("mixtral_batched", "MixtralForCausalLM", "MixtralConfig", _text, **_EXPERTS, **_GROUPED),
     _of("mamba", "MambaForCausalLM", "MambaConfig", _text, **_MAMBA),
     _of("t5_encoder", "T5EncoderModel", "T5Config", **_T5),
     _of("bart", "BartModel", "BartConfig", max_position_embeddings=64, **_BART),
@@ -116,7 +124,14 @@ LANGUAGE = (
     _of("vit", "ViTModel", "ViTConfig", picture(64), **_SEES),
     _of("dinov2", "Dinov2Model", "Dinov2Config", picture(64), **_SEES),
     _of("videomae", "VideoMAEModel", "VideoMAEConfig", lambda: (floats(1, 4, 3, 64, 64),), num_frames=4, **_SEES),
-    _of("yolos", "YolosForObjectDetection", "YolosConfig", picture(64), num_detection_tokens=10, **{**_SEES, "image_size": [64, 64]}),
+    _of(
+        "yolos",
+        "YolosForObjectDetection",
+        "YolosConfig",
+        picture(64),
+        num_detection_tokens=10,
+        **{**_SEES, "image_size": [64, 64]},
+    ),
     Architecture("transformers/detr", _detr, picture(64)),
     _of("patchtst", "PatchTSTForPrediction", "PatchTSTConfig", lambda: (floats(2, 64, 3),), d_model=64, ffn_dim=128, **_SERIES),
     _of("segformer", "SegformerForSemanticSegmentation", "SegformerConfig", picture(64), decoder_hidden_size=64, **_SEGFORMER),

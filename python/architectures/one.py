@@ -73,7 +73,7 @@ def packaged(architecture: Architecture) -> tuple[Any, float]:
 
 
 def compared(built: Any, architecture: Architecture) -> dict[str, Any]:
-    """How far results are apart, and how far PyTorch's are from its own for other inputs, without which the first says little."""
+    """How far results are from PyTorch's, and how far these are from those for other inputs, where it says little else."""
     wanted = eager(architecture)
     found = interpreted(built, architecture)
     others = eager(architecture, seed=2)

@@ -30,7 +30,9 @@ def _parted(name: str) -> Architecture:
     return Architecture(f"torchvision/{name}", network, picture(64))
 
 
-def _timm(name: str, side: int = 64, *, is_told: bool = False, dtype: torch.dtype = torch.float32, **settings: Any) -> Architecture:
+def _timm(
+    name: str, side: int = 64, *, is_told: bool = False, dtype: torch.dtype = torch.float32, **settings: Any
+) -> Architecture:
     """A network of timm; some are told the size of their pictures."""
     told = {"img_size": side} if is_told else {}
     network = made("timm", "create_model", name, pretrained=False, num_classes=100, **told, **settings)
@@ -66,9 +68,7 @@ def _detector(name: str, wrapper: type[nn.Module], **settings: Any) -> Any:
 
 def _small_maxvit() -> Any:
     channels, layers = [32, 64, 128, 256], [1, 1, 1, 1]
-    return made(
-        "torchvision.models", "MaxVit", (64, 64), 32, 2, channels, layers, 32, 0.0, num_classes=100
-    )()
+    return made("torchvision.models", "MaxVit", (64, 64), 32, 2, channels, layers, 32, 0.0, num_classes=100)()
 
 
 class _FewSteps(nn.Module):

@@ -21,9 +21,7 @@ SOUND = (
         lively(made("torchaudio.models", "Wav2Letter", num_classes=40, input_type="mfcc", num_features=13)),
         lambda: (floats(1, 13, 64),),
     ),
-    Architecture(
-        "torchaudio/conv_tasnet", made("torchaudio.models", "ConvTasNet", **_TASNET), lambda: (floats(1, 1, 1600),)
-    ),
+    Architecture("torchaudio/conv_tasnet", made("torchaudio.models", "ConvTasNet", **_TASNET), lambda: (floats(1, 1, 1600),)),
     Architecture(
         "torchaudio/hdemucs",
         made("torchaudio.models", "HDemucs", ["drums", "voice"], channels=8, nfft=1024, depth=4),
@@ -36,10 +34,20 @@ SOUND = (
     ),
     Architecture(
         "torchaudio/wavernn",
-        made("torchaudio.models", "WaveRNN", [4, 4, 2], 32, 32, n_res_block=2, n_rnn=64, n_fc=64, n_freq=20, n_hidden=32, n_output=32),
+        made(
+            "torchaudio.models",
+            "WaveRNN",
+            [4, 4, 2],
+            32,
+            32,
+            n_res_block=2,
+            n_rnn=64,
+            n_fc=64,
+            n_freq=20,
+            n_hidden=32,
+            n_output=32,
+        ),
         lambda: (floats(1, 1, 32 * 6), floats(1, 1, 20, 10)),
     ),
-    Architecture(
-        "torchaudio/deepspeech", made("torchaudio.models", "DeepSpeech", 40, 128), lambda: (floats(1, 1, 24, 40),)
-    ),
+    Architecture("torchaudio/deepspeech", made("torchaudio.models", "DeepSpeech", 40, 128), lambda: (floats(1, 1, 24, 40),)),
 )

@@ -8,6 +8,7 @@ from fixture import check as check
 
 if importlib.util.find_spec("torch") is None:
     collect_ignore = [
+        "test_architectures.py",
         "test_bench_models.py",
         "test_boxes.py",
         "test_candidates.py",

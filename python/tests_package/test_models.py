@@ -216,6 +216,26 @@ def test_two_packages_of_one_model_are_equal(tmp_path: Path) -> None:
     assert files[0] == files[1]
 
 
+def test_machine_code_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = models.MLP().eval(), torch.randn(8, 32)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    stages = compiling._stages
+    made: list[str] = []
+
+    def counted(*given: Any) -> Any:
+        backend, found = stages(*given)
+        code = found["cubin"]
+        return backend, found | {"cubin": lambda *text: made.append("cubin") or code(*text)}
+
+    monkeypatch.setattr(compiling, "_stages", counted)
+    files = [package.torch(model, (x,)).save(tmp_path / f"{at}.pappus").read_bytes() for at in range(2)]
+    assert made == ["cubin"]
+    assert files[0] == files[1]
+    # Another target's is another.
+    package.torch(model, (x,), targets=["sm_80"])
+    assert len(made) == 2
+
+
 def test_how_float32_is_multiplied_can_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = models.MLP().eval(), torch.randn(64, 32)
     compiled = compiling._compile

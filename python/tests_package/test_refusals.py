@@ -44,8 +44,31 @@ def test_an_operator_without_a_kernel(model: type[nn.Module], operator: str, lin
     with pytest.raises(Unsupported) as refused:
         package.torch(model().eval(), (torch.randn(4, 16),))
     assert operator in refused.value.what
+    assert "write it in other operators" in refused.value.why
     assert refused.value.where is not None
     assert f"test_refusals.py:{line_of(model, line)}: " in refused.value.where
+
+
+@torch.library.custom_op("brought::doubles", mutates_args=())
+def doubles(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@doubles.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+class CallsAnother(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return doubles(x)
+
+
+def test_an_operator_of_another_library() -> None:
+    with pytest.raises(
+        Unsupported, match=r"brought\.doubles\.default \(at .*: return doubles\(x\)\): brought brings it.*triton_op"
+    ):
+        package.torch(CallsAnother().eval(), (torch.randn(4, 16),))
 
 
 class Adds(nn.Module):
@@ -73,6 +96,14 @@ class Asks(nn.Module):
         return x
 
 
+class AsksHowMany(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = x[x > 0]
+        if found.numel() > 4:
+            return found.sum()
+        return x.sum()
+
+
 class Finds(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.nonzero(x > 0)
@@ -90,7 +121,8 @@ class Counts(nn.Module):
         (Branches, "torch.cond", "torch.cond", "do not depend on data"),
         (Loops, "while_loop", "found = while_loop", "do not depend on data"),
         (Scans, "scan", "return scan", "do not depend on data"),
-        (Asks, "a branch or loop on what was computed", "while x.sum()", "do not depend on data"),
+        (Asks, "a branch or loop on what was computed by aten.item.default", "while x.sum()", "torch.where takes one"),
+        (AsksHowMany, "a branch or loop on what was computed by aten.index.Tensor", "if found.numel()", "keep all places"),
         (Finds, "nonzero", "torch.nonzero", ""),
         (Counts, "bincount", "torch.bincount", "torch.zeros(n, dtype=torch.int32).scatter_add(0, x, "),
     ],

@@ -62,7 +62,8 @@ class _Checked:
             raise PackageError("nothing is computed: no step launches a kernel")
         if len(sources) > MAX_KERNELS or len(plan.names()) > MAX_BUFFERS:
             found = f"{len(sources)} kernels and {len(plan.names())} buffers"
-            raise PackageError(f"{found}, a function has at most {MAX_KERNELS} and {MAX_BUFFERS}")
+            limits = f"a function has at most {MAX_KERNELS} and {MAX_BUFFERS}"
+            raise PackageError(f"{found}, {limits}: package parts of the model, and join them with package.compose()")
         sources = {name: _fitting(source, targets) for name, source in sources.items()}
         compiled = {target: compiling.compile_kernels(sources, target, say) for target in targets}
         shapes = {name: _LaunchShape.of(name, [each[name] for each in compiled.values()], targets) for name in sources}

@@ -15,7 +15,7 @@ from unittest import mock
 import torch
 from torch._inductor import decomposition
 
-from . import boxes, single_rows, volumes
+from . import boxes, sampling, single_rows, volumes
 from .errors import Unsupported
 
 _aten = torch.ops.aten
@@ -32,19 +32,11 @@ def used() -> Iterator[None]:
     cached = decomposition.fast_random_decomps
     cached.cache_clear()
     try:
-        others = boxes.decompositions() | single_rows.TABLE | {_aten.convolution.default: volumes.convolution}
+        others = boxes.decompositions() | sampling.TABLE | single_rows.TABLE | {_aten.convolution.default: volumes.convolution}
         with mock.patch.dict(decomposition.decompositions, _TABLE | others):
             yield
     finally:
         cached.cache_clear()
-
-
-def rewrite(program: Any) -> None:
-    """Writes operators that would ask the device for a library, in an exported program, as those without one."""
-    for node in program.graph.find_nodes(op="call_function", target=_aten.grid_sampler.default):
-        is_volume = node.args[0].meta["val"].dim() == 5
-        node.target = _aten.grid_sampler_3d.default if is_volume else _aten.grid_sampler_2d.default
-    program.graph_module.recompile()
 
 
 def _of(*operators: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

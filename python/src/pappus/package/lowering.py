@@ -30,6 +30,7 @@ from . import (
     fusing,
     precision,
     pretend,
+    sampling,
     single_rows,
     wrapper,
 )
@@ -56,6 +57,11 @@ _CONTROL_FLOW = {
     "associative_scan": "associative_scan",
     "map_impl": "map",
 }
+
+# What to write in the place of a branch, by whether a number decides it or how many values were found.
+_NUMBER = "torch.where takes one of two results; numbers can come from shapes, or be Python's own when the model is packaged"
+_FOUND = "torch.where and products with a mask keep all places, and topk a fixed number of them"
+_TURNS = "torch.where takes one of two results, and a loop of Python's with a number of turns is written out"
 
 # Operators the size of whose result is data, and what to write in their place.
 _SIZED_BY_DATA = {
@@ -189,7 +195,8 @@ def _export(
     except Exception as error:
         where = _raised_at(error)
         if isinstance(error, GuardOnDataDependentSymNode):
-            raise Unsupported("a branch or loop on what was computed", _NO_DATA, where) from error
+            operator, instead = _decider(error)
+            raise Unsupported(f"a branch or loop on what was computed{operator}", f"{_NO_DATA}: {instead}", where) from error
         place = f" (at {where})" if where else ""
         caches = re.search(r"\b\w*Cache\b", str(error))
         if caches:
@@ -202,7 +209,7 @@ def _export(
     if complex_numbers.occur(functional):
         program = complex_numbers.as_pairs(program, functional)
     single_rows.rewrite_attention(program)
-    decompositions.rewrite(program)
+    sampling.rewrite(program)
     inputs, outputs = _signature(program)
     _own_outputs(program)
     values = [node.meta.get("val") for node in program.graph.nodes]
@@ -221,6 +228,20 @@ def _raised_at(error: BaseException) -> str | None:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if wrapper.is_the_users(frame.filename)]
     return f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else None
+
+
+def _decider(error: GuardOnDataDependentSymNode) -> tuple[str, str]:
+    """The operator whose result decides a branch that cannot be followed, and what to write in its place."""
+    if any("nms" in frame.name for frame in traceback.extract_tb(error.__traceback__)):
+        return " by nms", _SIZED_BY_DATA["torchvision::nms"]
+    numbers = set(re.findall(r"\bu\d+\b", str(getattr(error, "cond", ""))))
+    # PyTorch has the graph up to here as text.
+    for line in str(getattr(error, "partial_fx_graph", "")).splitlines():
+        found = re.match(r'\s*\w+: "([^"]*)" = torch\.ops\.([\w.]+)\(', line)
+        if found and numbers & set(re.findall(r"\bu\d+\b", found.group(1))):
+            operator = found.group(2)
+            return f" by {operator}", _NUMBER if operator.startswith("aten.item") else _FOUND
+    return "", _NUMBER
 
 
 def _copied(program: Any) -> Any:
@@ -251,7 +272,7 @@ def _refuse_data(program: Any) -> None:
         if node.op != "call_function" or not callable(name):
             continue
         if isinstance(node.target, HigherOrderOperator) and name() in _CONTROL_FLOW:
-            raise Unsupported(_CONTROL_FLOW[name()], _NO_DATA, wrapper.place_of(node))
+            raise Unsupported(_CONTROL_FLOW[name()], f"{_NO_DATA}: {_TURNS}", wrapper.place_of(node))
         instead = _SIZED_BY_DATA.get(name())
         if instead is not None:
             raise Unsupported(str(node.target), f"the size of its result is data: {instead}", wrapper.place_of(node))

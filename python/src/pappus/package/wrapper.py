@@ -55,6 +55,8 @@ def dtype_name(dtype: torch.dtype) -> str:
     return TORCH_DTYPES[dtype]
 
 
+_INSTEAD = "write it in other operators"
+
 # Lines that say nothing about what is computed.
 _IGNORED = {
     "CommentLine",
@@ -385,7 +387,10 @@ class _Lines:
     def refuse(self, line: Any) -> None:
         node = getattr(line, "node", None)
         name = getattr(node, "op_overload", None) or getattr(node, "python_kernel_name", None)
-        why = "it has no Triton form: PyTorch leaves it to a library of its own"
+        why = f"it has no Triton form: PyTorch leaves it to a library of its own; {_INSTEAD}, or have calls bring its result"
+        library = getattr(name, "namespace", "aten")
+        if library not in ("aten", "prims", "torchvision"):
+            why = f"{library} brings it, and PyTorch does not see what it computes: {_INSTEAD}, or as a triton_op"
         if isinstance(line, lines.SwitchLine) or type(line).__name__ in ("EnterSubgraphLine", "ExitSubgraphLine"):
             raise Unsupported("torch.cond or a loop", "the steps of a function do not depend on data")
         if isinstance(line, lines.DynamicScalarLine | lines.UnbackedSymbolDefsLine):
