@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ import torch
 from .architecture import Architecture
 from .zoo import ARCHITECTURES, named
 
-# Seconds: of a process that packages, and of the package's results on the processor.
+# Seconds: of a process that packages, and of the package's results on the processor, unless said otherwise.
 LIMIT, INTERPRETED = 180, 60
 # What results may differ by, relative to the largest value.
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3}
@@ -50,15 +51,15 @@ def run(architecture: Architecture, caches: Path, interpret: int) -> dict[str, A
     return said
 
 
-def check(architecture: Architecture) -> dict[str, Any]:
-    """What became of one."""
+def check(architecture: Architecture, again: bool = True, interpret: int = INTERPRETED) -> dict[str, Any]:
+    """What became of one, perhaps without packaging it again, or without running the package."""
     with tempfile.TemporaryDirectory() as folder:
-        first = run(architecture, Path(folder), 0)
+        first = run(architecture, Path(folder), 0 if again else interpret)
         found = {"name": architecture.name, "dtype": str(architecture.dtype).removeprefix("torch.")} | first
         if "seconds" not in first:
             return found
-        again = run(architecture, Path(folder), INTERPRETED)
-    found = found | again | {"cold": first["seconds"], "again": again.get("seconds")}
+        second = run(architecture, Path(folder), interpret) if again else {}
+    found = found | second | {"cold": first["seconds"], "again": second.get("seconds")}
     found.pop("seconds", None)
     return found
 
@@ -66,7 +67,8 @@ def check(architecture: Architecture) -> dict[str, Any]:
 def faults(found: Mapping[str, Any]) -> list[str]:
     """What is not as it should be."""
     if "cold" not in found:
-        return [found.get("failed") or found["refused"]]
+        # Where a library lies is of no interest.
+        return [re.sub(r"/\S*/site-packages/", "", found.get("failed") or found["refused"])]
     told = [found["failed"]] if "failed" in found else []
     tolerance = TOLERANCES[getattr(torch, found["dtype"])]
     if found.get("error", 0.0) > tolerance:
@@ -88,7 +90,7 @@ def line(found: Mapping[str, Any]) -> str:
     else:
         again = found.get("again")
         numbers = [f"{found['cold']:.0f}", "" if again is None else f"{again:.0f}", str(found["kernels"]), str(found["steps"])]
-        numbers.append(f"{found['error']:.1e}" if "error" in found else f"over {INTERPRETED} s" if found.get("late") else "")
+        numbers.append(f"{found['error']:.1e}" if "error" in found else "later" if found.get("late") else "")
     dtype = "" if found["dtype"] == "float32" else f" ({found['dtype']})"
     told = "; ".join(faults(found)).replace("\n", " ").replace("|", "\\|")
     return f"| {found['name']}{dtype} | {' | '.join(numbers)} | {told} |"
@@ -105,13 +107,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Packages those named, or all; 1 where one that was packaged is not as it should be."""
     parser = argparse.ArgumentParser(prog="python3 -m architectures.check", description=__doc__)
     parser.add_argument("architectures", nargs="*", type=named, metavar="NAME", help="without one, all")
+    parser.add_argument("--once", action="store_true", help="each is packaged with nothing cached alone")
+    parser.add_argument("--interpret", type=int, default=INTERPRETED, metavar="SECONDS", help="how long results may take (60)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON of what was found; of others, what is there stays")
     parser.add_argument("--page", type=Path, metavar="FILE", help="the table of all that is in FILE, in Markdown")
     given = parser.parse_args(arguments)
     kept = json.loads(given.out.read_text()) if given.out and given.out.is_file() else []
     results: dict[str, Any] = {found["name"]: found for found in kept}
     for architecture in given.architectures or ARCHITECTURES:
-        found = check(architecture)
+        found = check(architecture, not given.once, given.interpret)
         results[architecture.name] = found
         print(line(found), flush=True)
         if given.out:

@@ -105,6 +105,19 @@ class Exported:
     free: dimensions.Dimensions
 
 
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Has Python look for garbage afterwards: lowering makes little of it, and a fifth of its time went into looking."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
+@_uncollected()
 def lower(
     model: torch.nn.Module | torch.export.ExportedProgram,
     example_inputs: Sequence[Any],
@@ -127,7 +140,7 @@ def lower(
     exported = _export(model, tuple(example_inputs), dynamic_shapes, dict(kwargs or {}), state)
     arch = max((t for t in targets if t.kind == "cuda"), key=lambda t: t.capability, default=pretend.MODEL_ARCH)
     choices = Choices(arch, min(target.shared_bytes for target in targets), table or Table(), candidates, float32)
-    with pretend.gpu(arch), _uncollected():
+    with pretend.gpu(arch):
         try:
             _move(exported)
             return _run_inductor(exported, choices), exported.free, choices
@@ -141,18 +154,6 @@ def lower(
             at = f" (at {where})" if where else ""
             said = str(error).strip() or type(error).__name__
             raise PackageError(f"PyTorch cannot lower {operator or 'the model'}{at} to kernels: {said}") from error
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Has Python look for garbage afterwards: lowering makes little of it, and a fifth of its time went into looking."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
 
 
 def _cause(error: BaseException | None) -> Unsupported | None:
