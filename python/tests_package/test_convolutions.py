@@ -198,3 +198,14 @@ def test_kernels_have_names_that_tables_of_measurements_keep() -> None:
 def test_a_mobile_network() -> None:
     model = networks.randomized(mobile.Inverted(8, 32, 8, 5, 1, nn.Hardswish, mobile.Squeeze(32, 8, nn.ReLU, nn.Hardsigmoid)))
     packaged(model, 1, 8, 7, 7)
+
+
+def test_pooling_before_a_convolution_is_a_kernel_of_its_own() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 192, 1), nn.MaxPool2d(3, 1, 1), nn.Conv2d(192, 32, 1)).eval()
+    x = torch.randn(1, 3, 8, 8)
+    built = package.torch(model, (x,))
+    # In the convolution's, each of nine places that are read would take shared memory for all stages.
+    assert any(
+        "max_pool" in kernel["kernel_name"] and "tem" not in kernel["kernel_name"] for kernel in built.document["kernels"]
+    )
+    same(built, model, x)

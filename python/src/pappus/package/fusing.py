@@ -7,12 +7,16 @@ former into the latter only where the two orders are the same, though a template
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 from torch._inductor.dependencies import MemoryDep
 from torch._inductor.scheduler import Scheduler, SchedulerNode
+
+# Rotary embeddings read two, resizing four, pooling of 3 by 3 nine.
+_MOST_PLACES = 4
 
 
 @contextlib.contextmanager
@@ -23,7 +27,7 @@ def loops_of_templates() -> Iterator[None]:
     # Releases differ in what else they say.
     def can(self: Any, first: Any, second: Any, **how: Any) -> bool:
         # What is the same number everywhere has no shape that Triton could stretch to a template's tile.
-        if second.is_template() and not first.is_template() and not first.read_writes.reads:
+        if second.is_template() and not first.is_template() and (not first.read_writes.reads or _reads_around(first)):
             return False
         if vertical(self, first, second, **how):
             return True
@@ -46,6 +50,12 @@ def loops_of_templates() -> Iterator[None]:
 
     with mock.patch.object(Scheduler, "can_fuse_vertical", can), mock.patch.object(SchedulerNode, "merge_loops", merge):
         yield
+
+
+def _reads_around(node: Any) -> bool:
+    """True if an array is read at many places, as by pooling: a template's stages would keep it once for each."""
+    places = Counter(dep.name for dep in node.read_writes.reads if isinstance(dep, MemoryDep))
+    return max(places.values(), default=0) > _MOST_PLACES
 
 
 def _pairs(template: Any, after: Any) -> list[tuple[MemoryDep, MemoryDep]]:
