@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -62,6 +64,9 @@ class _Checked:
             raise PackageError("nothing is computed: no step launches a kernel")
         if len(sources) > MAX_KERNELS or len(plan.names()) > MAX_BUFFERS:
             found = f"{len(sources)} kernels and {len(plan.names())} buffers"
+            # Kernels are called after the operators that they compute.
+            like, many = Counter(re.sub(r"_\d+$", "", name) for name in sources).most_common(1)[0]
+            found = f"{found} ({many} are {like})"
             limits = f"a function has at most {MAX_KERNELS} and {MAX_BUFFERS}"
             raise PackageError(f"{found}, {limits}: package parts of the model, and join them with package.compose()")
         sources = {name: _fitting(source, targets) for name, source in sources.items()}
