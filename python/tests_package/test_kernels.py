@@ -203,6 +203,15 @@ def test_clusters_are_told() -> None:
     assert launch["grid_dim_x"] == {"Absolute": 4}
 
 
+def test_a_kernel_whose_stages_no_block_has_memory_for_gets_fewer() -> None:
+    a, b, c = (package.array(name, "f16", (128, 128)) for name in "abc")
+    how = {"BM": 128, "BN": 128, "BK": 64, "num_stages": 12, "targets": ["sm_90"]}
+    built = package.triton(kernels.matmul, (1, 1), a, b, c, 128, 128, 128, **how, outputs=[c])
+    ((_, _, launch),) = launches(built)
+    # As many as fit: another one takes 32 KiB.
+    assert 195 << 10 < launch["shared_mem_bytes"]["Absolute"] <= 227 << 10
+
+
 def test_mistakes_are_named() -> None:
     x, out = package.array("x", "f32", (64,)), package.array("out", "f32", (64,))
     cases: list[tuple[str, Any]] = [

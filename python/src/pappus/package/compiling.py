@@ -56,7 +56,7 @@ def compile_kernels(
     compiled = {}
     for at, (name, source) in enumerate(sources.items()):
         say(f"compiling kernel {at + 1} of {len(sources)} for {target}: {name}")
-        compiled[name] = _compile(name, source, target)
+        compiled[name] = _compile(name, source, target, say)
     return compiled
 
 
@@ -120,10 +120,7 @@ def _stages(target: Target, options: Mapping[str, Any]) -> tuple[Any, dict[str, 
     return backend, stages
 
 
-def _compile(name: str, source: KernelSource, target: Target) -> Compiled:
-    import triton
-    from triton.compiler import ASTSource
-
+def _compile(name: str, source: KernelSource, target: Target, say: Callable[[str], None]) -> Compiled:
     options = dict(source.options)
     warps = int(options.get("num_warps", 4))
     if target.kind == "hip":
@@ -131,14 +128,12 @@ def _compile(name: str, source: KernelSource, target: Target) -> Compiled:
         if warps * 32 % target.warp_size:
             raise Unsupported(f"kernel {name}", f"{target} has warps of {target.warp_size} threads: use num_warps=2 or more")
         options = {"num_warps": warps * 32 // target.warp_size, "num_stages": min(2, options.get("num_stages", 2))}
-    text = "ptx" if target.kind == "cuda" else "amdgcn"
-    ast = ASTSource(source.function, dict(source.signature), dict(source.constants), dict(source.attributes))
-    with _knobs(target), _until(text, source.float32), precision.products(source.float32):
-        try:
-            kernel = triton.compile(ast, target=_gpu_target(target), options=options)
-        except Exception as error:
-            raise PackageError(f"kernel {name} does not compile for {target}: {error}") from error
-    meta = kernel.metadata
+    kernel = _text_of(name, source, options, target)
+    # Each stage keeps a copy of all that is read, also of what Inductor put in front of a tile when that had been chosen.
+    while kernel.metadata.shared > target.shared_bytes and (stages := kernel.metadata.num_stages) > 1:
+        say(f"compiling kernel {name} with {stages - 1} stages: {stages} need {kernel.metadata.shared} bytes of shared memory")
+        kernel = _text_of(name, source, options | {"num_stages": stages - 1}, target)
+    text, meta = _form(target), kernel.metadata
     for feature in ("launch_cooperative_grid", "launch_pdl"):
         if getattr(meta, feature, False):
             raise Unsupported(f"kernel {name}", f"{feature} has no form in a blueprint")
@@ -162,6 +157,23 @@ def _compile(name: str, source: KernelSource, target: Target) -> Compiled:
         scratch_align=int(getattr(meta, "global_scratch_align", 1) or 1),
         hidden=_parameters(kernel.asm[text], meta.name, text) - len(source.parameters),
     )
+
+
+def _form(target: Target) -> str:
+    return "ptx" if target.kind == "cuda" else "amdgcn"
+
+
+def _text_of(name: str, source: KernelSource, options: Mapping[str, Any], target: Target) -> Any:
+    """What Triton makes of a kernel, as far as its assembly."""
+    import triton
+    from triton.compiler import ASTSource
+
+    ast = ASTSource(source.function, dict(source.signature), dict(source.constants), dict(source.attributes))
+    with _knobs(target), _until(_form(target), source.float32), precision.products(source.float32):
+        try:
+            return triton.compile(ast, target=_gpu_target(target), options=dict(options))
+        except Exception as error:
+            raise PackageError(f"kernel {name} does not compile for {target}: {error}") from error
 
 
 def _parameters(text: str, entry: str, form: str) -> int:
