@@ -19,8 +19,6 @@ from . import serving
 
 # As in `prepare`, which needs PyTorch: this process does not.
 INPUT, OUTPUT = "input.bin", "output.bin"
-# Whose state is full after so many calls: `together` measures them.
-STEPWISE = ("gpt-step-fp16",)
 # What matters most.
 FIRST = ("resnet18-1-fp32", "resnet18-8-fp32", "gpt-bf16", "gpt-fp32")
 
@@ -59,6 +57,11 @@ def beside(case: str, folder: Path, *flags: str, limit: float) -> dict[str, Any]
     return found
 
 
+def keeps_state(package: Path) -> bool:
+    """True if its calls are in a session."""
+    return "state" in json.loads((package / "function.json").read_text())["blueprint"]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compares the models that have packages in a folder."""
     parser = argparse.ArgumentParser(prog="python3 -m bench_models.compare", description=__doc__)
@@ -73,7 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--log", type=Path, default=Path("target/gpu-models.log"), help="the supervisor's log")
     given = parser.parse_args(arguments)
     found_here = (path.parent for path in given.folder.glob(f"*/{INPUT}"))
-    packages = sorted((package for package in found_here if package.name not in STEPWISE), key=order)
+    # A state would be full after so many calls: `together` measures those.
+    packages = sorted((package for package in found_here if not keeps_state(package)), key=order)
     found: dict[str, dict[str, Any]] = {package.name: {} for package in packages}
 
     def tell(name: str, told: dict[str, Any]) -> None:

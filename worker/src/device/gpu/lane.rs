@@ -233,17 +233,19 @@ impl<D: Driver> Lane<D> {
 
     /// Adds an input of the call that began; all of them come before the outputs.
     pub(super) fn bring(&mut self, input: Transfer) {
-        if !self.copies.last_mut().is_some_and(|last| last.joins(&input)) {
-            self.copies.push(input);
-        }
+        self.copy(0, input);
         self.inputs = self.copies.len();
     }
 
     /// Adds an output.
     pub(super) fn expect(&mut self, output: Transfer) {
-        let outputs = &mut self.copies[self.inputs..];
-        if !outputs.last_mut().is_some_and(|last| last.joins(&output)) {
-            self.copies.push(output);
+        self.copy(self.inputs, output);
+    }
+
+    /// Adds a copy, to the last one of those from `first` on where one can do both.
+    fn copy(&mut self, first: usize, next: Transfer) {
+        if !self.copies[first..].last_mut().is_some_and(|last| last.joins(&next)) {
+            self.copies.push(next);
         }
     }
 
