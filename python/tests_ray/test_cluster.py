@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -131,7 +133,7 @@ def test_a_supervisor_that_starts_again_is_used_again(machines: Any, until: Unti
     machines.kill(node)
 
 
-def test_a_node_killed_under_load_loses_no_call_and_doubles_none(machines: Any, nodes: list[Any]) -> None:
+def test_a_node_killed_under_load_loses_no_call_and_doubles_none(machines: Any, nodes: list[Any], until: Until) -> None:
     victim = machines.add(labels={"pool": "doomed"})
     with pappus.ray.connect(refresh=0.2) as cluster:
         assert len(cluster.nodes()) == 4
@@ -157,7 +159,34 @@ def test_a_node_killed_under_load_loses_no_call_and_doubles_none(machines: Any, 
         for number, future in enumerate(futures):
             np.testing.assert_array_equal(future.result(), np.full(SIDE, number, np.float32))
         assert answered == dict.fromkeys(range(200), 1)
-        assert doomed not in cluster.nodes()
+        # Where none of its calls told of its end, Ray does.
+        until(lambda: doomed not in cluster.nodes())
+
+
+def test_an_answer_of_before_a_loss_brings_no_node_back(cluster: pappus.ray.Cluster, nodes: list[Any], until: Until) -> None:
+    node = nodes[0].node_id
+    until(lambda: node in cluster.nodes())
+
+    async def ask(*, lost_meanwhile: bool) -> bool:
+        """Asks a node that a call finds gone before its answer comes, or no call does."""
+        place = cluster._places[node]
+        actor = place.actor
+        health = await actor.health.remote()
+
+        async def answer() -> Any:
+            if lost_meanwhile:
+                cluster._lose(node, place, with_actor=False)
+            return health
+
+        place.actor = SimpleNamespace(health=SimpleNamespace(remote=answer))
+        await asyncio.gather(*cluster._asking.values())
+        cluster._asking[node] = asyncio.ensure_future(asyncio.sleep(0))
+        await cluster._ask(node)
+        place.actor = actor
+        return cluster._router.nodes[node].up
+
+    assert not cluster._wait(ask(lost_meanwhile=True))
+    assert cluster._wait(ask(lost_meanwhile=False))
 
 
 def installed(cluster: pappus.ray.Cluster, name: str) -> set[str]:

@@ -51,8 +51,9 @@ class _Place:
     """A node's actor, and what was installed through it."""
 
     actor: Any
-    # When it last said how it is.
+    # When it last said how it is, and how often calls found it gone.
     told: float = 0.0
+    losses: int = 0
     installing: dict[str, tuple[str, asyncio.Task[Error | None]]] = field(default_factory=dict)
 
 
@@ -316,6 +317,7 @@ class Cluster:
         """No further calls go to a node until it was asked how it is. Others may have found out before."""
         if self._places.get(node) is place:
             self._router.away(node)
+            place.losses += 1
             place.installing.clear()
             if with_actor:
                 del self._places[node]
@@ -426,20 +428,22 @@ class Cluster:
         if place is None:
             place = self._places[node] = _Place(self._actor(node))
         self._router.asked(node)
+        losses = place.losses
         try:
             health = await place.actor.health.remote()
         except RayError:
             self._lose(node, place, with_actor=True)
         else:
-            if isinstance(health, Health) and self._places.get(node) is place:
+            if not isinstance(health, Health):
+                self._lose(node, place, with_actor=False)
+            elif self._places.get(node) is place and place.losses == losses:
+                # Had a call found the node gone meanwhile, this answer would be of before: the next one counts.
                 self._router.joined(node, health.capacity)
                 others = health.calls - self._router.nodes[node].in_flight
                 self._router.told(node, others, health.installed, health.warm)
                 place.told = self._loop.time()
                 async with self._changed:
                     self._changed.notify_all()
-            else:
-                self._lose(node, place, with_actor=False)
         finally:
             del self._asking[node]
 
