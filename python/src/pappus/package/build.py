@@ -12,7 +12,7 @@ from . import compiling, sizes
 from .compiling import Compiled
 from .errors import PackageError
 from .files import Package, Weight
-from .plan import ARGUMENTS, Copy, Fill, KernelSource, Launch, Plan, Pointer, Repeat, Step, pointers, unused_name
+from .plan import ARGUMENTS, Copy, Fill, KernelSource, Launch, Plan, Pointer, Repeat, Step, launches, pointers, unused_name
 from .sizes import Size
 from .targets import Target
 
@@ -58,7 +58,7 @@ class _Checked:
     def of(cls, plan: Plan, targets: Sequence[Target], say: Callable[[str], None] = lambda _: None) -> _Checked:
         plan = plan.arranged()
         plan.check()
-        used = {step.kernel for step in plan.steps if isinstance(step, Launch)}
+        used = {launch.kernel for launch in launches(plan.steps)}
         sources = {name: source for name, source in plan.kernels.items() if name in used}
         if not sources:
             raise PackageError("nothing is computed: no step launches a kernel")

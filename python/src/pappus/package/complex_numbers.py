@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Node
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import complex_operators, fourier, wrapper
+from . import complex_operators, fourier, inlining, wrapper
 from .complex_operators import Pair
 from .errors import Unsupported
 from .plan import unused_name
@@ -165,30 +164,14 @@ class _Writer:
 
     def _inlined(self, run: Callable[..., Any], nodes: list[Node], origin: Node) -> Any:
         """What a function does to values of nodes, as nodes with the place of the one that they are written for."""
-        shape: Any = None
-
-        def flat(*values: Any) -> Any:
-            nonlocal shape
-            leaves, shape = pytree.tree_flatten(run(*values))
-            return leaves
-
         try:
             with self._mode:
-                traced = make_fx(flat)(*(node.meta["val"] for node in nodes))
+                return inlining.inlined(self._graph, run, nodes, origin, constant=lambda value: self._values[id(value)])
         except Unsupported as refused:
             raise Unsupported(refused.what, refused.why, wrapper.place_of(origin)) from refused
         except Exception as error:
             why = f"{complex_operators.WHY} ({error})"
             raise Unsupported(f"{origin.target} of complex numbers", why, wrapper.place_of(origin)) from error
-        became = dict(zip(traced.graph.find_nodes(op="placeholder"), nodes, strict=True))
-        for node in traced.graph.find_nodes(op="get_attr"):
-            became[node] = self._values[id(getattr(traced, node.target))]
-        known = set(became)
-        found = self._graph.graph_copy(traced.graph, became)
-        for old, new in became.items():
-            if old not in known:
-                new.meta |= {key: origin.meta[key] for key in ("stack_trace", "nn_module_stack") if key in origin.meta}
-        return pytree.tree_unflatten(found, shape)
 
     def _constant(self, key: tuple[Any, ...], make: Callable[[], torch.Tensor]) -> Any:
         """A tensor that becomes a weight of the program, once for each key, whose first part it is called by."""

@@ -117,6 +117,11 @@ class _Run:
         elif kind == "Fill":
             start, end = self.range(body["buffer"], body["offset"], body["bytes"])
             self.bytes[body["buffer"]][start:end] = body["byte"]
+        elif kind == "Repeat":
+            times, actions = body
+            for _ in range(self.size(times)):
+                for each in actions:
+                    self.step(each)
         else:
             raise PackageError(f"{kind} is no step of a package")
 
@@ -198,6 +203,12 @@ def _interpreter() -> Iterator[None]:
         result.data = result.data.astype(value.data.dtype, copy=False)
         return result
 
+    multiplied = InterpreterBuilder.create_dot
+
+    def dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        # It multiplies bf16 as the whole numbers that it keeps their bits in.
+        return multiplied(self, _widened(a), _widened(b), *rest)
+
     language = triton.language
     owners = (language, language.core, language.math, language.tensor, language.dtype, language.core.tensor_descriptor_base)
     # The interpreter puts functions of its own in the language's place, and leaves some of them there.
@@ -206,6 +217,7 @@ def _interpreter() -> Iterator[None]:
         with (
             mock.patch.object(JITFunction, "__call__", call),
             mock.patch.object(InterpreterBuilder, "create_splat", splat),
+            mock.patch.object(InterpreterBuilder, "create_dot", dot),
         ):
             yield
     finally:
@@ -216,6 +228,17 @@ def _interpreter() -> Iterator[None]:
             for name, value in names.items():
                 if vars(owner).get(name) is not value:
                     setattr(owner, name, value)
+
+
+def _widened(handle: Any) -> Any:
+    """A value of the interpreter's, as float32 where it is bf16."""
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    if handle.dtype.scalar != tl.bfloat16:
+        return handle
+    bits = handle.data.astype(numpy.uint32) << 16
+    return TensorHandle(bits.view(numpy.float32), tl.float32)
 
 
 @contextlib.contextmanager

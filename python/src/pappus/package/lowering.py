@@ -30,6 +30,7 @@ from . import (
     fusing,
     precision,
     pretend,
+    recurrent,
     sampling,
     single_rows,
     wrapper,
@@ -190,7 +191,9 @@ def _export(
             if given:
                 program = _copied(model)
             else:
-                program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes)
+                with recurrent.kept():
+                    program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes)
+            recurrent.rewrite(program)
             # Decomposes nothing, but tells what is changed in place.
             functional = program.run_decompositions({})
     except Exception as error:
@@ -498,4 +501,4 @@ def _changes() -> tuple[contextlib.AbstractContextManager[None], ...]:
 
 
 def _is_inductors(kernel: str) -> bool:
-    return kernel.startswith("triton_")
+    return kernel.startswith("triton_") or recurrent.is_step(kernel)

@@ -6,7 +6,7 @@ blueprint, :mod:`.interpret` runs it. :mod:`.xla_plan` makes one of what is mach
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -248,6 +248,15 @@ def pointers(step: Step) -> Iterable[Pointer]:
     if isinstance(step, Repeat):
         return [pointer for each in step.steps for pointer in pointers(each)]
     return [step.to]
+
+
+def launches(steps: Iterable[Step]) -> Iterator[Launch]:
+    """All launches of steps, those that are repeated once."""
+    for step in steps:
+        if isinstance(step, Launch):
+            yield step
+        elif isinstance(step, Repeat):
+            yield from launches(step.steps)
 
 
 def unused_name(wanted: str, taken: Iterable[str]) -> str:

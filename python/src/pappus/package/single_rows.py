@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.experimental.proxy_tensor import make_fx
+
+from . import inlining
 
 _aten = torch.ops.aten
 _ATTENTION = _aten.scaled_dot_product_attention.default
@@ -50,8 +50,7 @@ def rewrite_attention(program: Any) -> None:
     graph = program.graph_module.graph
     for node in graph.find_nodes(op="call_function", target=_ATTENTION):
         if _is_single(node):
-            _inline(graph, node)
-            graph.erase_node(node)
+            inlining.replace(graph, node, _attention)
     program.graph_module.recompile()
 
 
@@ -83,25 +82,3 @@ def _attention(
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask.to(wide)
     weights = _aten._safe_softmax(scores, -1)
     return (weights.unsqueeze(-1) * value.to(wide)).sum(-2, keepdim=True).to(query.dtype)
-
-
-def _inline(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
-    leaves, spec = torch.utils._pytree.tree_flatten((node.args, node.kwargs))
-    nodes = list(dict.fromkeys(leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)))
-
-    def run(*values: Any) -> torch.Tensor:
-        known = dict(zip(nodes, values, strict=True))
-        args, kwargs = torch.utils._pytree.tree_unflatten([known.get(leaf, leaf) for leaf in leaves], spec)
-        return _attention(*args, **kwargs)
-
-    fake = node.meta["val"]
-    assert isinstance(fake, FakeTensor)
-    with fake.fake_mode:
-        traced = make_fx(run)(*(each.meta["val"] for each in nodes))
-    became = dict(zip(traced.graph.find_nodes(op="placeholder"), nodes, strict=True))
-    with graph.inserting_before(node):
-        result = graph.graph_copy(traced.graph, became)
-    for new in became.values():
-        if new not in nodes:
-            new.meta |= {key: node.meta[key] for key in ("stack_trace", "nn_module_stack") if key in node.meta}
-    node.replace_all_uses_with(result)

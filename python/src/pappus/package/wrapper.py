@@ -23,7 +23,7 @@ from torch._inductor.codegen.wrapper_fxir import WrapperFxCodegen
 from torch._inductor.utils import LineContext
 from torch._inductor.virtualized import V
 
-from . import dimensions, expressions, sizes
+from . import dimensions, expressions, recurrent, sizes
 from .dimensions import Dimensions
 from .errors import PackageError, Unsupported
 from .plan import ArrayType, Copy, Fill, KernelSource, Launch, Plan, Pointer, dense_bytes, map_pointers, unused_name
@@ -320,12 +320,16 @@ class _Lines:
         extra = list(tuner.inductor_meta.get("extra_launcher_args", ()))
         given, behind = (values[: -len(extra)], values[-len(extra) :]) if extra else (values, [])
 
-        # Kernels of Inductor's are passed all but their block sizes, those of users all but constants.
-        passed = [name for name in kernel.signature if name not in config.kwargs]
-        if len(passed) != len(given):
-            passed = [name for name, _ in kernel.parameters]
-        if len(passed) != len(given):
-            raise PackageError(f"kernel {line.kernel_name} takes {len(passed)} values, it is given {len(given)}")
+        # Kernels of Inductor's are passed all but their block sizes, those of users all but constants; a 1, of which Triton
+        # makes a constant, is passed or not.
+        forms = (
+            [name for name in kernel.signature if name not in config.kwargs],
+            [name for name, _ in kernel.parameters],
+            [parameter.name for parameter in kernel.function.params if not parameter.is_constexpr],
+        )
+        passed = next((names for names in forms if len(names) == len(given)), None)
+        if passed is None:
+            raise PackageError(f"kernel {line.kernel_name} takes {len(kernel.parameters)} values, it is given {len(given)}")
         named = dict(zip(passed, given, strict=True))
         scope = {k: v for k, v in named.items() if not isinstance(v, Pointer)} | dict(zip(extra, behind, strict=True))
         arguments = {
@@ -333,7 +337,8 @@ class _Lines:
             for name, value in named.items()
             if kernel.signature[name] != "constexpr"
         }
-        self.result.steps.append(Launch(line.kernel_name, arguments, self.grid(tuner, config, scope)))
+        launch = Launch(line.kernel_name, arguments, self.grid(tuner, config, scope))
+        self.result.steps += recurrent.all_steps(launch, kernel) if recurrent.is_step(launch.kernel) else [launch]
 
     def grid(self, tuner: Any, config: Any, scope: Mapping[str, Any]) -> tuple[Size, Size, Size]:
         from torch._inductor.runtime.triton_heuristics import GridExpr
