@@ -89,6 +89,7 @@ def test_a_run_that_is_ended_early_has_what_matters_most(tmp_path: Path, monkeyp
     for name in names:
         (tmp_path / name).mkdir()
         (tmp_path / name / prepare.INPUT).touch()
+        (tmp_path / name / "function.json").write_text('{"blueprint": {}}')
     steps: list[str] = []
     out = tmp_path / "out.json"
 
