@@ -10,8 +10,8 @@ pub const MAX_CALLS: u64 = 1 << 23;
 /// and needs a processor then to see that and to write its answer; a busy host may take two slices of its own scheduler to give it one.
 pub const DEADLINE_GRACE_NS: u64 = 10_000_000;
 /// The same for a worker that tenants share: it ends calls by itself, and a host that has it wait for a processor is no reason to take
-/// it from all of them.
-pub const SHARED_GRACE_NS: u64 = 50_000_000;
+/// it from all of them. Where processors are limited, Linux stops a process for a whole period of 100 ms, and may do so twice.
+pub const SHARED_GRACE_NS: u64 = 250_000_000;
 /// A function may take so many times as long to be installed as usual: the driver installs one at a time, and other workers of the
 /// device may install theirs.
 pub const INSTALLATION: u64 = 20;
