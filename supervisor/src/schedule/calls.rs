@@ -1,15 +1,16 @@
 //! The calls of one device: by id, and by the moment at which something must happen to them.
 
+use std::ops::{Deref, DerefMut};
+
 use slab::Slab;
 
-use super::batch::Batch;
 use super::book::Need;
 use super::due_moments::DueMoments;
 use super::limits::{DEADLINE_GRACE_NS, INSTALLATION, MAX_CALLS};
 use super::quarantine::Use;
 use super::retry::Attempts;
-use super::types::{CallId, CallSpec, Domain, QueueKey, ResidentPrice, Sharing};
-use crate::ids::{FunctionId, IdMap, TenantId, WorkerId};
+use super::types::{CallId, CallSpec, QueueKey, ResidentPrice, Sharing};
+use crate::ids::{IdMap, TenantId, WorkerId};
 
 /// Bits of a call's id that hold its slab index.
 const INDEX_BITS: u32 = MAX_CALLS.trailing_zeros() + 1;
@@ -18,22 +19,13 @@ const INDEX_BITS: u32 = MAX_CALLS.trailing_zeros() + 1;
 #[derive(Debug)]
 pub(super) struct Entry<C> {
     pub(super) call: C,
-    pub(super) domain: Domain,
+    /// What is known of it. It is never beside strangers again, once it took too long there; and its deadline is sooner once its
+    /// client gave it up.
+    spec: CallSpec,
     /// Where it waits.
     pub(super) queue: QueueKey,
-    /// Whether the call is in a worker that strangers share; never again, once it took too long there.
-    pub(super) sharing: Sharing,
-    pub(super) function: FunctionId,
-    pub(super) bytes: u64,
-    /// When the call has to be over; sooner once its client gave it up.
-    pub(super) deadline_ns: u64,
     /// When something must happen to the call: at its deadline, unless the state asks for another moment.
     due_ns: u64,
-    pub(super) memory_bytes: u64,
-    pub(super) stack_bytes: u64,
-    pub(super) weight_bytes: u64,
-    /// What the call brings into a job with others; none if the call has to run by itself.
-    pub(super) batch: Option<Batch>,
     /// True if the call needs the device for itself.
     pub(super) is_whole: bool,
     pub(super) state: CallState,
@@ -57,6 +49,20 @@ pub(super) struct Entry<C> {
     /// What the clock showed then by which calls are in the way of others.
     pub(super) started_clock_ns: u64,
     serial: u64,
+}
+
+impl<C> Deref for Entry<C> {
+    type Target = CallSpec;
+
+    fn deref(&self) -> &CallSpec {
+        &self.spec
+    }
+}
+
+impl<C> DerefMut for Entry<C> {
+    fn deref_mut(&mut self) -> &mut CallSpec {
+        &mut self.spec
+    }
 }
 
 impl<C> Entry<C> {
@@ -97,7 +103,7 @@ impl<C> Entry<C> {
 
     /// What it needs of the device's memory, but for weights that are to be loaded.
     pub(super) fn need(&self) -> Need {
-        let Self { memory_bytes: lane_bytes, stack_bytes, weight_bytes, .. } = *self;
+        let CallSpec { memory_bytes: lane_bytes, stack_bytes, weight_bytes, .. } = self.spec;
         let (payer, has_weights) = (self.queue.payer(), weight_bytes > 0);
         Need { payer, function: self.function, lane_bytes, stack_bytes, beside_bytes: 0, has_weights }
     }
@@ -116,10 +122,10 @@ pub(super) enum CallState {
         overdue: bool,
     },
     /// Its process is about to be gone.
-    Lost { overdue: bool },
+    Lost,
     /// The process is gone, and the call's outputs are being cleared. At the call's next moment, the client is told that this takes
     /// too long.
-    Clearing { overdue: bool },
+    Clearing,
 }
 
 /// The id of a call at a place of the slab.
@@ -221,28 +227,17 @@ impl<C> Calls<C> {
     ) -> CallId {
         let serial = self.next_serial;
         self.next_serial += 1;
-        let CallSpec { domain, function, bytes, deadline_ns, .. } = spec;
-        let CallSpec { memory_bytes, stack_bytes, weight_bytes, sharing, batch, .. } = spec;
-        let (state, detached) = (CallState::Queued, false);
         let entry = Entry {
             call,
+            spec,
             serial,
-            domain,
             queue,
-            sharing,
-            function,
-            bytes,
-            deadline_ns,
             due_ns: u64::MAX,
-            memory_bytes,
-            stack_bytes,
-            weight_bytes,
-            batch,
             is_whole,
-            state,
+            state: CallState::Queued,
             attempts,
             probe,
-            detached,
+            detached: false,
             overran: false,
             paid: false,
             installs: false,
@@ -252,7 +247,7 @@ impl<C> Calls<C> {
             started_clock_ns: 0,
         };
         self.queued += 1;
-        self.queued_bytes += bytes;
+        self.queued_bytes += spec.bytes;
         id_of(serial, self.entries.insert(entry))
     }
 
@@ -297,8 +292,10 @@ impl<C> Calls<C> {
     /// What a lost call wrote is being cleared, which may take until then.
     pub(super) fn clears(&mut self, id: CallId, until_ns: u64) {
         let Some(entry) = self.get_mut(id) else { return };
-        let CallState::Lost { overdue } = entry.state else { return };
-        entry.state = CallState::Clearing { overdue };
+        if entry.state != CallState::Lost {
+            return;
+        }
+        entry.state = CallState::Clearing;
         self.clearing += 1;
         self.move_to(id, until_ns);
     }
@@ -310,7 +307,7 @@ impl<C> Calls<C> {
         let (before, bytes) = (std::mem::replace(&mut entry.state, CallState::Queued), entry.bytes);
         self.queued += 1;
         self.queued_bytes += bytes;
-        self.clearing -= u64::from(matches!(before, CallState::Clearing { .. }));
+        self.clearing -= u64::from(before == CallState::Clearing);
     }
 
     /// Forgets a call.
@@ -326,8 +323,8 @@ impl<C> Calls<C> {
                 self.queued -= 1;
                 self.queued_bytes -= entry.bytes;
             }
-            CallState::Clearing { .. } => self.clearing -= 1,
-            CallState::Running { .. } | CallState::Lost { .. } => {}
+            CallState::Clearing => self.clearing -= 1,
+            CallState::Running { .. } | CallState::Lost => {}
         }
         Some(entry)
     }

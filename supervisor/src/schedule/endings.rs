@@ -25,7 +25,7 @@ impl<C: Call> Scheduler<C> {
         self.leave_lane(worker, id, verdict == Verdict::Well)?;
         let entry = self.calls.remove(id)?;
         self.judge(&entry, verdict);
-        if self.penalties.may_hold() {
+        if !self.budgets.is_empty() {
             self.review(entry.domain.caller);
         }
         self.fill_lane(worker, entry.domain, entry.weight_bytes > 0);
@@ -143,10 +143,10 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn buried(&mut self, id: CallId, loss: Loss) -> Option<(C, Ended)> {
         let now_ns = self.now_ns;
         let entry = self.calls.get_mut(id)?;
-        let (CallState::Lost { overdue } | CallState::Clearing { overdue }) = entry.state else {
+        if !matches!(entry.state, CallState::Lost | CallState::Clearing) {
             return None;
-        };
-        let late = overdue || entry.deadline_ns <= now_ns;
+        }
+        let late = entry.deadline_ns <= now_ns;
         let overran = std::mem::take(&mut entry.overran) && loss == Loss::InIt && !entry.detached;
         let ended = entry.attempts.lost(loss, late, entry.detached);
         if let Some(ended) = if overran { Some(Ended::Overran) } else { ended } {
@@ -173,7 +173,7 @@ impl<C: Call> Scheduler<C> {
     }
 
     pub(super) fn clearing(&mut self, id: CallId) -> Option<u64> {
-        let entry = self.calls.get(id).filter(|entry| matches!(entry.state, CallState::Lost { .. }))?;
+        let entry = self.calls.get(id).filter(|entry| entry.state == CallState::Lost)?;
         let until_ns = entry.deadline_ns.max(self.now_ns.saturating_add(CLEAR_NS));
         self.calls.clears(id, until_ns);
         // No process has it any more: who waits for memory may be next.

@@ -10,15 +10,15 @@ use crate::ids::{TenantId, WorkerId};
 impl<C: Call> Scheduler<C> {
     /// Gives a worker with free lanes what it should do next.
     pub(super) fn feed(&mut self, worker: WorkerId) {
-        let now_ns = self.now_ns;
         if self.workers[worker].state == State::Free {
-            let view = View { workers: &self.workers, exclusive: &self.exclusive };
+            let Self { workers, exclusive, residency, .. } = self;
+            let view = View { now_ns: self.now_ns, workers, exclusive, residency };
             let Some(domain) = self.queues.next_for_free(view) else { return };
             self.bind(worker, domain);
-        } else if self.queues.may_go(now_ns, &self.workers[worker], &self.residency) {
+        } else if self.queues.may_go(&self.workers[worker], self.view()) {
             let slot = &self.workers[worker];
             let waits = slot.served().is_some_and(|domain| self.queues.waits_for_memory(domain));
-            match !waits && self.queues.overstays(slot, self.view(), &self.residency) {
+            match !waits && self.queues.overstays(slot, self.view()) {
                 true => {
                     let caller = self.hand_on(worker);
                     self.feed_callers(caller);
@@ -41,8 +41,13 @@ impl<C: Call> Scheduler<C> {
         if has_slots && self.queues.has_waiting() {
             self.make_room();
         } else if self.workers[worker].is_idle() && self.queues.has_unplaced() {
-            let slot = &self.workers[worker];
-            if has_slots || !self.queues.is_searched_but_for(now_ns, slot, &self.residency) {
+            let mut is_searched = !has_slots && self.queues.is_searched(self.now_ns);
+            if is_searched {
+                let at_ns = self.queues.idle_gives_way_ns(&self.workers[worker], self.view());
+                self.queues.search_again(Some(at_ns));
+                is_searched = at_ns > self.now_ns;
+            }
+            if !is_searched {
                 self.make_room();
             }
         }
@@ -84,28 +89,41 @@ impl<C: Call> Scheduler<C> {
     /// The next call of a worker's domain, if the worker has room for it.
     pub(super) fn next_of(&self, worker: WorkerId) -> Option<CallId> {
         let wants_all = |id| self.calls.get(id).is_some_and(Entry::wants_all_lanes);
-        self.queues.next_of(self.now_ns, &self.workers[worker], wants_all, self.view(), &self.residency)
+        self.queues.next_of(&self.workers[worker], wants_all, self.view())
     }
 
     /// Brings workers for domains that wait, into slots that are empty, few at the same time; then takes idle workers from other
     /// domains, where too few come soon.
     pub(super) fn make_room(&mut self) {
-        let mut search = self.queues.search();
-        while self.residency.may_start(self.workers.coming())
-            && let Some(worker) = self.workers.first_empty()
-        {
-            if !self.queues.next_to_bring(&mut search, self.view()) {
-                break;
+        self.queues.search();
+        if self.workers.first_empty().is_some() {
+            let (unplaced, others) = self.queues.missing(self.view(), self.workers.coming());
+            for _ in 0..unplaced + others {
+                let may_start = self.residency.may_start(self.workers.coming());
+                let Some(worker) = self.workers.first_empty().filter(|_| may_start) else { break };
+                self.bring(worker);
             }
-            self.bring(worker);
         }
+        // At the pace of residents.
+        let come_soon = self.residency.come_soon(&self.workers);
+        let (unplaced, others) = self.queues.missing(self.view(), come_soon);
+        let may_go = match unplaced + others {
+            0 => Ok(0),
+            missing => self.residency.may_go(self.now_ns, come_soon, missing),
+        };
         // Their calls may look for workers, too: not before the search is over.
         let mut callers = Vec::new();
-        loop {
-            let view = View { workers: &self.workers, exclusive: &self.exclusive };
-            let next = self.queues.next_to_go(self.now_ns, &mut search, view, &self.residency);
-            let Some(worker) = next else { break };
-            callers.extend(self.hand_on(worker));
+        for nth in 0..may_go.unwrap_or(0) {
+            match self.queues.one_to_go(nth < unplaced, self.view()) {
+                Ok(worker) => callers.extend(self.hand_on(worker)),
+                Err(at_ns) => {
+                    self.queues.search_again(at_ns);
+                    break;
+                }
+            }
+        }
+        if let Err(at_ns) = may_go {
+            self.queues.search_again(at_ns);
         }
         self.feed_callers(callers);
     }

@@ -19,7 +19,7 @@ impl<C: Call> Scheduler<C> {
         let mut group = Group::of(first);
         let Some(entry) = self.calls.get(first) else { return group };
         // A caller that is careful has one call at a time.
-        let is_careful = || self.penalties.is_careful(now_ns, entry.domain.caller);
+        let is_careful = || self.budgets.is_careful(now_ns, entry.domain.caller);
         let may_join = || may_have_company(entry) && !is_careful() && !self.apart.holds(now_ns, entry.used());
         let Some(mut batch) = entry.batch.filter(|_| may_join()) else {
             return group;
@@ -80,7 +80,7 @@ impl<C: Call> Scheduler<C> {
         let left_ns = spec.deadline_ns.saturating_sub(self.now_ns);
         // The other half of the time is for its work.
         let waits = batch.delay_ns <= left_ns / 2
-            && !self.penalties.is_careful(self.now_ns, used.caller)
+            && !self.budgets.is_careful(self.now_ns, used.caller)
             && !self.apart.holds(self.now_ns, used);
         waits.then_some(batch)
     }
@@ -107,7 +107,7 @@ impl<C: Call> Scheduler<C> {
         let first = first.map(|entry| (entry.queue, entry.domain, entry.weight_bytes));
         let Some((queue, domain, weight_bytes)) = first else { return false };
         let held = self.holds(used.caller);
-        let room = self.queues.find_lane(self.now_ns, queue, false, held, self.view(), &self.residency);
+        let room = self.queues.find_lane(queue, false, held, self.view());
         calls.into_iter().for_each(|id| self.enqueue(id));
         match room {
             Some(worker) => self.feed(worker),

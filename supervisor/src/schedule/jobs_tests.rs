@@ -129,7 +129,7 @@ fn a_job_that_keeps_a_shared_worker_is_paid_for_by_its_caller() {
         b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     }
     assert!(b.told(|_| true).contains("kill 0"));
-    let budgets = b.scheduler.penalties.budgets(b.now);
+    let budgets = b.scheduler.budgets.list(b.now);
     assert_eq!(budgets.iter().map(|budget| budget.caller).collect::<Vec<_>>(), [ALICE.caller]);
 }
 

@@ -2,18 +2,50 @@
 
 use super::asks::Ask;
 use super::calls::Entry;
-use super::penalties::Draw;
 use super::quarantine::{Refusal, Use};
 use super::scheduler::Scheduler;
 use super::types::{Action, Call, Domain, Ended, Loss, QueueKey, Verdict};
 use crate::ids::TenantId;
 
+/// A draw on a caller's budget that may turn out to be wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Draw {
+    pub(super) caller: TenantId,
+    /// True if the caller's calls started one at a time before, too.
+    pub(super) was_careful: bool,
+}
+
 impl<C: Call> Scheduler<C> {
     /// A call is over. Where it ran, [`Scheduler::review`] must follow.
     pub(super) fn judge(&mut self, entry: &Entry<C>, verdict: Verdict) {
-        if let Some(refusal) = self.penalties.judge(self.now_ns, entry.used(), verdict, entry.probe) {
-            self.refuse(entry.domain, entry.used(), refusal);
+        self.judge_use(entry.domain, entry.used(), verdict, entry.probe);
+    }
+
+    /// The same of a use of a function, by a call of a domain that may be a `probe`.
+    pub(super) fn judge_use(&mut self, domain: Domain, used: Use, verdict: Verdict, probe: bool) {
+        let now_ns = self.now_ns;
+        match verdict {
+            Verdict::Fault => {
+                if let Some(refusal) = self.quarantine.failed(now_ns, used, probe) {
+                    self.refuse(domain, used, refusal);
+                }
+            }
+            _ if self.quarantine.is_empty() && self.budgets.is_empty() && self.unproven.is_empty() => {}
+            Verdict::Well => {
+                self.quarantine.ended_well(used);
+                self.budgets.ended_well(now_ns, used.caller);
+                self.unproven.ended_well(used);
+            }
+            Verdict::Neither if probe => self.quarantine.probed_in_vain(used),
+            Verdict::Neither => {}
         }
+    }
+
+    /// True if nothing of a caller may start now.
+    pub(super) fn holds(&self, caller: TenantId) -> bool {
+        let now_ns = self.now_ns;
+        self.budgets.waits_ns(now_ns, caller).is_some()
+            || self.budgets.is_careful(now_ns, caller) && self.runs(caller)
     }
 
     /// A lost call does not run again. Where faults hit the calls of all, it is not known then whether it was why.
@@ -23,7 +55,7 @@ impl<C: Call> Scheduler<C> {
         if self.shape.shared_faults
             && is_open
             && !entry.paid
-            && self.penalties.left_open(self.now_ns, entry.used(), entry.started_ns, loss == Loss::InIt)
+            && self.unproven.left_open(self.now_ns, entry.used(), entry.started_ns, loss == Loss::InIt)
         {
             self.draw(entry.domain.caller);
         }
@@ -55,7 +87,8 @@ impl<C: Call> Scheduler<C> {
 
     /// A process ended under a caller, or is about to.
     pub(super) fn draw(&mut self, caller: TenantId) -> Draw {
-        let draw = self.penalties.draw(self.now_ns, caller);
+        let was_careful = self.budgets.is_careful(self.now_ns, caller);
+        self.budgets.draw(self.now_ns, caller);
         if self.holds(caller) {
             let asked = self.hold(caller);
             // Other callers' calls do not wait behind those of this one.
@@ -64,7 +97,7 @@ impl<C: Call> Scheduler<C> {
                 self.resume();
             }
         }
-        draw
+        Draw { caller, was_careful }
     }
 
     /// Nothing of a caller starts any more, until [`Scheduler::review`] says so. True if it asked for the whole device.

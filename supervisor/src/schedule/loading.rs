@@ -153,7 +153,7 @@ impl<C: Call> Scheduler<C> {
         let Some((entry, held_up)) = self.unqueue(id) else { return };
         self.judge(&entry, Verdict::Neither);
         let has_bytes = self.book.bytes_of(entry.domain.owner, &self.workers).saturating_add(weights_bytes);
-        self.actions.push(Action::OverQuota { call: entry.call, has_bytes, needs_bytes: entry.weight_bytes });
+        self.actions.push(Action::OverQuota { has_bytes, needs_bytes: entry.weight_bytes, call: entry.call });
         self.waits_no_more(held_up);
     }
 
@@ -193,7 +193,7 @@ impl<C: Call> Scheduler<C> {
     }
 
     pub(super) fn function_gone(&mut self, function: FunctionId) {
-        self.penalties.forget_function(function);
+        self.quarantine.forget(function);
         self.run_times.forget(function);
         self.apart.forget(function);
         self.unshared.forget(function);

@@ -22,7 +22,7 @@
 //! - `run_times`: how long calls take at least; `device_time`: what each tenant used; `shared_charges`: who pays for turns of shared
 //!   workers.
 //! - `retry`: calls whose process ended are run again; `apart`: calls that failed together are not put together again soon.
-//! - `penalties`: for callers whose calls fail: [`budget`], [`quarantine`] and `mps_suspicion`.
+//! - For callers whose calls fail: [`budget`], [`quarantine`] and `mps_suspicion`.
 //! - [`weights`]: which functions' weights stay on a device (`weight_holders`: who has them; `idle_weights`: which go first); `loading`: how
 //!   calls get them.
 
@@ -52,7 +52,6 @@ mod loading;
 mod mps_suspicion;
 mod overdue;
 mod overruns;
-mod penalties;
 mod policy;
 mod processes;
 pub mod quarantine;

@@ -29,7 +29,7 @@ impl<C: Call> Scheduler<C> {
                 let Some((entry, _)) = self.unqueue(id) else { return };
                 self.judge(&entry, Verdict::Neither);
                 let held = self.holds(caller);
-                let budget_ns = held.then(|| self.penalties.waits_ns(now_ns, caller));
+                let budget_ns = held.then(|| self.budgets.waits_ns(now_ns, caller).unwrap_or(0));
                 self.actions.push(Action::Expired { call: entry.call, budget_ns });
             }
             CallState::Running { worker, overdue: false, .. } if is_early => {
@@ -49,9 +49,9 @@ impl<C: Call> Scheduler<C> {
                     false => self.calls.postpone(id, DEADLINE_GRACE_NS),
                 }
             }
-            CallState::Lost { .. } if is_early => self.calls.move_to(id, deadline_ns),
-            CallState::Lost { .. } => entry.state = CallState::Lost { overdue: true },
-            CallState::Clearing { .. } => {
+            CallState::Lost if is_early => self.calls.move_to(id, deadline_ns),
+            CallState::Lost => {}
+            CallState::Clearing => {
                 let Some(entry) = self.calls.remove(id) else { return };
                 self.judge(&entry, Verdict::Neither);
                 self.actions.push(Action::NotCleared { call: entry.call });
@@ -102,8 +102,8 @@ impl<C: Call> Scheduler<C> {
             // The process was everybody's, and this call alone took it from them.
             self.draw(domain.caller);
         }
-        if blamed && let Some(refusal) = self.penalties.judge(now_ns, used, Verdict::Fault, probe) {
-            self.refuse(domain, used, refusal);
+        if blamed {
+            self.judge_use(domain, used, Verdict::Fault, probe);
         }
     }
 
@@ -111,7 +111,7 @@ impl<C: Call> Scheduler<C> {
     /// wants another call of the same job.
     pub(super) fn leave_soon(&mut self, id: CallId) {
         let Some(entry) = self.calls.get(id) else { return };
-        let mut until_ns = self.now_ns.saturating_add(self.penalties.cancel_grace_ns());
+        let mut until_ns = self.now_ns.saturating_add(self.policy.cancel_grace_ns);
         let is_wanted = |id| self.calls.get(id).is_some_and(|entry| !entry.detached);
         if let CallState::Running { worker, lane, .. } = entry.state {
             if self.workers[worker].job_in(lane).any(is_wanted) {

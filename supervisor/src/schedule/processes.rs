@@ -56,8 +56,8 @@ impl<C: Call> Scheduler<C> {
             if entry.weight_bytes > 0 {
                 self.book.weights.end(entry.function);
             }
-            let CallState::Running { lane, overdue, .. } = entry.state else { continue };
-            entry.state = CallState::Lost { overdue };
+            let CallState::Running { lane, .. } = entry.state else { continue };
+            entry.state = CallState::Lost;
             lost.push((id, entry.call.clone()));
             let (caller, started_ns) = (entry.domain.caller, entry.started_ns);
             // The calls of a job had the time together.
@@ -91,7 +91,7 @@ impl<C: Call> Scheduler<C> {
         self.book.weights.reaped(worker, generation);
         let drawn = self.drawn.iter().position(|(w, g, _)| (*w, *g) == (worker, generation));
         if let Some((.., draw)) = drawn.map(|at| self.drawn.swap_remove(at)).filter(|_| from_outside) {
-            self.penalties.give_back(self.now_ns, draw);
+            self.budgets.give_back(self.now_ns, draw.caller, draw.was_careful);
             self.review(draw.caller);
         }
         self.memory_came();

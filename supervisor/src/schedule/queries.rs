@@ -65,7 +65,7 @@ impl<C: Call> Scheduler<C> {
             turns,
             scrubs.flatten(),
             self.queues.next_ns(),
-            self.penalties.next_ns(),
+            self.budgets.next_ns(),
             self.next_overrun_check_ns(),
             self.book.next_ns(),
         ];
@@ -112,7 +112,7 @@ impl<C: Call> Scheduler<C> {
 
     /// Functions that are refused, and to whom.
     pub fn quarantined(&self, now_ns: u64) -> Vec<Quarantined> {
-        self.penalties.quarantined(now_ns)
+        self.quarantine.list(now_ns)
     }
 
     /// Uses of functions that keep out of shared workers, and until when; none until the function is replaced.
@@ -122,12 +122,12 @@ impl<C: Call> Scheduler<C> {
 
     /// Budgets that are not whole.
     pub fn budgets(&self, now_ns: u64) -> Vec<Budget> {
-        self.penalties.budgets(now_ns)
+        self.budgets.list(now_ns)
     }
 
     /// True if calls of a caller may have waited for its own fault budget just now.
     pub fn may_have_held(&self, now_ns: u64, caller: TenantId) -> bool {
-        self.penalties.has_drawn(now_ns, caller)
+        self.budgets.has_drawn(now_ns, caller)
     }
 
     /// Callers with a limit of memory.

@@ -22,10 +22,7 @@ use crate::ids::{IdMap, TenantId, WorkerId};
 /// The queues of one device that have calls or workers.
 #[derive(Debug)]
 pub(super) struct Queues {
-    lanes: u32,
-    workers_per_domain: usize,
-    /// True if several tenants have the device at the same time: then shares are kept by how many lanes each may use.
-    shares_lanes: bool,
+    shape: Shape,
     queues: IdMap<QueueKey, Queue>,
     /// Domains that have several workers.
     several_workers: usize,
@@ -53,18 +50,18 @@ struct Queue {
 /// The state of others that queues are looked at beside.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
+    pub(super) now_ns: u64,
     pub(super) workers: &'a Workers,
     /// Calls for the whole device.
     pub(super) exclusive: &'a Exclusive,
+    pub(super) residency: &'a Residency,
 }
 
 impl Queues {
     /// Without calls.
     pub(super) fn new(shape: &Shape) -> Self {
         Self {
-            lanes: shape.lanes,
-            workers_per_domain: shape.workers_per_domain,
-            shares_lanes: shape.quantum_us.is_none(),
+            shape: *shape,
             queues: IdMap::default(),
             several_workers: 0,
             of_caller: IdMap::default(),
@@ -76,7 +73,7 @@ impl Queues {
 
     /// The device is set up otherwise.
     pub(super) fn resize(&mut self, shape: &Shape) {
-        (self.lanes, self.workers_per_domain) = (shape.lanes, shape.workers_per_domain);
+        self.shape = *shape;
         self.asks.set_turn(shape.residency_ns);
         // Domains that have workers may have more now.
         let waiting: Vec<_> =
@@ -93,12 +90,10 @@ impl Queues {
     /// call's payer is `held`.
     pub(super) fn find_lane(
         &self,
-        now_ns: u64,
         queue: QueueKey,
         all: bool,
         held: bool,
         view: View<'_>,
-        residency: &Residency,
     ) -> Option<WorkerId> {
         let state = self.queues.get(&queue);
         let is_first = state.is_none_or(|q| !q.held && q.calls.is_empty());
@@ -116,9 +111,9 @@ impl Queues {
         }
         let bound = state.map_or(WorkerSet::default(), |q| q.workers);
         let own = view.workers.of(bound);
-        let own = own.filter(|(_, w)| w.has_room(all) && !self.must_leave(now_ns, w, view, residency));
+        let own = own.filter(|(_, w)| w.has_room(all) && !self.must_leave(w, view));
         let own = own.max_by_key(|(_, w)| w.busy_lanes()).map(|(id, _)| id);
-        let may_have_more = bound.len() < self.workers_per_domain;
+        let may_have_more = bound.len() < self.shape.workers_per_domain;
         own.or_else(|| view.workers.first_free().filter(|_| may_have_more))
     }
 
@@ -154,7 +149,7 @@ impl Queues {
     /// domain could have; none if that is not known, as in a queue for a shared worker.
     pub(super) fn before_ns(&self, queue: QueueKey, deadline_ns: u64) -> Option<u64> {
         let QueueKey::Of(domain) = queue else { return None };
-        let lanes = u64::from(self.lanes.max(1)) * self.workers_per_domain.max(1) as u64;
+        let lanes = u64::from(self.shape.lanes.max(1)) * self.shape.workers_per_domain.max(1) as u64;
         Some(self.of(domain)?.calls.before_ns(deadline_ns)? / lanes)
     }
 
@@ -229,7 +224,7 @@ impl Queues {
         };
         if q.workers.is_empty() {
             self.asks.push(Ask::worker(queue));
-        } else if q.workers.len() < self.workers_per_domain
+        } else if q.workers.len() < self.shape.workers_per_domain
             && let QueueKey::Of(domain) = queue
             && !std::mem::replace(&mut q.waits, true)
         {
@@ -296,7 +291,7 @@ impl Queues {
 
     /// True if what callers are given decides how many lanes each may use.
     pub(super) fn limits_lanes(&self) -> bool {
-        self.shares_lanes && !self.asks.is_even()
+        self.shape.quantum_us.is_none() && !self.asks.is_even()
     }
 
     /// True if one more lane may be a domain's. Its first one always may, since the domains of a caller do not wait for each
@@ -310,7 +305,8 @@ impl Queues {
         let used: u32 = busy().filter(|worker| worker.serves(caller)).map(Worker::busy_lanes).sum();
         let callers = busy().filter_map(Worker::served).map(|domain| domain.caller);
         let others = callers.filter(|other| *other != caller).map(|other| self.asks.share_of(other));
-        let lanes = self.lanes.saturating_mul(u32::try_from(self.workers_per_domain).unwrap_or(u32::MAX));
+        let lanes =
+            self.shape.lanes.saturating_mul(u32::try_from(self.shape.workers_per_domain).unwrap_or(u32::MAX));
         used < lane_shares::most(lanes, self.asks.share_of(caller), others)
     }
 
@@ -327,7 +323,7 @@ impl Queues {
             let domain = self.waiting.pop_front()?;
             let may_start = self.may_start(domain, device, view);
             let Some(q) = self.queues.get_mut(&QueueKey::Of(domain)) else { continue };
-            let may_have = q.workers.len() < self.workers_per_domain;
+            let may_have = q.workers.len() < self.shape.workers_per_domain;
             q.waits = may_have && !may_start && !q.calls.is_empty();
             if q.waits {
                 self.waiting.push_back(domain);
@@ -371,11 +367,9 @@ impl Queues {
     /// wants all lanes. It waits until it is taken.
     pub(super) fn next_of(
         &self,
-        now_ns: u64,
         worker: &Worker,
         wants_all: impl FnOnce(CallId) -> bool,
         view: View<'_>,
-        residency: &Residency,
     ) -> Option<CallId> {
         if !worker.has_room(false) {
             return None;
@@ -384,7 +378,7 @@ impl Queues {
             let device = self.asks.device();
             return self.asks.lanes().find_map(|payer| self.first_shared_of(payer, device, view));
         }
-        if self.must_leave(now_ns, worker, view, residency) {
+        if self.must_leave(worker, view) {
             return None;
         }
         let domain = worker.served()?;

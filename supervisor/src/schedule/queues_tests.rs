@@ -18,6 +18,11 @@ fn two_workers() -> (Queues, Workers, Residency) {
     (Queues::new(&shape), workers, Residency::new(&shape))
 }
 
+/// At time 0.
+fn view<'a>(workers: &'a Workers, exclusive: &'a Exclusive, residency: &'a Residency) -> View<'a> {
+    View { now_ns: 0, workers, exclusive, residency }
+}
+
 fn bind(queues: &mut Queues, workers: &mut Workers, worker: WorkerId, domain: Domain) {
     workers.set_state(worker, State::Bound(Compartment::Of(domain)));
     queues.bound(worker, domain, false);
@@ -29,7 +34,7 @@ fn a_domain_gets_its_own_worker_then_a_free_one() {
     bind(&mut queues, &mut workers, W1, ALICE);
     let mut exclusive = Exclusive::default();
     let find = |queues: &Queues, workers: &Workers, domain, exclusive: &Exclusive| {
-        queues.find_lane(0, QueueKey::Of(domain), false, false, View { workers, exclusive }, &residency)
+        queues.find_lane(QueueKey::Of(domain), false, false, view(workers, exclusive, &residency))
     };
     assert_eq!(find(&queues, &workers, ALICE, &exclusive), Some(W1));
     assert_eq!(find(&queues, &workers, BOB, &exclusive), Some(W0));
@@ -47,13 +52,11 @@ fn a_domain_gets_its_own_worker_then_a_free_one() {
 
 #[test]
 fn the_domain_that_waited_longest_is_next_for_a_free_worker() {
-    let (mut queues, workers, _) = two_workers();
+    let (mut queues, workers, residency) = two_workers();
     queues.enqueue(QueueKey::Of(BOB), CallId(1), (0, 0), false);
     queues.enqueue(QueueKey::Of(ALICE), CallId(2), (0, 0), false);
     queues.enqueue(QueueKey::Of(BOB), CallId(3), (0, 0), false);
-    let next = |queues: &mut Queues| {
-        queues.next_for_free(View { workers: &workers, exclusive: &Exclusive::default() })
-    };
+    let next = |queues: &mut Queues| queues.next_for_free(view(&workers, &Exclusive::default(), &residency));
     for (worker, domain, id) in [(W0, BOB, 1), (W1, ALICE, 2)] {
         assert_eq!(next(&mut queues), Some(domain));
         queues.bound(worker, domain, false);
@@ -70,8 +73,8 @@ fn a_call_that_comes_back_does_not_overtake_older_ones() {
     bind(&mut queues, &mut workers, W0, ALICE);
     let mut order = Vec::new();
     let none_wait = Exclusive::default();
-    let view = View { workers: &workers, exclusive: &none_wait };
-    while let Some(id) = queues.next_of(0, &workers[W0], |_| false, view, &residency) {
+    let view = view(&workers, &none_wait, &residency);
+    while let Some(id) = queues.next_of(&workers[W0], |_| false, view) {
         queues.started(QueueKey::Of(ALICE), id, 0);
         order.push(id.0);
     }
@@ -85,28 +88,18 @@ fn the_worker_idle_longest_makes_room_after_its_residency() {
     bind(&mut queues, &mut workers, W1, Domain { owner: TenantId::new(3), caller: TenantId::new(3) });
     workers[W0].idle_since_ns = 50;
     queues.enqueue(QueueKey::Of(BOB), CallId(1), (0, 0), false);
-    let go = |queues: &mut Queues, now_ns| {
-        let mut search = queues.search();
-        queues.next_to_go(
-            now_ns,
-            &mut search,
-            View { workers: &workers, exclusive: &Exclusive::default() },
-            &residency,
-        )
-    };
-    assert_eq!((go(&mut queues, 99), queues.next_ns()), (None, Some(100)));
-    assert_eq!(go(&mut queues, 100), Some(W1));
+    let go =
+        |now_ns| queues.one_to_go(true, View { now_ns, ..view(&workers, &Exclusive::default(), &residency) });
+    assert_eq!((go(99), go(100)), (Err(Some(100)), Ok(W1)));
 }
 
 #[test]
 fn a_held_caller_stands_in_no_line() {
-    let (mut queues, workers, _) = two_workers();
+    let (mut queues, workers, residency) = two_workers();
     queues.enqueue(QueueKey::Of(ALICE), CallId(1), (0, 0), false);
     queues.hold(TenantId::new(1));
     queues.enqueue(QueueKey::Of(ALICE), CallId(2), (0, 0), false);
-    let next = |queues: &mut Queues| {
-        queues.next_for_free(View { workers: &workers, exclusive: &Exclusive::default() })
-    };
+    let next = |queues: &mut Queues| queues.next_for_free(view(&workers, &Exclusive::default(), &residency));
     assert_eq!(next(&mut queues), None);
     assert!(queues.release(TenantId::new(1)) && !queues.release(TenantId::new(1)));
     assert_eq!(next(&mut queues), Some(ALICE));
@@ -114,7 +107,7 @@ fn a_held_caller_stands_in_no_line() {
 
 #[test]
 fn what_is_taken_of_a_domain_leaves_nothing_behind() {
-    let (mut queues, workers, _) = two_workers();
+    let (mut queues, workers, residency) = two_workers();
     (1..=3).for_each(|id| queues.enqueue(QueueKey::Of(ALICE), CallId(id), (0, 0), false));
     assert_eq!(queues.take(QueueKey::Of(ALICE), |id| id != CallId(2)), [CallId(1), CallId(3)]);
     assert_eq!(queues.take(QueueKey::Of(ALICE), |_| true), [CallId(2)]);
@@ -123,7 +116,7 @@ fn what_is_taken_of_a_domain_leaves_nothing_behind() {
             && queues.of_caller.is_empty()
             && !queues.is_wanted_outside()
     );
-    assert_eq!(queues.next_for_free(View { workers: &workers, exclusive: &Exclusive::default() }), None);
+    assert_eq!(queues.next_for_free(view(&workers, &Exclusive::default(), &residency)), None);
 }
 
 #[test]
@@ -144,6 +137,6 @@ fn payers_ask_for_a_lane_as_long_as_their_calls_wait_and_may_start() {
     queues.unqueue(bob, CallId(3), 30);
     assert!(queues.queues.is_empty() && queues.of_caller.is_empty());
     let (exclusive, is_held) = (Exclusive::default(), true);
-    let view = View { workers: &workers, exclusive: &exclusive };
-    assert_eq!(queues.find_lane(0, bob, false, is_held, view, &residency), None);
+    let view = view(&workers, &exclusive, &residency);
+    assert_eq!(queues.find_lane(bob, false, is_held, view), None);
 }

@@ -18,15 +18,9 @@ use crate::ids::WorkerId;
 /// How residents give way on one device.
 #[derive(Debug)]
 pub(super) struct Residency {
-    /// How long a domain keeps a worker that another one waits for.
-    least_ns: u64,
-    scrubs: bool,
-    price: ResidentPrice,
-    standbys: usize,
+    shape: Shape,
     /// Standbys that are ready.
     ready: usize,
-    /// Processes that may be made at the same time.
-    starting: usize,
     /// When a resident was replaced last.
     replaced_ns: Option<u64>,
     /// When the next one in use may be scrubbed, and what decides that: see [`ResidentPrice`].
@@ -38,23 +32,12 @@ pub(super) struct Residency {
 impl Residency {
     /// Of a device without processes.
     pub(super) fn new(shape: &Shape) -> Self {
-        let (least_ns, scrubs, standbys) = (shape.residency_ns, shape.scrubs, shape.standbys);
-        Self {
-            least_ns,
-            scrubs,
-            price: shape.resident_price,
-            standbys,
-            ready: 0,
-            starting: shape.starting,
-            replaced_ns: None,
-            scrubs_again_ns: 0,
-            has_memory: true,
-        }
+        Self { shape: *shape, ready: 0, replaced_ns: None, scrubs_again_ns: 0, has_memory: true }
     }
 
     /// The device is set up otherwise.
     pub(super) fn resize(&mut self, shape: &Shape) {
-        (self.least_ns, self.standbys) = (shape.residency_ns, shape.standbys);
+        self.shape = *shape;
     }
 
     /// So many standbys are ready now.
@@ -69,12 +52,12 @@ impl Residency {
 
     /// What all who use the device lose while a worker changes hands.
     pub(super) fn hand_over_ns(&self) -> u64 {
-        self.price.hand_over_ns(self.scrubs)
+        self.shape.resident_price.hand_over_ns(self.shape.scrubs)
     }
 
     /// How long a domain keeps a worker that another one waits for.
     pub(super) fn least_ns(&self) -> u64 {
-        self.least_ns
+        self.shape.residency_ns
     }
 
     /// True if there are empty slots for those that wait, into which processes come.
@@ -89,18 +72,19 @@ impl Residency {
 
     /// A resident is about to be scrubbed: the next domain is expected to have as much to do in it as the last one had.
     pub(super) fn scrubs(&mut self, now_ns: u64, worker: &Worker) {
-        self.scrubs_again_ns =
-            now_ns.saturating_add(self.price.scrub_share * worker.rebuild_cost.scrub_ns(self.price));
+        self.scrubs_again_ns = now_ns.saturating_add(
+            self.shape.resident_price.scrub_share * worker.rebuild_cost.scrub_ns(self.shape.resident_price),
+        );
     }
 
     /// True if another process may come into an empty slot, while so many are `coming`: those that take a standby need not be made.
     pub(super) fn may_start(&self, coming: usize) -> bool {
-        coming < self.starting + self.ready
+        coming < self.shape.starting + self.ready
     }
 
     /// How many of the processes that come are there about as soon as a resident that gives way now.
     pub(super) fn come_soon(&self, workers: &Workers) -> usize {
-        match self.scrubs {
+        match self.shape.scrubs {
             true => workers.scrubbing() + workers.absent().min(self.ready),
             false => workers.coming(),
         }
@@ -109,7 +93,7 @@ impl Residency {
     /// How many residents may give way now, while so many processes are `coming` and so many are `missing`; else when
     /// one may.
     pub(super) fn may_go(&self, now_ns: u64, coming: usize, missing: usize) -> Result<usize, Option<u64>> {
-        let most = match (self.scrubs, self.standbys) {
+        let most = match (self.shape.scrubs, self.shape.standbys) {
             (true, _) => missing,
             (false, 0) => usize::from(coming == 0),
             (false, _) if self.ready > coming => self.ready - coming,
@@ -128,11 +112,13 @@ impl Residency {
     /// only from one that was `idle` for as long.
     pub(super) fn ends_ns(&self, worker: &Worker, idle: bool) -> u64 {
         let since_ns = if idle { worker.bound_ns.max(worker.idle_since_ns) } else { worker.bound_ns };
-        let ends_ns = since_ns.saturating_add(self.least_ns);
-        if !self.scrubs {
+        let ends_ns = since_ns.saturating_add(self.shape.residency_ns);
+        if !self.shape.scrubs {
             return ends_ns;
         }
-        let rest_ns = UNUSED_NS.min(self.price.scrub_share * worker.rebuild_cost.scrub_ns(self.price));
+        let rest_ns = UNUSED_NS.min(
+            self.shape.resident_price.scrub_share * worker.rebuild_cost.scrub_ns(self.shape.resident_price),
+        );
         let unused_ns = match worker.is_idle() {
             true => worker.idle_since_ns.saturating_add(rest_ns),
             false => u64::MAX,
@@ -142,22 +128,27 @@ impl Residency {
 
     /// When a domain had its worker for as long as it may, however dear the change is.
     pub(super) fn least_ends_ns(&self, worker: &Worker) -> u64 {
-        worker.bound_ns.saturating_add(self.least_ns)
+        worker.bound_ns.saturating_add(self.shape.residency_ns)
     }
 
     /// Until when an idle worker is likely to be used again before it would be worth its price to have it made again.
     pub(super) fn stays_ns(&self, worker: &Worker) -> u64 {
-        match self.least_ns {
+        match self.shape.residency_ns {
             0 => 0,
-            _ if self.scrubs => worker.idle_since_ns.saturating_add(worker.rebuild_cost.scrub_ns(self.price)),
-            _ => worker.idle_since_ns.saturating_add(worker.rebuild_cost.replace_ns(self.price)),
+            _ if self.shape.scrubs => {
+                worker.idle_since_ns.saturating_add(worker.rebuild_cost.scrub_ns(self.shape.resident_price))
+            }
+            _ => {
+                worker.idle_since_ns.saturating_add(worker.rebuild_cost.replace_ns(self.shape.resident_price))
+            }
         }
     }
 
     /// From now on domains keep their workers for so long, and are scrubbed at any pace.
     #[cfg(test)]
     pub(super) fn set_least(&mut self, least_ns: u64) {
-        (self.least_ns, self.scrubs_again_ns, self.price.scrub_share) = (least_ns, 0, 0);
+        (self.shape.residency_ns, self.scrubs_again_ns, self.shape.resident_price.scrub_share) =
+            (least_ns, 0, 0);
     }
 }
 

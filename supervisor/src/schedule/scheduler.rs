@@ -20,14 +20,16 @@
 
 use super::apart::Apart;
 use super::book::{Book, TakeBack};
+use super::budget::Budgets;
 use super::calls::{CallState, Calls, Entry};
 use super::company::Company;
 use super::device_time::DeviceTime;
 use super::exclusive::Exclusive;
+use super::judging::Draw;
 use super::limits::MAX_CALLS;
-use super::penalties::{Draw, Penalties};
+use super::mps_suspicion::MpsSuspicion;
 use super::policy::{Limits, Policy};
-use super::quarantine::{Admission, Use};
+use super::quarantine::{Admission, Quarantine, Use};
 use super::queues::{Queues, View};
 use super::residency::Residency;
 use super::retry::{Attempts, Withdrawn};
@@ -59,11 +61,13 @@ pub struct Scheduler<C: Call> {
     /// Uses of functions that are not in shared workers: for a while where a call took too long there, or the process was killed for one
     /// beside others; for good where a process ended under a call that was alone in it.
     pub(super) unshared: Apart,
-    /// How long a call may be in the way of others, and when that is looked at next.
-    pub(super) overrun_ns: u64,
+    /// When it is looked at next whether calls are in the way of others for too long.
     pub(super) overrun_check_ns: u64,
     pub(super) exclusive: Exclusive,
-    pub(super) penalties: Penalties,
+    pub(super) policy: Policy,
+    pub(super) budgets: Budgets,
+    pub(super) quarantine: Quarantine,
+    pub(super) unproven: MpsSuspicion,
     pub(super) book: Book<C::Memory>,
     pub(super) residency: Residency,
     /// True while a change of the device's setup is not done.
@@ -98,10 +102,12 @@ impl<C: Call> Scheduler<C> {
             apart: Apart::default(),
             company: Company::default(),
             unshared: Apart::default(),
-            overrun_ns: Policy::default().overrun_ns,
             overrun_check_ns: 0,
             exclusive: Exclusive::default(),
-            penalties: Penalties::new(Policy::default()),
+            policy: Policy::default(),
+            budgets: Budgets::new(Policy::default().fault_budget),
+            quarantine: Quarantine::new(Policy::default().quarantine_after),
+            unproven: MpsSuspicion::default(),
             book: Book::new(&shape),
             residency: Residency::new(&shape),
             resizing: false,
@@ -127,13 +133,13 @@ impl<C: Call> Scheduler<C> {
         let now_ns = self.now_ns;
         let domain = spec.domain;
         let used = Use { function: spec.function, caller: domain.caller };
-        let is_probe = match self.penalties.admit(now_ns, used) {
+        let is_probe = match self.quarantine.admit(now_ns, used) {
             Admission::Free => false,
             Admission::Probe => true,
             Admission::Refused(refusal) => return Err(NotNow::Quarantined(refusal)),
         };
         // As a suspect a probe runs alone, and is guilty if its process ends.
-        let is_suspect = is_probe || self.penalties.must_prove(now_ns, domain.caller);
+        let is_suspect = is_probe || self.unproven.includes(now_ns, domain.caller);
         let attempts = if is_suspect { Attempts::of_suspect() } else { attempts };
         let alone = attempts.is_suspect();
         let is_whole = spec.memory_bytes > self.shape.memory_bytes / 2;
@@ -150,7 +156,7 @@ impl<C: Call> Scheduler<C> {
             _ if company.is_some() => None,
             false => {
                 let held = self.holds(domain.caller);
-                self.queues.find_lane(now_ns, queue, alone, held, self.view(), &self.residency)
+                self.queues.find_lane(queue, alone, held, self.view())
             }
             true => None,
         };
@@ -167,7 +173,7 @@ impl<C: Call> Scheduler<C> {
         }
         let id = self.calls.insert(call, spec, queue, is_whole, attempts, is_probe);
         if is_probe {
-            self.penalties.probe(used);
+            self.quarantine.probe(used);
         }
         if let Some(batch) = company {
             self.wait_for_company(id, used, batch);
@@ -245,7 +251,7 @@ impl<C: Call> Scheduler<C> {
         self.judge(&entry, Verdict::Neither);
         self.waits_no_more(held_up);
         self.serve_line();
-        Some(Withdrawn { call: entry.call, bytes: entry.bytes, attempts: entry.attempts })
+        Some(Withdrawn { bytes: entry.bytes, attempts: entry.attempts, call: entry.call })
     }
 
     pub(super) fn yielded(
@@ -292,11 +298,12 @@ impl<C: Call> Scheduler<C> {
     }
 
     pub(super) fn set_policy(&mut self, policy: Policy) {
-        self.overrun_ns = policy.overrun_ns;
+        self.policy = policy;
         if let Some(turns) = &mut self.turns {
             turns.set_polls(policy.polls);
         }
-        for caller in self.penalties.set_policy(policy) {
+        self.quarantine.set_after(policy.quarantine_after);
+        for caller in self.budgets.resize(policy.fault_budget) {
             self.review(caller);
         }
     }
@@ -312,7 +319,7 @@ impl<C: Call> Scheduler<C> {
         }
         self.turn(|turns, orders| turns.overrun(now_ns, orders));
         self.check_overruns();
-        for caller in self.penalties.due(now_ns) {
+        for caller in self.budgets.due(now_ns) {
             self.review(caller);
         }
         for worker in WorkerId::first(self.workers.len()) {
@@ -333,12 +340,8 @@ impl<C: Call> Scheduler<C> {
 
     /// The state that `queues` are looked at beside.
     pub(super) fn view(&self) -> View<'_> {
-        View { workers: &self.workers, exclusive: &self.exclusive }
-    }
-
-    /// True if nothing of a caller may start now.
-    pub(super) fn holds(&self, caller: TenantId) -> bool {
-        self.penalties.holds(self.now_ns, caller, || self.runs(caller))
+        let Self { workers, exclusive, residency, .. } = self;
+        View { now_ns: self.now_ns, workers, exclusive, residency }
     }
 
     /// True if a caller has a call in a worker.

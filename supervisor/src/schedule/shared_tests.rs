@@ -282,7 +282,7 @@ fn a_suspect_is_alone_in_a_worker_of_its_domain() {
     b.expect("1 on 0.0, 2 on 0.1");
     assert!(b.dies(W0).is_empty(), "who is guilty is not known");
     b.expect("1 on 1.0 alone");
-    assert_eq!(b.scheduler.penalties.budgets(b.now).len(), 0, "nobody pays for a process that all share");
+    assert_eq!(b.scheduler.budgets.list(b.now).len(), 0, "nobody pays for a process that all share");
 }
 
 #[test]
@@ -326,7 +326,7 @@ fn who_alone_has_a_shared_process_ended_pays_for_it() {
     b.expect("1 on 0.0");
     b.pass(1);
     b.expect("kill 0");
-    let budgets = b.scheduler.penalties.budgets(b.now);
+    let budgets = b.scheduler.budgets.list(b.now);
     assert_eq!(budgets.iter().map(|budget| budget.caller).collect::<Vec<_>>(), [ALICE.caller]);
 }
 

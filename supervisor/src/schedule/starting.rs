@@ -174,7 +174,7 @@ impl<C: Call> Scheduler<C> {
         }
         self.turn(|turns, orders| turns.has_work(now_ns, worker, party, orders));
         self.note_contention();
-        if self.penalties.is_careful(now_ns, caller) {
+        if self.budgets.is_careful(now_ns, caller) {
             self.hold(caller);
         }
     }

@@ -2,23 +2,12 @@
 //! How long a domain keeps its worker, and at what pace workers give way, is decided in `residency`.
 
 use super::super::limits::OVERSTAY_NS;
-use super::super::residency::{Residency, worth_least};
+use super::super::residency::worth_least;
 use super::super::share_line::Front;
 use super::super::types::Domain;
 use super::super::workers::Worker;
 use super::{Queues, View};
 use crate::ids::{TenantId, WorkerId};
-
-/// A search for workers for domains that wait, see [`Queues::next_to_bring`] and [`Queues::next_to_go`].
-#[derive(Debug, Default)]
-pub(in crate::schedule) struct Search {
-    /// How many processes are still to be brought for domains without workers, and for others.
-    to_bring: Option<(usize, usize)>,
-    /// For how many of these residents are still to give way.
-    to_go: Option<(usize, usize)>,
-    /// How many residents may still give way.
-    may_go: Option<usize>,
-}
 
 /// The caller whose domain is the first that waits for a worker, and where it stands in line.
 type First = Option<(TenantId, Front)>;
@@ -33,24 +22,19 @@ impl Queues {
     /// True if a worker's caller had less of the device than the caller whose domain is the `first` that waits for a worker. A caller
     /// that has a worker gets another one only from callers that had more by a residency, or from itself: who has many domains,
     /// with a small call in each, would have all workers go round among these.
-    fn goes_on(&self, first: First, worker: &Worker, residency: &Residency) -> bool {
+    fn goes_on(&self, first: First, worker: &Worker, view: View<'_>) -> bool {
         let (Some((asks, front)), Some(domain)) = (first, worker.served()) else { return false };
         let caller = domain.caller;
         let had_little_more =
-            || self.asks.goes_before(front.later(residency.least_ns()), caller) && self.has_worker(asks);
+            || self.asks.goes_before(front.later(view.residency.least_ns()), caller) && self.has_worker(asks);
         caller != asks && (self.asks.goes_before(front, caller) || had_little_more())
     }
 
     /// True if a busy worker takes no more calls: domains wait for a worker, this one's domain had it long enough, longest of
     /// those whose callers had their share, and one may give way.
-    pub(super) fn must_leave(
-        &self,
-        now_ns: u64,
-        worker: &Worker,
-        view: View<'_>,
-        residency: &Residency,
-    ) -> bool {
-        if !self.has_unplaced() || worker.is_idle() || self.ends_ns(worker, residency) > now_ns {
+    pub(super) fn must_leave(&self, worker: &Worker, view: View<'_>) -> bool {
+        let residency = view.residency;
+        if !self.has_unplaced() || worker.is_idle() || self.ends_ns(worker, view) > view.now_ns {
             return false;
         }
         let coming = residency.come_soon(view.workers);
@@ -59,13 +43,13 @@ impl Queues {
             return false;
         }
         let first = self.asks.first();
-        if self.goes_on(first, worker, residency) {
+        if self.goes_on(first, worker, view) {
             return false;
         }
-        let most = residency.may_go(now_ns, coming, missing).unwrap_or(0);
+        let most = residency.may_go(view.now_ns, coming, missing).unwrap_or(0);
         let place = |worker: &Worker| (!self.is_one_of_several(worker), worker.bound_ns);
         let before = |other: &Worker| {
-            other.served().is_some() && place(other) < place(worker) && !self.goes_on(first, other, residency)
+            other.served().is_some() && place(other) < place(worker) && !self.goes_on(first, other, view)
         };
         view.workers.busy().filter(|(_, other)| before(other)).take(most).count() < most
     }
@@ -79,17 +63,15 @@ impl Queues {
     /// When an idle worker may give way to a domain that has none, or to one that has some and more calls than those can
     /// take. A worker that is used again and again is not taken from a domain for another's second worker, nor while another
     /// domain has a second one, nor from a caller that had less than the one that waits.
-    fn gives_way_ns(&self, first: First, worker: &Worker, for_unplaced: bool, residency: &Residency) -> u64 {
+    fn gives_way_ns(&self, first: First, worker: &Worker, for_unplaced: bool, view: View<'_>) -> u64 {
         let ends_ns = match for_unplaced {
-            true => self.ends_ns(worker, residency),
-            false => residency.ends_ns(worker, true),
+            true => self.ends_ns(worker, view),
+            false => view.residency.ends_ns(worker, true),
         };
-        let stays_ns = residency.stays_ns(worker);
+        let stays_ns = view.residency.stays_ns(worker);
         let several = self.several_workers > 0;
         let stays = || {
-            !for_unplaced
-                || several && !self.is_one_of_several(worker)
-                || self.goes_on(first, worker, residency)
+            !for_unplaced || several && !self.is_one_of_several(worker) || self.goes_on(first, worker, view)
         };
         if stays_ns > ends_ns && stays() { stays_ns } else { ends_ns }
     }
@@ -101,21 +83,16 @@ impl Queues {
     }
 
     /// True if an idle worker was its domain's long enough and others may want it.
-    pub(in crate::schedule) fn may_go(&self, now_ns: u64, worker: &Worker, residency: &Residency) -> bool {
-        worker.is_idle() && self.has_unplaced() && self.ends_ns(worker, residency) <= now_ns
+    pub(in crate::schedule) fn may_go(&self, worker: &Worker, view: View<'_>) -> bool {
+        worker.is_idle() && self.has_unplaced() && self.ends_ns(worker, view) <= view.now_ns
     }
 
     /// True if an idle worker that [may go](Self::may_go) goes at any pace: its caller is far ahead of those that wait. At the pace of
     /// residents that give way one after the other, those that happen to be idle then would go in its place for ever.
-    pub(in crate::schedule) fn overstays(
-        &self,
-        worker: &Worker,
-        view: View<'_>,
-        residency: &Residency,
-    ) -> bool {
+    pub(in crate::schedule) fn overstays(&self, worker: &Worker, view: View<'_>) -> bool {
         self.is_far_ahead(worker)
-            && !residency.fills_slots(view.workers)
-            && self.missing(view, residency.come_soon(view.workers)).0 > 0
+            && !view.residency.fills_slots(view.workers)
+            && self.missing(view, view.residency.come_soon(view.workers)).0 > 0
     }
 
     /// True if a worker's caller is far ahead of those that wait.
@@ -124,70 +101,39 @@ impl Queues {
     }
 
     /// When a worker may go to a domain without one.
-    fn ends_ns(&self, worker: &Worker, residency: &Residency) -> u64 {
+    fn ends_ns(&self, worker: &Worker, view: View<'_>) -> u64 {
         match self.is_far_ahead(worker) {
-            true => residency.least_ends_ns(worker),
-            false => residency.ends_ns(worker, false),
+            true => view.residency.least_ends_ns(worker),
+            false => view.residency.ends_ns(worker, false),
         }
     }
 
-    /// Begins a search for idle workers that make room for domains that wait.
-    pub(in crate::schedule) fn search(&mut self) -> Search {
-        self.room_ns = None;
-        Search::default()
-    }
-
-    /// True if another worker is needed that is not coming already.
-    pub(in crate::schedule) fn next_to_bring(&self, search: &mut Search, view: View<'_>) -> bool {
-        let (unplaced, others) =
-            search.to_bring.get_or_insert_with(|| self.missing(view, view.workers.coming()));
-        let open = if *unplaced > 0 { unplaced } else { others };
-        let found = *open > 0;
-        *open -= usize::from(found);
-        found
-    }
-
-    /// The next worker that makes room: it is taken from its domain before the search goes on. As many are found as are needed and
-    /// not coming already, at the pace of `residency`; the idle worker that is worth least goes first, and no worker before its
-    /// domain's residency is over. A domain that has workers gets another only from one idle for as long. One whose domain waits
-    /// for memory stays.
-    pub(in crate::schedule) fn next_to_go(
-        &mut self,
-        now_ns: u64,
-        search: &mut Search,
+    /// The idle worker that makes room next, for a domain without workers or for another one; else when there may be one. The one that
+    /// is worth least goes first, and no worker before its domain's residency is over. A domain that has workers gets another only from
+    /// one idle for as long. One whose domain waits for memory stays.
+    pub(in crate::schedule) fn one_to_go(
+        &self,
+        for_unplaced: bool,
         view: View<'_>,
-        residency: &Residency,
-    ) -> Option<WorkerId> {
-        let come_soon = residency.come_soon(view.workers);
-        let (unplaced, others) = search.to_go.get_or_insert_with(|| self.missing(view, come_soon));
-        let missing = *unplaced + *others;
-        if missing == 0 {
-            return None;
-        }
-        if search.may_go.is_none() {
-            let may_go = residency.may_go(now_ns, come_soon, missing);
-            if let Err(next_ns) = may_go {
-                self.room_ns = self.room_ns.into_iter().chain(next_ns).min();
-            }
-            search.may_go = Some(may_go.unwrap_or(0));
-        }
-        search.may_go = Some(search.may_go?.checked_sub(1)?);
-        let for_unplaced = *unplaced > 0;
-        *(if for_unplaced { unplaced } else { others }) -= 1;
+    ) -> Result<WorkerId, Option<u64>> {
         let first = self.asks.first();
-        let ends_ns = |worker: &Worker| self.gives_way_ns(first, worker, for_unplaced, residency);
+        let ends_ns = |worker: &Worker| self.gives_way_ns(first, worker, for_unplaced, view);
         let may_go = |worker: &Worker| worker.served().is_some_and(|domain| !self.waits_for_memory(domain));
-        let idle = view.workers.idle().filter(|(_, worker)| may_go(worker));
-        let found = worth_least(now_ns, ends_ns, idle);
-        if let Err(next_ns) = found {
-            search.to_go = Some((0, 0));
-            self.room_ns = self.room_ns.into_iter().chain(next_ns).min();
-        }
-        found.ok()
+        worth_least(view.now_ns, ends_ns, view.workers.idle().filter(|(_, worker)| may_go(worker)))
+    }
+
+    /// A search for workers that make room begins.
+    pub(in crate::schedule) fn search(&mut self) {
+        self.room_ns = None;
+    }
+
+    /// A search may find at this moment what it does not find now.
+    pub(in crate::schedule) fn search_again(&mut self, at_ns: Option<u64>) {
+        self.room_ns = self.room_ns.into_iter().chain(at_ns).min();
     }
 
     /// How many workers are missing: for domains without any, for which so many `come_soon`, and for others.
-    fn missing(&self, view: View<'_>, come_soon: usize) -> (usize, usize) {
+    pub(in crate::schedule) fn missing(&self, view: View<'_>, come_soon: usize) -> (usize, usize) {
         let (unplaced, others) = match view.exclusive.is_closed() || self.asks.has_device() {
             false => {
                 let wants = self.waiting.iter().any(|domain| self.may_use_lane(*domain, view));
@@ -210,19 +156,9 @@ impl Queues {
         self.has_unplaced() && self.room_ns.is_some_and(|at_ns| at_ns > now_ns)
     }
 
-    /// True if that is so and a worker that just became idle does not give way yet, either.
-    pub(in crate::schedule) fn is_searched_but_for(
-        &mut self,
-        now_ns: u64,
-        worker: &Worker,
-        residency: &Residency,
-    ) -> bool {
-        if !self.is_searched(now_ns) {
-            return false;
-        }
-        let ends_ns = self.gives_way_ns(self.asks.first(), worker, true, residency);
-        self.room_ns = self.room_ns.into_iter().chain([ends_ns]).min();
-        ends_ns > now_ns
+    /// When a worker that just became idle gives way to a domain without one.
+    pub(in crate::schedule) fn idle_gives_way_ns(&self, worker: &Worker, view: View<'_>) -> u64 {
+        self.gives_way_ns(self.asks.first(), worker, true, view)
     }
 
     /// When a search may find a worker that it did not find before.
