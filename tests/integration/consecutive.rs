@@ -186,6 +186,50 @@ fn many_items_and_many_pieces_are_few_arenas_for_a_worker() {
 }
 
 #[test]
+fn an_input_in_many_pieces_may_be_taken_often() {
+    let (_supervisor, [mut alice, ..]) = tenants();
+    let names: Vec<String> = (0..1000).map(|at| format!("x{at}")).collect();
+    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    let last = vec![json!({"Copy": {"from": "x999", "to": "y"}})];
+    let size = json!({"Sizeof": "x999"});
+    Function { inputs: &all, buffers: &[("y", size)], outputs: &["y"], steps: &last, ..Function::default() }
+        .add(&mut alice, "all");
+    let given = names.iter().map(|name| (name.clone(), json!("in")));
+    let fan = json!({"inputs": ["in", "once"], "outputs": {"out": {"step": "all"}, "same": {"step": "copy"}}, "steps": [
+        {"name": "all", "function": "all", "inputs": given.collect::<serde_json::Map<_, _>>()},
+        {"name": "copy", "function": "copy", "inputs": {"in": "once"}}]});
+    linked_and_not(&mut alice, &fan);
+    for (count, empty) in [(1, 0), (2, 0), (500, 523), (1000, 0)] {
+        let bytes: Vec<u8> = (0..count).map(|at| at as u8).collect();
+        let mut sent = Invocation::new("calls").input("once", vec![7]).output("out").output("same");
+        sent = bytes.iter().fold(sent, |sent, byte| sent.input("in", vec![*byte]));
+        sent = (0..empty).fold(sent, |sent, _| sent.input("in", Vec::new()));
+        let found = alice.invoke(&sent).unwrap().outputs;
+        assert!(found[0].inline[..] == bytes && found[1].inline[..] == [7], "{count} items");
+    }
+}
+
+#[test]
+fn outputs_of_all_items_are_charged_and_unused_ones_are_not_kept() {
+    let supervisor = house(&[("alice", "arena-bytes = \"8MiB\"")]);
+    let mut alice = enter(&supervisor, "alice");
+    let (few, many) = (json!(8), json!(1 << 20));
+    let buffers = [("few", few), ("large", many)];
+    Function { inputs: &["x"], buffers: &buffers, outputs: &["few", "large"], ..Function::default() }
+        .add(&mut alice, "two");
+    let each = |output: &str| {
+        json!({"inputs": ["in"], "outputs": {"out": {"step": "a", "output": output}}, "steps": [
+            {"name": "a", "function": "alice/two", "inputs": {"x": "in"}, "each": {"items": 16, "inputs": ["x"]}}]})
+    };
+    compose(&mut alice, "few", &each("few"), false).unwrap();
+    compose(&mut alice, "large", &each("large"), false).unwrap();
+    let call = |name: &str| Invocation::new(name).input("in", vec![0; 16]).output("out");
+    assert_eq!(alice.invoke(&call("few")).unwrap().outputs[0].inline[..], [0; 128]);
+    let error = alice.invoke(&call("large"));
+    refused(error, Code::ResourceExhausted, "arena-bytes");
+}
+
+#[test]
 fn items_of_different_sizes_are_refused() {
     let (_supervisor, [mut alice, ..]) = tenants();
     let size = json!({"FromInput": {"bufname": "x", "idx": 0}});

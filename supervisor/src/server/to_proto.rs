@@ -7,7 +7,7 @@ use pappus_blueprint::kernel_info::CodeInfo;
 use pappus_protocol::from_worker::{KernelInfo, ParamInfo};
 
 use crate::function::Versions;
-use crate::limits::{LIST_BYTES, MAX_DETAILS, MAX_KERNEL_NAMES, MAX_SIGNATURE_BYTES};
+use crate::limits::{LIST_BYTES, LISTED_MODULE_BYTES, MAX_DETAILS, MAX_KERNEL_NAMES};
 use crate::registry::views::{
     FunctionView, KnownCode, ListedFunction, ModuleView, Registered, Registration, VersionList,
 };
@@ -103,7 +103,7 @@ pub(super) fn listed_function(listed: &ListedFunction) -> v1::FunctionInfo {
 /// The names of modules are left out where they are longer than a page of a list has room for.
 fn own_in_list(record: &FunctionRecord, versions: &VersionList) -> v1::FunctionInfo {
     let name_bytes: usize = record.modules.iter().map(|module| module.name.len()).sum();
-    let listed = if name_bytes <= MAX_SIGNATURE_BYTES { &record.modules[..] } else { &[] };
+    let listed = if name_bytes <= LISTED_MODULE_BYTES { &record.modules[..] } else { &[] };
     let modules = listed
         .iter()
         .map(|module| v1::FunctionModule { name: module.name.to_string(), ..Default::default() });
@@ -312,6 +312,6 @@ mod tests {
         };
         let expected = v1::FunctionModule { name: "m".into(), ..Default::default() };
         assert_eq!(listed(1), [expected]);
-        assert_eq!(listed(MAX_SIGNATURE_BYTES + 1), []);
+        assert_eq!(listed(LISTED_MODULE_BYTES + 1), []);
     }
 }

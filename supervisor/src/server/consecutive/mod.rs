@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pappus_blueprint::compose::{Items, Source, Step, Steps};
-use pappus_proto::limits::MAX_INLINE_BYTES;
+use pappus_proto::limits::{MAX_INLINE_BYTES, MAX_ITEMS};
 use pappus_proto::v1::item::Source as ItemSource;
 use pappus_proto::v1::response::Body;
 use pappus_proto::{Code, v1};
@@ -123,7 +123,7 @@ impl Run<'_> {
         // What is named, places of outputs and functions: as much again as the steps that name them.
         let named = self.seat.ctx.take(Limit::RequestBytes, self.steps.approx_bytes as u64);
         let _named = named.map_err(|why| refused(&why))?;
-        let inputs = self.inputs(descriptors, arenas).await?;
+        let mut inputs = self.inputs(descriptors, arenas).await?;
         let constants = self.steps.constants.iter().map(|constant| {
             let array = v1::ArrayType { dtype: constant.dtype.name().into(), shape: constant.shape.clone() };
             Ok(Value { pieces: vec![self.keep(&constant.bytes)?], array: Some(array) })
@@ -137,18 +137,23 @@ impl Run<'_> {
             }
         }
         let mut made: Vec<Outputs> = Vec::with_capacity(self.steps.steps.len());
-        let uses = Uses::of(self.steps);
+        let (uses, checked) = (Uses::of(self.steps), self.request.checked);
         for (at, step) in self.steps.steps.iter().enumerate() {
+            let pieces = |source: &Source| match source {
+                Source::Input(at) => inputs.get(*at).map_or(0, |value| value.pieces.len()),
+                // Of these each is one.
+                Source::Constant(_) | Source::Output { .. } => 1,
+            };
+            if step.inputs.iter().map(|(_, source)| pieces(source)).sum::<usize>() > MAX_ITEMS {
+                self.join(&mut inputs).await?;
+            }
             let of = |source: &Source| find(source, &inputs, &constants, &made);
             let given = step.inputs.iter().map(|(name, source)| Some((name.clone(), of(source)?)));
             let given = given.collect::<Option<Vec<_>>>().ok_or_else(|| self.gone(step));
             let outputs = match given {
-                Ok(given) => self.step(step, given).await,
+                Ok(given) => self.step(step, given, |outputs| uses.kept(at, outputs, checked)).await,
                 Err(why) => Err(why),
             };
-            let outputs = outputs.and_then(|outputs| {
-                uses.kept(at, outputs, self.request.checked).ok_or_else(|| self.gone(step))
-            });
             made.push(outputs.map_err(|error| self.told(step, error))?);
             let over = made.iter_mut().zip(&uses.last).filter(|(_, last)| **last <= at);
             over.for_each(|(outputs, _)| *outputs = Outputs::new());
@@ -218,6 +223,27 @@ impl Run<'_> {
         Ok(Piece::Own { memory, offset: 0, bytes: passed.bytes })
     }
 
+    /// Puts each input that came in several pieces into one: a step may take an input often, and a call has no more pieces than a
+    /// client's.
+    async fn join(&mut self, inputs: &mut [Value]) -> Result<(), Failed> {
+        for value in inputs.iter_mut().filter(|value| value.pieces.len() > 1) {
+            let bytes = value.bytes();
+            let memory = self.memory(bytes.max(1))?;
+            let (from, to) = (value.clone(), memory.clone());
+            self.on_thread(move || {
+                let mut end = 0;
+                from.read(|part| {
+                    to.write(end, part)?;
+                    end += part.len() as u64;
+                    Ok(())
+                })
+            })
+            .await?;
+            value.pieces = vec![Piece::Own { memory, offset: 0, bytes }];
+        }
+        Ok(())
+    }
+
     /// Reads or writes memory of the caller's, which may take as long as the caller likes, until the deadline.
     async fn on_thread<T: Send + 'static>(
         &self,
@@ -266,18 +292,29 @@ impl Run<'_> {
 
     /// Bytes that go in messages, which the caller is charged for.
     fn inline(&self, bytes: Bytes) -> Result<Piece, Failed> {
-        let taken = self.seat.ctx.take(Limit::RequestBytes, bytes.len() as u64);
-        Ok(Piece::Inline(bytes, Some(Arc::new(taken.map_err(|why| refused(&why))?))))
+        let taken = self.taken(bytes.len() as u64)?;
+        Ok(Piece::Inline(bytes, Some(Arc::new(taken))))
     }
 
-    /// Runs one step.
-    async fn step(&mut self, step: &Step, given: Outputs) -> Result<Outputs, Failed> {
+    /// What the caller is charged for bytes that go in messages.
+    fn taken(&self, bytes: u64) -> Result<Taken, Failed> {
+        self.seat.ctx.take(Limit::RequestBytes, bytes).map_err(|why| refused(&why))
+    }
+
+    /// Runs one step, of whose outputs `kept` leaves those that are used.
+    async fn step(
+        &mut self,
+        step: &Step,
+        given: Outputs,
+        kept: impl Fn(Outputs) -> Option<Outputs>,
+    ) -> Result<Outputs, Failed> {
         let function = match self.own.get(&*step.function) {
             Some(function) => function.clone(),
             None => self.function_of(step).await?,
         };
         let Some(Items { count, inputs }) = &step.each else {
-            return self.times(step, &function, given).await;
+            let outputs = self.times(step, &function, given).await?;
+            return kept(outputs).ok_or_else(|| self.gone(step));
         };
         let mut joined: Vec<(String, Joined)> = Vec::new();
         for nth in 0..*count {
@@ -290,30 +327,38 @@ impl Run<'_> {
             };
             let item = given.iter().map(item).collect::<Result<Outputs, Failed>>()?;
             let outputs = self.times(step, &function, item).await?;
-            for (at, (name, value)) in outputs.into_iter().enumerate() {
-                if at == joined.len() {
-                    let total = value.bytes().saturating_mul(*count);
-                    let memory = (total > IN_ANSWER_BYTES).then(|| self.memory(total)).transpose()?;
-                    joined.push((name, Joined::new(&value, *count, memory)));
-                }
-                let added = self.copying(value.bytes(), || joined[at].1.add(nth, &value)).await;
+            let outputs = kept(outputs).ok_or_else(|| self.gone(step))?;
+            if nth == 0 {
+                joined = self.joined(&outputs, *count)?;
+            }
+            for ((name, joined), (_, value)) in joined.iter_mut().zip(outputs) {
+                let added = self.copying(value.bytes(), || joined.add(nth, &value)).await;
                 let written = added.map_err(|Uneven| {
-                    let message =
-                        format!("the items have different sizes or shapes in output {}", joined[at].0);
+                    let message = format!("the items have different sizes or shapes in output {name}");
                     Box::new(v1::Error::new(Code::InvalidArgument, message))
                 })?;
                 written.map_err(|why| self.not_written(why))?;
             }
         }
-        let outputs = joined.into_iter().map(|(name, joined)| {
-            let (place, bytes, array) = joined.parts();
-            let piece = match place {
-                JoinedPlace::Inline(bytes) => self.inline(bytes.into())?,
-                JoinedPlace::Own(memory) => Piece::Own { memory, offset: 0, bytes },
+        Ok(joined.into_iter().map(|(name, joined)| (name, joined.value())).collect())
+    }
+
+    /// Room for so many items like the first ones, which the caller is charged for: in messages where all outputs together are few
+    /// bytes, else in one memory.
+    fn joined(&mut self, first: &Outputs, count: u64) -> Result<Vec<(String, Joined)>, Failed> {
+        let total = |value: &Value| value.bytes().saturating_mul(count);
+        let all = first.iter().map(|(_, value)| total(value)).fold(0u64, u64::saturating_add);
+        let memory = (all > IN_ANSWER_BYTES).then(|| self.memory(all)).transpose()?;
+        let mut end = 0;
+        let joined = first.iter().map(|(name, value)| {
+            let place = match &memory {
+                Some(memory) => JoinedPlace::Own(memory.clone(), end),
+                None => JoinedPlace::Inline(Vec::new(), self.taken(total(value))?),
             };
-            Ok((name, Value { pieces: vec![piece], array }))
+            end += total(value);
+            Ok((name.clone(), Joined::new(value, count, place)))
         });
-        outputs.collect()
+        joined.collect()
     }
 
     /// Has so many bytes copied between memory of the supervisor's: where that takes a while, other tasks go on meanwhile.

@@ -158,10 +158,10 @@ pub(super) struct Joined {
 /// Where the items of an output are.
 #[derive(Debug)]
 pub(super) enum JoinedPlace {
-    /// They go in messages, and are yet to be charged.
-    Inline(Vec<u8>),
-    /// At the beginning of this memory.
-    Own(Arc<OwnMemory>),
+    /// They go in messages, and this is what the caller is charged for them.
+    Inline(Vec<u8>, Taken),
+    /// In this memory, from here on.
+    Own(Arc<OwnMemory>, u64),
 }
 
 /// Items of one step have different sizes or shapes.
@@ -169,12 +169,8 @@ pub(super) enum JoinedPlace {
 pub(super) struct Uneven;
 
 impl Joined {
-    /// So many items like the first one; without memory for them, bytes that go in messages.
-    pub(super) fn new(first: &Value, count: u64, memory: Option<Arc<OwnMemory>>) -> Self {
-        let place = match memory {
-            None => JoinedPlace::Inline(Vec::with_capacity((first.bytes() * count) as usize)),
-            Some(memory) => JoinedPlace::Own(memory),
-        };
+    /// So many items like the first one.
+    pub(super) fn new(first: &Value, count: u64, place: JoinedPlace) -> Self {
         Self { count, bytes: first.bytes(), array: first.array.clone(), place }
     }
 
@@ -185,26 +181,30 @@ impl Joined {
         }
         let mut at = nth * self.bytes;
         Ok(item.read(|bytes| match &mut self.place {
-            JoinedPlace::Inline(all) => {
+            JoinedPlace::Inline(all, _) => {
                 all.extend_from_slice(bytes);
                 Ok(())
             }
-            JoinedPlace::Own(memory) => {
-                let start = at;
+            JoinedPlace::Own(memory, offset) => {
+                let start = *offset + at;
                 at += bytes.len() as u64;
                 memory.write(start, bytes)
             }
         }))
     }
 
-    /// Where all items are, how many bytes they have, and what they hold.
-    pub(super) fn parts(self) -> (JoinedPlace, u64, Option<v1::ArrayType>) {
+    /// All items as one value.
+    pub(super) fn value(self) -> Value {
         let Self { count, bytes, array, place } = self;
         let array = array.map(|mut array| {
             array.shape.insert(0, count);
             array
         });
-        (place, count * bytes, array)
+        let piece = match place {
+            JoinedPlace::Inline(all, taken) => Piece::Inline(all.into(), Some(Arc::new(taken))),
+            JoinedPlace::Own(memory, offset) => Piece::Own { memory, offset, bytes: count * bytes },
+        };
+        Value { pieces: vec![piece], array }
     }
 }
 
@@ -263,6 +263,8 @@ impl Drop for OwnMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::TenantId;
+    use crate::tenants::{Ledger, Machine, Quota};
 
     fn inline(bytes: &'static [u8], shape: Option<&[u64]>) -> Value {
         let array = shape.map(|shape| v1::ArrayType { dtype: "u8".into(), shape: shape.into() });
@@ -287,13 +289,16 @@ mod tests {
         let items: Vec<Value> = (0..3).map(|nth| whole.item(nth, 3).unwrap()).collect();
         assert_eq!(items.iter().map(read).collect::<Vec<_>>(), [b"ab", b"cd", b"ef"]);
         assert_eq!(items[1].array.as_ref().unwrap().shape, [2]);
-        let mut joined = Joined::new(&items[0], 3, None);
+        let ledger = Ledger::new(Machine { memory_bytes: 1 << 20, descriptors: 1, processes: 0 });
+        let account = Account::new(TenantId::new(1), "1".into(), Quota::default(), ledger.into());
+        let taken = account.take(Limit::RequestBytes, 6).unwrap();
+        let mut joined = Joined::new(&items[0], 3, JoinedPlace::Inline(Vec::new(), taken));
         for (nth, item) in (0..).zip(&items) {
             joined.add(nth, item).unwrap().unwrap();
         }
         assert_eq!(joined.add(3, &inline(b"abc", Some(&[3]))).unwrap_err(), Uneven);
-        let (JoinedPlace::Inline(bytes), 6, array) = joined.parts() else { panic!("in memory") };
-        assert_eq!((&bytes[..], array.unwrap().shape), (&b"abcdef"[..], vec![3, 2]));
+        let joined = joined.value();
+        assert_eq!((read(&joined), joined.array.unwrap().shape), (b"abcdef".to_vec(), vec![3, 2]));
         // Across pieces, and not.
         assert_eq!(read(&whole.item(0, 3).unwrap()), b"ab");
         whole.array = None;
