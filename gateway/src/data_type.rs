@@ -1,5 +1,7 @@
 //! Element types, by Pappus's names and by those of the protocol, and numbers as their bytes: little-endian, row by row.
 
+use std::fmt;
+
 use pappus_blueprint::DType;
 
 /// The protocol's name of a type.
@@ -37,6 +39,18 @@ pub enum Number {
     Float(f64),
     /// True or false.
     Bool(bool),
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int(number) => number.fmt(f),
+            Self::UInt(number) => number.fmt(f),
+            // With a point, also where nothing follows.
+            Self::Float(number) => write!(f, "{number:?}"),
+            Self::Bool(is_true) => is_true.fmt(f),
+        }
+    }
 }
 
 /// Appends a number as an element of this type; false if the type has no such number.

@@ -8,7 +8,7 @@
 //!
 //! To drop the future is to cancel the call. Arenas are of one call, and closed with it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -144,8 +144,12 @@ fn check(asked: &Asked) -> Result<()> {
     if asked.inputs.len() > MAX_TENSORS || asked.outputs.len() > MAX_TENSORS {
         return Err(Failure::invalid(format!("more than {MAX_TENSORS} inputs or outputs")));
     }
+    let mut names = HashSet::new();
     for input in &asked.inputs {
         let wrong = |why: String| Failure::invalid(why).at(format!("input {}", input.name));
+        if !names.insert(&*input.name) {
+            return Err(wrong("it is given twice".to_owned()));
+        }
         if input.shape.len() > MAX_RANK {
             return Err(wrong(format!("more than {MAX_RANK} dimensions")));
         }
@@ -376,5 +380,8 @@ mod tests {
             let why = check(&asked(shape, bytes)).unwrap_err();
             assert_eq!((why.row().http, &*why.place), (400, "input A"), "{shape:?} {bytes}");
         }
+        let mut twice = asked(&[2, 3], 24);
+        twice.inputs.extend(asked(&[1], 4).inputs);
+        assert!(check(&twice).unwrap_err().message.contains("given twice"));
     }
 }

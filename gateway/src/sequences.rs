@@ -116,13 +116,12 @@ impl Sequences {
         let session = client.open_session(function).await?.session;
         let open = Sequence { client: client.clone(), session, used: Instant::now(), running: 1 };
         let (gone, began) = insert(&mut self.lock(), key.clone(), open);
+        // Before anything is waited for: who leaves meanwhile leaves no request behind that runs.
+        let within = began.then(|| Within { all: self, key, client: client.clone(), session });
         if let Some(gone) = gone {
             close(gone).await;
         }
-        match began {
-            true => Ok(Within { all: self, key, client: client.clone(), session }),
-            false => Err(Failure::busy("this token has as many sequences open as it may have: end one")),
-        }
+        within.ok_or_else(|| Failure::busy("this token has as many sequences open as it may have: end one"))
     }
 }
 

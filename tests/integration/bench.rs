@@ -105,6 +105,8 @@ fn a_trace_is_followed_and_results_are_compared() {
     assert!(result.contains("\"due\":4,"), "{result}");
     let csv = supervisor.ok(&[&arguments[..], &["--csv"]].concat());
     assert!(csv.starts_with("rate,tenant,due,answered,failed,") && csv.contains("\n,all,4,4,0,"), "{csv}");
+    let told: serde_json::Value = serde_json::from_str(&result).unwrap();
+    assert_eq!(told["runs"][0]["holds"], true, "its last answer counts, too: {result}");
     let file = supervisor.write("a.json", result);
     let file = file.to_str().unwrap();
     let shown = supervisor.ok(&["bench", "--compare", file, file]);

@@ -205,9 +205,7 @@ fn given(
             for (at, number) in data.numbers.into_iter().enumerate() {
                 if !data_type::push(&mut bytes, dtype, number) {
                     let name = data_type::name_of(dtype);
-                    return Err(Failure::invalid(format!(
-                        "the number at {at} ({number:?}) is none of {name}"
-                    )));
+                    return Err(Failure::invalid(format!("the number at {at} ({number}) is none of {name}")));
                 }
             }
             (bytes.into(), data.shape)

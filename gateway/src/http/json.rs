@@ -295,6 +295,9 @@ mod tests {
         let read = data("[[1, 2.5], [true, 18446744073709551615]]").unwrap();
         let numbers = [Number::Int(1), Number::Float(2.5), Number::Bool(true), Number::UInt(u64::MAX)];
         assert_eq!((&read.numbers[..], &read.shape[..]), (&numbers[..], &[2, 2][..]));
+        // The double that is nearest, not one unit beside it.
+        let exact = data("[0.22520718999059186]").unwrap().numbers;
+        assert_eq!(exact, [Number::Float(f64::from_bits(0x3fcc_d396_d5ea_b510))]);
         assert_eq!(data("[]").unwrap(), Data { numbers: vec![], shape: vec![0] });
         assert_eq!(data("[[], []]").unwrap().shape, [2, 0]);
         for (wrong, words) in [

@@ -105,7 +105,7 @@ mod tests {
     use crate::arguments::ArrivalKind;
 
     const TO: Duration = Duration::from_secs(10);
-    const RULES: Rules = Rules { from: Duration::ZERO, to: TO, deadline: Duration::from_secs(2) };
+    const RULES: Rules = Rules { from: Duration::ZERO, to: TO, until: TO, deadline: Duration::from_secs(2) };
 
     /// A clock that goes on when nobody has anything left to do.
     #[derive(Debug, Clone, Default)]

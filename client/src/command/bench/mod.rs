@@ -144,7 +144,8 @@ impl<'a> Load<'a> {
             (None, Some(last)) => last.max(from) + Duration::from_nanos(1),
             (None, None) => from + DURATION,
         };
-        let rules = Rules { from, to, deadline: arguments.deadline };
+        let until = if arguments.duration.is_none() && last.is_some() { Duration::MAX } else { to };
+        let rules = Rules { from, to, until, deadline: arguments.deadline };
         let limits = Limits { failed_share: arguments.max_errors, p99: arguments.max_p99 };
         Ok(Self { arguments, rules, limits, trace })
     }

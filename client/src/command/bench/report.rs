@@ -144,7 +144,7 @@ mod tests {
     /// A run of two tenants: of four calls one failed.
     fn measured() -> Measured {
         let ms = Duration::from_millis;
-        let rules = Rules { from: ms(0), to: ms(1000), deadline: ms(500) };
+        let rules = Rules { from: ms(0), to: ms(1000), until: ms(1000), deadline: ms(500) };
         let mut tenants = Vec::new();
         let mut all = Tally::new(rules);
         for (name, latency, code) in [("a", 10, None), ("b", 20, Some("NOT_FOUND"))] {

@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn a_rate_holds_within_all_limits() {
         let ms = Duration::from_millis;
-        let rules = Rules { from: ms(0), to: ms(1000), deadline: ms(500) };
+        let rules = Rules { from: ms(0), to: ms(1000), until: ms(1000), deadline: ms(500) };
         let measured = |answered: u64, latency: u64, failed: u64, lost: u64| {
             let mut tally = Tally::new(rules);
             for _ in 0..answered + failed + lost {

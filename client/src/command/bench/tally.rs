@@ -22,6 +22,8 @@ pub(super) struct Rules {
     pub(super) from: Duration,
     /// Calls that are due from here on do not count.
     pub(super) to: Duration,
+    /// Answers from here on do not count: later, where no calls follow whose answers would take their places.
+    pub(super) until: Duration,
     /// How long behind the moment at which a call was due an answer may come.
     pub(super) deadline: Duration,
 }
@@ -87,7 +89,7 @@ impl Tally {
         };
         match end {
             Ok(()) => {
-                self.came += u64::from(self.rules.counts(now));
+                self.came += u64::from(self.rules.from <= now && now < self.rules.until);
                 if self.rules.counts(due) {
                     self.answered += 1;
                     record(&mut self.latency, now.saturating_sub(due));
@@ -189,6 +191,7 @@ mod tests {
     const RULES: Rules = Rules {
         from: Duration::from_secs(1),
         to: Duration::from_secs(3),
+        until: Duration::from_secs(3),
         deadline: Duration::from_millis(500),
     };
 
@@ -226,6 +229,16 @@ mod tests {
         assert_eq!((tally.due, tally.answered, tally.failed()), (3, 2, 1));
         // Of the two answers around each end, one came within.
         assert_eq!((tally.came, tally.per_second()), (2, 1.0));
+    }
+
+    #[test]
+    fn behind_a_trace_answers_still_count() {
+        let mut tally = Tally::new(Rules { until: Duration::MAX, ..RULES });
+        for due in [1000, 2999] {
+            tally.begins(ms(due), ms(due));
+            tally.ends(ms(due), ms(due), ms(due + 200), Ok(()));
+        }
+        assert_eq!((tally.due, tally.came), (2, 2));
     }
 
     #[test]
