@@ -13,6 +13,7 @@ import pytest
 
 import pappus
 from fixture import KERNELS, VEC_ADD, Supervisor
+from pappus import _signature
 
 A = np.float32([1, 2, 3])
 
@@ -103,7 +104,7 @@ def test_modules_are_registered_by_themselves(client: pappus.Client, tmp_path: P
         client.add_module("m", [tmp_path / "function.json"])
 
 
-def test_a_function_is_granted_and_revoked(house: tuple[pappus.Client, pappus.Client]) -> None:
+def test_a_function_is_granted_and_revoked(house: tuple[pappus.Client, pappus.Client], monkeypatch: pytest.MonkeyPatch) -> None:
     acme, globex = house
     acme.add_function("vec_add", VEC_ADD)
     with pytest.raises(pappus.NotFound):
@@ -115,6 +116,11 @@ def test_a_function_is_granted_and_revoked(house: tuple[pappus.Client, pappus.Cl
     # A grantee does not see how large outputs are, and gets them all the same.
     result = granted.options(dtypes={"A": "f32", "B": "f32"})(A, A)
     np.testing.assert_array_equal(result, 2 * A)
+    # With `out`, the place is as large as that, in an arena or not.
+    monkeypatch.setattr(_signature, "UNKNOWN_OUTPUT_BYTES", A.nbytes // 2)
+    for out in (np.zeros_like(A), globex.arena(A.nbytes).empty(A.shape, A.dtype)):
+        assert granted.options(dtypes={"A": "f32", "B": "f32", "C": "f32"}, out=out)(A, A) is out
+        np.testing.assert_array_equal(out, 2 * A)
     acme.revoke("vec_add", "globex")
     with pytest.raises(pappus.NotFound):
         granted(A, A)

@@ -158,10 +158,11 @@ class Signature:
         for array in arrays:
             inputs.append((end, array.nbytes))
             end += aligned(array.nbytes)
-        for port in self.outputs:
+        for port, out in zip(self.outputs, outs, strict=True):
             size = sizes.bytes_of(port.name)
             exact &= size is not None
-            size = UNKNOWN_OUTPUT_BYTES if size is None else size
+            if size is None:
+                size = UNKNOWN_OUTPUT_BYTES if out is None else out.nbytes
             outputs.append((end, size))
             end += aligned(size)
         return Layout(inputs, outputs, types, exact, end, block_size(end))
