@@ -50,9 +50,12 @@ pub const HANDSHAKE_MS: u64 = 5_000;
 
 /// Entries of one page of a list.
 pub const LIST_PAGE: usize = 1_000;
-/// Bytes of names that a record keeps of a function's inputs and outputs, and bytes of names of its modules that a list
-/// shows; those of larger ones are shown by `show` only.
-pub const MAX_SIGNATURE_BYTES: usize = 1024;
+/// Bytes of names of a function's inputs and outputs, which its record has: callers and gateways go by them.
+pub const MAX_SIGNATURE_BYTES: usize = 16 << 10;
+/// Bytes of names of a function's modules that a list shows; those of larger ones are shown by `show` only.
+pub const LISTED_MODULE_BYTES: usize = 1024;
+/// How often a request begins anew since others of the tenant changed what it had read.
+pub const MAX_OVERTAKEN: u32 = 100;
 /// Bytes of the types that a record keeps of a function's inputs and outputs, as [`DECLARED_BYTES`] and
 /// [`DIMENSION_BYTES`] count them; of larger ones it keeps none.
 pub const MAX_TYPES_BYTES: usize = 16 << 10;

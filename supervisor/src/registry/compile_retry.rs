@@ -10,6 +10,7 @@ use super::state::Registry;
 use super::views::{FunctionView, ModuleView, Registered, Registration};
 use crate::blocking::Whose;
 use crate::function::Loaded;
+use crate::limits::MAX_OVERTAKEN;
 use crate::tenants::Account;
 
 impl Registry {
@@ -99,8 +100,8 @@ impl Registry {
         }
     }
 
-    /// Repeats `work`, making the machine code that it lacks in between, until it lacks none or the code
-    /// cannot be made.
+    /// Repeats `work`, making the machine code that it lacks in between, until it lacks none or the code cannot be made; also where
+    /// other requests of the tenant changed what it had read, so many times.
     async fn compile_and_retry<T: Send + 'static>(
         self: &Arc<Self>,
         whose: Whose,
@@ -109,16 +110,20 @@ impl Registry {
     ) -> Result<T, RegistryError> {
         let work = Arc::new(work);
         let mut codes = Codes::new(wish);
+        let mut overtaken = 0;
         loop {
             let (this, work) = (self.clone(), work.clone());
             let tried = self.threads.run(whose, move || (work(&this, &mut codes), codes)).await?;
             let outcome = tried.0;
             codes = tried.1;
             let missing = codes.take_missing();
-            if missing.is_empty() {
-                return outcome;
+            match outcome {
+                Err(RegistryError::Changed) if missing.is_empty() && overtaken < MAX_OVERTAKEN => {
+                    overtaken += 1
+                }
+                outcome if missing.is_empty() => return outcome,
+                _ => self.make(whose, missing, &mut codes).await,
             }
-            self.make(whose, missing, &mut codes).await;
         }
     }
 }

@@ -10,6 +10,7 @@ use super::codes::CodeError;
 use crate::blocking::BrokenOff;
 use crate::limits::{
     MAX_ALIASES, MAX_DECLINED, MAX_GRANTS, MAX_GRANTS_TO_ONE, MAX_LINKED_AGAIN, MAX_MODULES,
+    MAX_SIGNATURE_BYTES,
 };
 use crate::refusal::{Failure, Reason, Refusable, failed};
 use crate::store::StateError;
@@ -84,9 +85,14 @@ pub enum RegistryError {
     /// Bytes that were there at first are gone.
     #[error("bytes that it needs were removed meanwhile: add it again")]
     Vanished,
-    /// What a composition was linked from changed while it was linked.
-    #[error("a function that a composition runs was changed meanwhile: add it again")]
+    /// Other requests changed what this one had read, however often it began anew.
+    #[error("other requests change the same functions all the time: send this one again")]
     Changed,
+    /// Names of inputs and outputs that no record has room for.
+    #[error(
+        "names of inputs and outputs have {0} bytes together, {MAX_SIGNATURE_BYTES} are allowed: shorten them"
+    )]
+    LongNames(usize),
     /// A composition that would run itself.
     #[error("`{0}` would run itself: a composition runs functions that do not run the composition")]
     StepOfItself(String),
@@ -299,6 +305,7 @@ impl Refusable for RegistryError {
         match self {
             Self::BadName { .. }
             | Self::Blueprint(_)
+            | Self::LongNames(_)
             | Self::StepOfItself(_)
             | Self::StepByAlias(_)
             | Self::StepOfCalls(_)
@@ -313,13 +320,12 @@ impl Refusable for RegistryError {
             | Self::BadTenant(_)
             | Self::GrantToOwner
             | Self::DeclinedOwn => Reason::InvalidArgument,
-            Self::Unknown { .. }
-            | Self::Vanished
-            | Self::Changed
-            | Self::NotGranted { .. }
-            | Self::NotDeclined(_) => Reason::NotFound,
+            Self::Unknown { .. } | Self::Vanished | Self::NotGranted { .. } | Self::NotDeclined(_) => {
+                Reason::NotFound
+            }
             Self::Exists { .. } => Reason::AlreadyExists,
             Self::TooManyModules
+            | Self::Changed
             | Self::TooManyCompositions { .. }
             | Self::VersionsNamed { .. }
             | Self::TooManyAliases(_)
@@ -349,6 +355,7 @@ impl Refusable for RegistryError {
     fn retry_after_ms(&self) -> Option<u64> {
         match self {
             Self::GrantedDoesNotLoad { retry_after_ms, .. } => *retry_after_ms,
+            Self::Changed => Some(10),
             _ => self.cause().and_then(Refusable::retry_after_ms),
         }
     }

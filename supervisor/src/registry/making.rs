@@ -89,7 +89,8 @@ impl Registry {
         let classes = self.with_room(&weights, able(&blueprint, self.runnable(&modules)?)?)?;
         self.check_code(account.tenant, &blueprint, &modules, &classes, codes)?;
         self.check_declared(account.tenant, &blueprint, &modules, codes)?;
-        let Signature { inputs, outputs, input_types } = signature(&blueprint);
+        let Signature { inputs, outputs, input_types } =
+            signature(&blueprint).map_err(RegistryError::LongNames)?;
         let record = FunctionRecord {
             name,
             config: hash,

@@ -16,12 +16,13 @@ pub(super) struct Signature {
     pub(super) input_types: Box<[Declared]>,
 }
 
-/// The inputs and outputs of a blueprint.
-pub(super) fn signature(blueprint: &Blueprint) -> Signature {
+/// The inputs and outputs of a blueprint; the bytes of their names, where they are too many.
+pub(super) fn signature(blueprint: &Blueprint) -> Result<Signature, usize> {
     let name = |id: &pappus_blueprint::BufferId| blueprint.buffers()[id.index()].name.as_str();
     let ids = blueprint.brought().iter().chain(blueprint.returned());
-    if ids.map(|id| name(id).len()).sum::<usize>() > MAX_SIGNATURE_BYTES {
-        return Signature::default();
+    let name_bytes = ids.map(|id| name(id).len()).sum::<usize>();
+    if name_bytes > MAX_SIGNATURE_BYTES {
+        return Err(name_bytes);
     }
     let mut outputs: Vec<Output> = blueprint
         .returned()
@@ -43,7 +44,7 @@ pub(super) fn signature(blueprint: &Blueprint) -> Signature {
             output.shape.clone_from(&declared.shape);
         }
     }
-    Signature { inputs, outputs: outputs.into(), input_types: input_types.into() }
+    Ok(Signature { inputs, outputs: outputs.into(), input_types: input_types.into() })
 }
 
 /// What is declared of the inputs, then of the outputs; none where it is too much.
@@ -90,6 +91,10 @@ mod tests {
     use super::*;
 
     fn of(inputs: &str, types: &str) -> Signature {
+        try_of(inputs, types).unwrap()
+    }
+
+    fn try_of(inputs: &str, types: &str) -> Result<Signature, usize> {
         let json = format!(
             r#"{{"module_path": "m", "kernels": [], "blueprint": {{"inputs": [{inputs}],
                 "buffers": {{"B": {{"Absolute": 8}}}}, "outputs": ["B"], "types": {{{types}}}, "control_flow": []}}}}"#
@@ -131,8 +136,16 @@ mod tests {
         assert_eq!((all.inputs.len(), all.input_types.len()), (40, 0));
         let some = of(&names.join(","), &types[..20].join(","));
         assert_eq!(some.input_types.len(), 40);
-        let names = format!("\"{}\"", "x".repeat(255));
-        let many: Vec<String> = (0..5).map(|n| names.replacen('x', &n.to_string(), 1)).collect();
-        assert_eq!(of(&many.join(","), ""), Signature::default());
+    }
+
+    #[test]
+    fn names_that_no_record_has_room_for_are_refused() {
+        let names = |count: usize| {
+            let each: Vec<String> = (0..count).map(|n| format!("\"{n:0255}\"")).collect();
+            each.join(",")
+        };
+        // Beside that of the output.
+        assert_eq!(of(&names(64), "").inputs.len(), 64);
+        assert_eq!(try_of(&names(65), ""), Err(65 * 255 + 1));
     }
 }
