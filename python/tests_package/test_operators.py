@@ -54,6 +54,11 @@ def test_tensors_made_in_forward(function: Function) -> None:
     check(function, torch.randn(4, 3))
 
 
+def test_a_softmax_of_more_than_a_block_has() -> None:
+    # Its kernel calls functions that call the device's library, each in a file of its own.
+    check(lambda x: torch.softmax(x, -1), torch.randn(2, 5000))
+
+
 class Attends(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -193,7 +193,9 @@ def _interpreter() -> Iterator[None]:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if id(self) not in made:
             made[id(self)] = InterpretedFunction(self.fn)
-        return made[id(self)](*args, **kwargs)
+        # Functions that kernels call may be of another file.
+        with _plain_math(self):
+            return made[id(self)](*args, **kwargs)
 
     given = InterpreterBuilder.create_splat
 
