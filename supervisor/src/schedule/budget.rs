@@ -43,6 +43,15 @@ pub struct Budget {
     pub waits_ns: u64,
 }
 
+/// A draw on a caller's budget that may turn out to be wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Draw {
+    /// Whose.
+    pub caller: TenantId,
+    /// True if the caller's calls started one at a time before, too.
+    pub was_careful: bool,
+}
+
 impl Budgets {
     /// No caller drew yet.
     pub fn new(per_minute: u32) -> Self {

@@ -1,19 +1,12 @@
 //! What follows from the ends of calls for their callers: functions are refused, budgets are drawn on, and who spent one is held up.
 
 use super::asks::Ask;
+use super::budget::Draw;
 use super::calls::Entry;
 use super::quarantine::{Refusal, Use};
 use super::scheduler::Scheduler;
 use super::types::{Action, Call, Domain, Ended, Loss, QueueKey, Verdict};
 use crate::ids::TenantId;
-
-/// A draw on a caller's budget that may turn out to be wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Draw {
-    pub(super) caller: TenantId,
-    /// True if the caller's calls started one at a time before, too.
-    pub(super) was_careful: bool,
-}
 
 impl<C: Call> Scheduler<C> {
     /// A call is over. Where it ran, [`Scheduler::review`] must follow.

@@ -20,12 +20,11 @@
 
 use super::apart::Apart;
 use super::book::{Book, TakeBack};
-use super::budget::Budgets;
+use super::budget::{Budgets, Draw};
 use super::calls::{CallState, Calls, Entry};
 use super::company::Company;
 use super::device_time::DeviceTime;
 use super::exclusive::Exclusive;
-use super::judging::Draw;
 use super::limits::MAX_CALLS;
 use super::mps_suspicion::MpsSuspicion;
 use super::policy::{Limits, Policy};

@@ -1,5 +1,5 @@
 //! Compositions that are not linked: their steps run as consecutive calls, each as any other call of the caller's, with what they
-//! pass on in memory of the supervisor's (`value`; `calls`: one call). One task runs a composition, whose answer is given once, like that
+//! pass on in memory of the supervisor's (`value`; `calls`: one call; `items`: a step that runs for each item, and inputs in pieces). One task runs a composition, whose answer is given once, like that
 //! of a single call; whoever gives it earlier (a deadline, a cancellation, a client that leaves) ends the call that runs at that time.
 //!
 //! ```text
@@ -7,6 +7,7 @@
 //! ```
 
 mod calls;
+mod items;
 mod step_reply;
 mod value;
 
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pappus_blueprint::compose::{Items, Source, Step, Steps};
+use pappus_blueprint::compose::{Source, Step, Steps};
 use pappus_proto::limits::{MAX_INLINE_BYTES, MAX_ITEMS};
 use pappus_proto::v1::item::Source as ItemSource;
 use pappus_proto::v1::response::Body;
@@ -25,7 +26,7 @@ use pappus_protocol::now_ns;
 use pappus_shmem::memfd;
 use tokio::sync::oneshot;
 
-use self::value::{Joined, JoinedPlace, OwnMemory, Piece, Uneven, Value, read_parts};
+use self::value::{OwnMemory, Piece, Value, read_parts};
 use super::invoke::{self, Arrived};
 use super::invoke_error::{InvokeError, ValueError};
 use super::reply_handle::ReplyHandle;
@@ -223,27 +224,6 @@ impl Run<'_> {
         Ok(Piece::Own { memory, offset: 0, bytes: passed.bytes })
     }
 
-    /// Puts each input that came in several pieces into one: a step may take an input often, and a call has no more pieces than a
-    /// client's.
-    async fn join(&mut self, inputs: &mut [Value]) -> Result<(), Failed> {
-        for value in inputs.iter_mut().filter(|value| value.pieces.len() > 1) {
-            let bytes = value.bytes();
-            let memory = self.memory(bytes.max(1))?;
-            let (from, to) = (value.clone(), memory.clone());
-            self.on_thread(move || {
-                let mut end = 0;
-                from.read(|part| {
-                    to.write(end, part)?;
-                    end += part.len() as u64;
-                    Ok(())
-                })
-            })
-            .await?;
-            value.pieces = vec![Piece::Own { memory, offset: 0, bytes }];
-        }
-        Ok(())
-    }
-
     /// Reads or writes memory of the caller's, which may take as long as the caller likes, until the deadline.
     async fn on_thread<T: Send + 'static>(
         &self,
@@ -299,66 +279,6 @@ impl Run<'_> {
     /// What the caller is charged for bytes that go in messages.
     fn taken(&self, bytes: u64) -> Result<Taken, Failed> {
         self.seat.ctx.take(Limit::RequestBytes, bytes).map_err(|why| refused(&why))
-    }
-
-    /// Runs one step, of whose outputs `kept` leaves those that are used.
-    async fn step(
-        &mut self,
-        step: &Step,
-        given: Outputs,
-        kept: impl Fn(Outputs) -> Option<Outputs>,
-    ) -> Result<Outputs, Failed> {
-        let function = match self.own.get(&*step.function) {
-            Some(function) => function.clone(),
-            None => self.function_of(step).await?,
-        };
-        let Some(Items { count, inputs }) = &step.each else {
-            let outputs = self.times(step, &function, given).await?;
-            return kept(outputs).ok_or_else(|| self.gone(step));
-        };
-        let mut joined: Vec<(String, Joined)> = Vec::new();
-        for nth in 0..*count {
-            let item = |(name, value): &(String, Value)| match inputs.contains(name) {
-                true => value.item(nth, *count).map(|item| (name.clone(), item)).ok_or_else(|| {
-                    let message = format!("input {name} does not consist of {count} items");
-                    Box::new(v1::Error::new(Code::InvalidArgument, message))
-                }),
-                false => Ok((name.clone(), value.clone())),
-            };
-            let item = given.iter().map(item).collect::<Result<Outputs, Failed>>()?;
-            let outputs = self.times(step, &function, item).await?;
-            let outputs = kept(outputs).ok_or_else(|| self.gone(step))?;
-            if nth == 0 {
-                joined = self.joined(&outputs, *count)?;
-            }
-            for ((name, joined), (_, value)) in joined.iter_mut().zip(outputs) {
-                let added = self.copying(value.bytes(), || joined.add(nth, &value)).await;
-                let written = added.map_err(|Uneven| {
-                    let message = format!("the items have different sizes or shapes in output {name}");
-                    Box::new(v1::Error::new(Code::InvalidArgument, message))
-                })?;
-                written.map_err(|why| self.not_written(why))?;
-            }
-        }
-        Ok(joined.into_iter().map(|(name, joined)| (name, joined.value())).collect())
-    }
-
-    /// Room for so many items like the first ones, which the caller is charged for: in messages where all outputs together are few
-    /// bytes, else in one memory.
-    fn joined(&mut self, first: &Outputs, count: u64) -> Result<Vec<(String, Joined)>, Failed> {
-        let total = |value: &Value| value.bytes().saturating_mul(count);
-        let all = first.iter().map(|(_, value)| total(value)).fold(0u64, u64::saturating_add);
-        let memory = (all > IN_ANSWER_BYTES).then(|| self.memory(all)).transpose()?;
-        let mut end = 0;
-        let joined = first.iter().map(|(name, value)| {
-            let place = match &memory {
-                Some(memory) => JoinedPlace::Own(memory.clone(), end),
-                None => JoinedPlace::Inline(Vec::new(), self.taken(total(value))?),
-            };
-            end += total(value);
-            Ok((name.clone(), Joined::new(value, count, place)))
-        });
-        joined.collect()
     }
 
     /// Has so many bytes copied between memory of the supervisor's: where that takes a while, other tasks go on meanwhile.
