@@ -85,7 +85,7 @@ pub enum RegistryError {
     /// Bytes that were there at first are gone.
     #[error("bytes that it needs were removed meanwhile: add it again")]
     Vanished,
-    /// Other requests changed what this one had read, however often this one began anew.
+    /// Other requests changed again and again what a request had read.
     #[error("other requests change the same functions all the time: send this one again")]
     Changed,
     /// Names of inputs and outputs that no record has room for.
