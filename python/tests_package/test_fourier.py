@@ -87,7 +87,20 @@ def test_spectrograms() -> None:
     x = torch.randn(1, 24)
     same(package.torch(model, (x,)), model, x)
     model = Computes(lambda x: torch.istft(spectrum(x) * 2, 8, 4, window=window)).eval()
-    same(package.torch(model, (x,)), model, x)
+    built = package.torch(model, (x,))
+    same(built, model, x)
+    # Were each place that frames share a launch of its own, longer ones would have thousands.
+    long = Computes(lambda x: torch.istft(torch.stft(x, 64, 16, return_complex=True), 64, 16)).eval()
+    assert len(package.torch(long, (torch.randn(1, 400),)).plan.steps) <= 6
+
+
+@pytest.mark.parametrize(("size", "step"), [(4, 2), (5, 2), (3, 5), (1, 1)])
+def test_windows_are_added_up(size: int, step: int) -> None:
+    frames = torch.randn(2, 3, 4, size)
+    extent = 3 * step + size + (step > 1)
+    add = lambda x: torch.ops.aten.unfold_backward(x, [2, 3, extent], 2, size, step)  # noqa: E731
+    agree(add, frames)
+    agree(lambda x: torch.ops.aten.unfold_backward(x.movedim(2, 1), [2, extent, 3], 1, size, step), frames)
 
 
 def test_lengths_without_a_form_are_refused() -> None:

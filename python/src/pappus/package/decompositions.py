@@ -321,6 +321,28 @@ def _cdist(x: torch.Tensor, y: torch.Tensor, p: float, compute_mode: int | None 
     return apart.amax(-1) if p == math.inf else apart.pow(p).sum(-1).pow(1 / p)
 
 
+# Windows over one place whose values are added one by one.
+_MOST_WINDOWS = 64
+
+
+@_of(_aten.unfold_backward.default)
+def _unfold_backward(grad: torch.Tensor, input_sizes: Any, dim: int, size: int, step: int) -> Any:
+    """Adds up what windows have at each place, of all windows that are over it: what ``istft`` does with its frames."""
+    over = -(-size // step)
+    if over > _MOST_WINDOWS or not input_sizes:
+        return NotImplemented
+    windows = grad.movedim(dim, -2)
+    places = torch.arange(input_sizes[dim], device=grad.device)
+    total: Any = 0
+    for before in range(over):
+        window = places // step - before
+        at = places - window * step
+        there = (window >= 0) & (window < windows.shape[-2]) & (at < size)
+        values = windows[..., window.clamp(0, windows.shape[-2] - 1), at.clamp(max=size - 1)]
+        total = total + torch.where(there, values, torch.zeros_like(values))
+    return total.movedim(-1, dim)
+
+
 @_of(_aten._thnn_fused_gru_cell.default)
 def _gru_cell(by_input: Any, by_state: Any, state: Any, input_bias: Any = None, state_bias: Any = None) -> Any:
     by_input = by_input if input_bias is None else by_input + input_bias
