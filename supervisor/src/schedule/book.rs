@@ -16,7 +16,6 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::known_lanes::KnownLanes;
 use super::limits::{SETTLE_NS, WEIGHTS_PATIENCE_NS};
 use super::types::{MemorySnapshot, Shape};
 use super::weights::Weights;
@@ -82,8 +81,6 @@ struct Lent {
     process: Option<Generation>,
     /// By lane.
     lanes: Vec<u64>,
-    /// Which functions ran in which of them.
-    known: KnownLanes,
     /// Of a shared worker, whose call is in each lane, and what that call needs: the rest of the lane is nobody's.
     payers: Vec<Option<(TenantId, u64)>>,
     /// What its process keeps for stacks.
@@ -294,7 +291,7 @@ impl<M: Clone> Book<M> {
         let lent = &self.workers[id.get()];
         let has = |lane: u32| lent.lanes.get(lane as usize).copied().unwrap_or(0);
         let empty = || (0..lent.lanes.len() as u32).filter(|lane| !worker.has_call_in(*lane));
-        let known = lent.known.of(need.function);
+        let known = worker.rebuild_cost.lanes_of(need.function);
         let is_new = |lane: u32| known & 1 << lane == 0;
         let enough = empty().filter(|lane| has(*lane) >= need.lane_bytes);
         let enough = enough.min_by_key(|lane| (has(*lane), is_new(*lane)));
@@ -357,12 +354,6 @@ impl<M: Clone> Book<M> {
         own.saturating_sub(self.left_bytes(workers, need))
     }
 
-    /// True unless all lanes in which a function ran have calls: elsewhere, its graph is to be made again.
-    pub(super) fn finds_its_lane(&self, id: WorkerId, worker: &Worker, function: FunctionId) -> bool {
-        let known = self.workers[id.get()].known.of(function);
-        known == 0 || (0..u64::BITS).any(|lane| known & 1 << lane != 0 && !worker.has_call_in(lane))
-    }
-
     /// Lends what [`Book::place`] said.
     pub(super) fn lend(&mut self, worker: WorkerId, place: LanePlace, need: Need, is_shared: bool) {
         let needs_bytes = if is_shared { self.exact(need) } else { 0 };
@@ -374,7 +365,6 @@ impl<M: Clone> Book<M> {
         if let Some(payer) = lent.payers.get_mut(place.lane as usize).filter(|_| is_shared) {
             *payer = Some((need.payer, needs_bytes));
         }
-        lent.known.add(need.function, place.lane);
         lent.stack_bytes = lent.stack_bytes.max(need.stack_bytes);
         self.lent_bytes += lent.bytes() - before;
     }
@@ -534,7 +524,6 @@ impl<M: Clone> Book<M> {
         let lent = &mut self.workers[worker.get()];
         let bytes = lent.bytes();
         lent.lanes.fill(0);
-        lent.known.clear();
         lent.payers.fill(None);
         lent.stack_bytes = 0;
         self.outstanding -= lent.returning.len();

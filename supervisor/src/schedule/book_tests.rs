@@ -59,6 +59,7 @@ fn a_function_runs_again_in_the_lane_in_which_it_ran() {
         let found = place(&book, &workers, function);
         book.lend(W0, found, of(function), false);
         workers.put(W0, call, found.lane, false);
+        workers[W0].rebuild_cost.ran(found.lane, FunctionId::new(function), 0);
     }
     [(CallId(1), 0), (CallId(2), 1)].into_iter().for_each(|(call, lane)| workers.take(W0, call, lane, 0));
     assert_eq!([1, 2, 3].map(|function| place(&book, &workers, function).lane), [0, 1, 0]);

@@ -1,6 +1,4 @@
 //! What may happen to a device, as its scheduler is told: each event with what the scheduler replies.
-//!
-//! The set is closed: events can be made elsewhere, kinds of events cannot.
 
 use super::Scheduler;
 use super::endings::Outlast;
@@ -10,18 +8,13 @@ use super::types::{Action, Call, CallId, CallSpec, Domain, Ended, Loss, NotNow, 
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 
 /// An event, see [`Scheduler::handle`].
-pub trait Event<C: Call>: sealed::Sealed {
+pub trait Event<C: Call> {
     /// What the reporter of the event learns, beside the actions that follow.
     type Reply;
 
     /// Changes the scheduler's state.
     #[doc(hidden)]
     fn apply(self, scheduler: &mut Scheduler<C>) -> Self::Reply;
-}
-
-mod sealed {
-    /// Kinds of events of this file.
-    pub trait Sealed {}
 }
 
 impl<C: Call> Scheduler<C> {
@@ -44,16 +37,14 @@ impl<C: Call> Scheduler<C> {
 /// Defines an event and which method of the scheduler handles it.
 macro_rules! event {
     (
-        $(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* } -> $reply:ty,
+        $(#[$doc:meta])* $name:ident $(<$call:ident>)? { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* } -> $reply:ty,
         |$event:ident, $scheduler:ident| $handle:expr
     ) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy)]
-        pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
+        pub struct $name $(<$call>)? { $($(#[$field_doc])* pub $field: $type,)* }
 
-        impl sealed::Sealed for $name {}
-
-        impl<C: Call> Event<C> for $name {
+        impl<C: Call> Event<C> for $name $(<$call>)? {
             type Reply = $reply;
 
             fn apply(self, $scheduler: &mut Scheduler<C>) -> $reply {
@@ -64,48 +55,33 @@ macro_rules! event {
     };
 }
 
-/// A new call: its id, or why it is not accepted.
-#[derive(Debug, Clone, Copy)]
-pub struct Submit<C> {
-    /// The call.
-    pub call: C,
-    /// What is to be known of it.
-    pub spec: CallSpec,
-    /// How much may wait.
-    pub limits: Limits,
-}
-
-impl<C> sealed::Sealed for Submit<C> {}
-
-impl<C: Call> Event<C> for Submit<C> {
-    type Reply = Result<CallId, NotNow>;
-
-    fn apply(self, scheduler: &mut Scheduler<C>) -> Self::Reply {
-        let (limits, attempts) = (Some(self.limits), Attempts::default());
-        scheduler.accept(self.call, self.spec, limits, attempts)
+event! {
+    /// A new call: its id, or why it is not accepted.
+    Submit<C> {
+        /// The call.
+        call: C,
+        /// What is to be known of it.
+        spec: CallSpec,
+        /// How much may wait.
+        limits: Limits,
+    } -> Result<CallId, NotNow>,
+    |event, scheduler| {
+        scheduler.accept(event.call, event.spec, Some(event.limits), Attempts::default())
     }
 }
 
-/// A call that waited on another device: its id, or why its function is refused here. How much may wait does not matter to
-/// a call that was accepted.
-#[derive(Debug, Clone, Copy)]
-pub struct Adopt<C> {
-    /// The call.
-    pub call: C,
-    /// What is to be known of it.
-    pub spec: CallSpec,
-    /// What is known of its attempts there.
-    pub attempts: Attempts,
-}
-
-impl<C> sealed::Sealed for Adopt<C> {}
-
-impl<C: Call> Event<C> for Adopt<C> {
-    type Reply = Result<CallId, NotNow>;
-
-    fn apply(self, scheduler: &mut Scheduler<C>) -> Self::Reply {
-        scheduler.accept(self.call, self.spec, None, self.attempts)
-    }
+event! {
+    /// A call that waited on another device: its id, or why its function is refused here. How much may wait does not matter to
+    /// a call that was accepted.
+    Adopt<C> {
+        /// The call.
+        call: C,
+        /// What is to be known of it.
+        spec: CallSpec,
+        /// What is known of its attempts there.
+        attempts: Attempts,
+    } -> Result<CallId, NotNow>,
+    |event, scheduler| scheduler.accept(event.call, event.spec, None, event.attempts)
 }
 
 event! {
@@ -260,8 +236,6 @@ pub struct Loaded<M> {
     /// What they take.
     pub bytes: u64,
 }
-
-impl<M> sealed::Sealed for Loaded<M> {}
 
 impl<C: Call> Event<C> for Loaded<C::Memory> {
     type Reply = bool;

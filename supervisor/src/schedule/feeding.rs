@@ -76,7 +76,7 @@ impl<C: Call> Scheduler<C> {
         let first = self.next_of(worker)?;
         let finds = |id: &CallId| {
             let function = self.calls.get(*id).map(|entry| entry.function);
-            function.is_none_or(|id| self.book.finds_its_lane(worker, &self.workers[worker], id))
+            function.is_none_or(|id| self.workers[worker].finds_its_lane(id))
         };
         if finds(&first) {
             return Some(first);

@@ -93,7 +93,7 @@ pub const STANDBY_PATIENCE_NS: u64 = 1_000_000_000;
 /// A resident that had no call for so long is not in use; where scrubs are cheap, one that had none for as long as the next scrub
 /// of one in use has to wait.
 pub const UNUSED_NS: u64 = 80_000_000;
-/// Functions of a process that are told apart; more make it no dearer: beyond, it is dearer than any other.
+/// Functions of a process that count in its price; more make it no dearer: beyond, it is dearer than any other.
 pub const PRICED_FUNCTIONS: usize = 64;
 
 // Memory and weights.

@@ -17,7 +17,7 @@
 //!   queueing).
 //! - `lane_shares`: how many lanes a tenant may use where several have the device at once.
 //! - `overruns`: calls that are in the way of others for too long.
-//! - `book`: who has what of the device's memory, and whose calls wait for some; `known_lanes`: which functions ran in which lanes.
+//! - `book`: who has what of the device's memory, and whose calls wait for some.
 //! - `residency`: which resident gives way to another domain, and when.
 //! - `run_times`: how long calls take at least; `device_time`: what each tenant used; `shared_charges`: who pays for turns of shared
 //!   workers.
@@ -45,7 +45,6 @@ mod feeding;
 mod idle_weights;
 mod jobs;
 mod judging;
-mod known_lanes;
 mod lane_shares;
 pub mod limits;
 mod loading;

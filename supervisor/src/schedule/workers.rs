@@ -12,9 +12,9 @@
 
 use std::ops::{Index, IndexMut};
 
-use super::limits::{COPIED_PER_US, PRICED_FUNCTIONS};
+use super::limits::{COPIED_PER_US, MAX_REMEMBERED, PRICED_FUNCTIONS};
 use super::types::{Address, CallId, Compartment, Domain, ResidentPrice, WhyGone};
-use crate::ids::{FunctionId, Generation, TenantId, WorkerId};
+use crate::ids::{FunctionId, Generation, IdMap, TenantId, WorkerId};
 
 /// One worker's slot.
 #[derive(Debug)]
@@ -51,39 +51,34 @@ pub(super) struct Worker {
 /// What a process would have to do again, if it gave way.
 #[derive(Debug, Default)]
 pub(super) struct RebuildCost {
-    /// Functions, the one that ran last at the end.
-    functions: Vec<FunctionId>,
+    /// Functions that ran, and in which lanes, one bit for each.
+    functions: IdMap<FunctionId, u64>,
     weight_bytes: u64,
     /// One bit for each lane that had a call.
     lanes: u64,
 }
 
 impl RebuildCost {
-    /// A call runs in a lane. True if its function did not run there before.
+    /// A call runs in a lane. True if its function did not run in the process before.
     pub(super) fn ran(&mut self, lane: u32, function: FunctionId, weight_bytes: u64) -> bool {
+        if self.functions.len() >= MAX_REMEMBERED {
+            self.functions.clear();
+        }
         self.lanes |= 1 << lane;
-        if self.functions.last() == Some(&function) {
-            return false;
-        }
-        let known = self.functions.iter().position(|one| *one == function);
-        match known {
-            Some(at) => {
-                self.functions.remove(at);
-            }
-            None => {
-                self.weight_bytes = self.weight_bytes.saturating_add(weight_bytes);
-                if self.functions.len() >= PRICED_FUNCTIONS {
-                    self.functions.remove(0);
-                }
-            }
-        }
-        self.functions.push(function);
-        known.is_none()
+        let lanes = self.functions.entry(function).or_default();
+        let is_new = std::mem::replace(lanes, *lanes | 1 << lane) == 0;
+        self.weight_bytes += if is_new { weight_bytes } else { 0 };
+        is_new
     }
 
     /// How many functions ran.
     pub(super) fn functions(&self) -> usize {
         self.functions.len()
+    }
+
+    /// The lanes in which a function ran, where graphs of it are: one bit for each.
+    pub(super) fn lanes_of(&self, function: FunctionId) -> u64 {
+        self.functions.get(&function).copied().unwrap_or(0)
     }
 
     /// What a fresh process would take to be as this one is.
@@ -105,7 +100,7 @@ impl RebuildCost {
 
     /// To install its functions, or so many of them.
     fn install_ns(&self, price: ResidentPrice, most: usize) -> u64 {
-        let functions = self.functions.len().min(most) as u64;
+        let functions = self.functions.len().min(most).min(PRICED_FUNCTIONS) as u64;
         functions * (price.function_ns + u64::from(self.lanes.count_ones()) * price.graphs_ns)
     }
 }
@@ -144,6 +139,12 @@ impl Worker {
     /// True if a lane has a call.
     pub(super) fn has_call_in(&self, lane: u32) -> bool {
         self.busy >> lane & 1 == 1
+    }
+
+    /// True unless all lanes in which a function ran have calls: elsewhere, its graph is to be made again.
+    pub(super) fn finds_its_lane(&self, function: FunctionId) -> bool {
+        let known = self.rebuild_cost.lanes_of(function);
+        known == 0 || known & !self.busy != 0
     }
 
     /// True if one more call fits, or one that wants all lanes.
@@ -537,7 +538,10 @@ mod tests {
         for id in 0..1000 {
             past.ran(0, FunctionId::new(id), 0);
         }
-        assert_eq!(past.functions(), PRICED_FUNCTIONS);
+        assert_eq!(past.functions(), 1000);
+        let all_ns = rebuild_ns(&past);
+        past.ran(0, FunctionId::new(1000), 0);
+        assert_eq!(rebuild_ns(&past), all_ns, "so many make it no dearer");
         // A domain does not keep its process from others by calling many functions.
         assert_eq!(prices_ns(&past), before_ns);
     }
