@@ -32,7 +32,6 @@ impl<C: Call> Scheduler<C> {
         if had_device {
             self.leave_device(worker);
         }
-        self.try_exclusive();
         Some(entry.call)
     }
 
@@ -114,7 +113,6 @@ impl<C: Call> Scheduler<C> {
         }
         self.wait_again(id, false);
         self.fill_lane(worker, domain, had_weights);
-        self.try_exclusive();
         true
     }
 
@@ -137,7 +135,6 @@ impl<C: Call> Scheduler<C> {
         self.make_room();
         // Who waits for memory may be next, since this call waits behind.
         self.memory_came();
-        self.try_exclusive();
     }
 
     pub(super) fn buried(&mut self, id: CallId, loss: Loss) -> Option<(C, Ended)> {
@@ -164,7 +161,6 @@ impl<C: Call> Scheduler<C> {
                 self.judge(&entry, Verdict::Neither);
             }
             self.memory_came();
-            self.try_exclusive();
             return Some((entry.call, ended));
         }
         let wants_device = entry.wants_device(self.shape.shared_faults);
@@ -178,7 +174,6 @@ impl<C: Call> Scheduler<C> {
         self.calls.clears(id, until_ns);
         // No process has it any more: who waits for memory may be next.
         self.memory_came();
-        self.try_exclusive();
         Some(until_ns)
     }
 }

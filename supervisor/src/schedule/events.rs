@@ -26,6 +26,7 @@ impl<C: Call> Scheduler<C> {
         if self.resizing {
             self.go_on_resizing();
         }
+        self.try_exclusive();
         while let Some(memory) = self.book.weights.take_released() {
             self.actions.push(Action::Release { memory });
         }

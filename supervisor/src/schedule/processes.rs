@@ -24,7 +24,6 @@ impl<C: Call> Scheduler<C> {
     fn hand_out(&mut self, worker: WorkerId) {
         self.feed(worker);
         self.bring_next();
-        self.try_exclusive();
     }
 
     pub(super) fn scrubbed(&mut self, worker: WorkerId) -> bool {

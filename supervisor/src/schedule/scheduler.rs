@@ -73,8 +73,6 @@ pub struct Scheduler<C: Call> {
     pub(super) resizing: bool,
     /// True while workers and weights have more memory than the device.
     pub(super) shedding: bool,
-    /// True while it begins with calls for the whole device.
-    pub(super) is_beginning: bool,
     /// Draws for processes that are not reaped: why these ended is not known yet.
     pub(super) drawn: Vec<(WorkerId, Generation, Draw)>,
     /// When the event that is handled happened, and what is to be done.
@@ -111,7 +109,6 @@ impl<C: Call> Scheduler<C> {
             residency: Residency::new(&shape),
             resizing: false,
             shedding: false,
-            is_beginning: false,
             drawn: Vec::new(),
             now_ns: 0,
             actions: Vec::new(),
@@ -386,7 +383,6 @@ impl<C: Call> Scheduler<C> {
             self.feed(worker);
         }
         self.make_room();
-        self.try_exclusive();
     }
 
     /// Tells the process in a worker's slot something.

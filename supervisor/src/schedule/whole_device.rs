@@ -27,16 +27,13 @@ impl<C: Call> Scheduler<C> {
         self.exclusive.push(caller, id);
         self.list_whole(caller);
         self.note_contention();
-        // Another one may have waited until this one was no longer running.
-        self.try_exclusive();
     }
 
-    /// Begins with the next call for the whole device, once all lanes are empty; with another one, where that call is refused.
+    /// Begins with the next call for the whole device, once all lanes are empty; with another one, where that call is refused. Follows
+    /// each event.
     pub(super) fn try_exclusive(&mut self) {
-        if !self.exclusive.waits() || std::mem::replace(&mut self.is_beginning, true) {
-            return;
-        }
-        while !self.exclusive.is_closed()
+        while self.exclusive.waits()
+            && !self.exclusive.is_closed()
             && self.calls.in_processes() == 0
             && !self.queues.memory_goes_first(self.view())
             && let Some((caller, _)) = self.queues.asks.device()
@@ -45,7 +42,6 @@ impl<C: Call> Scheduler<C> {
                 break;
             }
         }
-        self.is_beginning = false;
     }
 
     /// Begins with the first call of a caller for the whole device. True if another one may be next.
