@@ -3,7 +3,7 @@
 
 use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -114,7 +114,10 @@ fn slow_to_close(linger: Duration) -> (OwnedFd, TcpStream) {
     };
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
     sockopt::set_socket_linger(&socket, Some(linger)).unwrap();
-    (socket.into(), reader)
+    // The other end behind: programs that other tests start meanwhile have copies of both until they run, and Linux lets go of them
+    // from the last to the first. Were it another order, such a program would linger while itself keeps the other end open.
+    let reader = rustix::io::fcntl_dupfd_cloexec(&reader, socket.as_raw_fd() + 1).unwrap();
+    (socket.into(), reader.into())
 }
 
 /// Stops it, and waits until all of its threads are stopped.
