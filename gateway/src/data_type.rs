@@ -66,12 +66,20 @@ pub fn push(out: &mut Vec<u8>, dtype: DType, number: Number) -> bool {
             .is_some()
         };
     }
-    let float = match number {
-        Number::Int(value) => Some(value as f64),
-        Number::UInt(value) => Some(value as f64),
-        Number::Float(value) => Some(value),
-        Number::Bool(_) => None,
-    };
+    // A whole number is that number, or none; others become the nearest one, unless that is infinite, or nothing is left.
+    macro_rules! float {
+        ($type:ty) => {
+            match number {
+                Number::Int(value) => Some(value as $type).filter(|float| *float as i128 == value.into()),
+                Number::UInt(value) => Some(value as $type).filter(|float| *float as i128 == value.into()),
+                Number::Float(value) => Some(value as $type)
+                    .filter(|float| float.is_finite() && (*float == 0.0) == (value == 0.0)),
+                Number::Bool(_) => None,
+            }
+            .map(|float| out.extend_from_slice(&float.to_le_bytes()))
+            .is_some()
+        };
+    }
     match dtype {
         DType::U8 => whole!(u8),
         DType::I8 => whole!(i8),
@@ -81,12 +89,8 @@ pub fn push(out: &mut Vec<u8>, dtype: DType, number: Number) -> bool {
         DType::I32 => whole!(i32),
         DType::U64 => whole!(u64),
         DType::I64 => whole!(i64),
-        // A number that is too large for it is none, rather than infinite.
-        DType::F32 => {
-            let float = float.map(|value| value as f32).filter(|value| value.is_finite());
-            float.map(|value| out.extend_from_slice(&value.to_le_bytes())).is_some()
-        }
-        DType::F64 => float.map(|value| out.extend_from_slice(&value.to_le_bytes())).is_some(),
+        DType::F32 => float!(f32),
+        DType::F64 => float!(f64),
         DType::Bool => match number {
             Number::Bool(value) => {
                 out.push(value.into());
@@ -181,6 +185,10 @@ mod tests {
             (DType::I32, Number::Float(1.5)),
             (DType::F32, Number::Bool(true)),
             (DType::F32, Number::Float(1e39)),
+            (DType::F32, Number::Float(1e-50)),
+            (DType::F32, Number::Int((1 << 24) + 1)),
+            (DType::F64, Number::Int((1 << 53) + 1)),
+            (DType::F64, Number::UInt(u64::MAX)),
             (DType::Bool, Number::Int(2)),
             (DType::F16, Number::Int(1)),
         ] {
@@ -188,6 +196,8 @@ mod tests {
         }
         assert_eq!(bytes(DType::Bool, Number::Bool(true)), Some(vec![1]));
         assert_eq!(bytes(DType::F32, Number::Int(2)), Some(2f32.to_le_bytes().to_vec()));
+        assert_eq!(bytes(DType::F32, Number::Float(-0.0)), Some((-0f32).to_le_bytes().to_vec()));
+        assert_eq!(bytes(DType::F64, Number::Int(-1 << 60)), Some((-(2f64.powi(60))).to_le_bytes().to_vec()));
     }
 
     #[test]

@@ -68,6 +68,22 @@ fn a_quota_limits_bytes_of_modules() {
 }
 
 #[test]
+fn what_a_connection_registered_goes_with_what_it_removed() {
+    let supervisor = house(&[("alice", "blob-bytes = '400KiB'")]);
+    let mut alice = enter(&supervisor, "alice");
+    let mut left = Vec::new();
+    for round in 0..20u8 {
+        let weights = vec![round; 60 << 10];
+        let function = Function { weights: &[("w", &weights)], ..Function::default() };
+        function.add(&mut alice, "f");
+        alice.remove_function("f").unwrap();
+        left.push(quota(&mut alice, "blob-bytes").0);
+    }
+    // The connection itself keeps nothing, however long it stays.
+    assert!(left.iter().all(|bytes| *bytes == left[0]) && left[0] < 60 << 10, "{left:?}");
+}
+
+#[test]
 fn a_quota_limits_bytes_that_are_handed_over() {
     let mut supervisor = house(&[("alice", "blob-bytes = '140KiB'")]);
     let mut alice = enter(&supervisor, "alice");

@@ -1,6 +1,6 @@
 //! Bytes that connections hand over for what they register next. Blocking: callers run it off the socket's threads.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io::Read;
 use std::sync::Arc;
 
@@ -15,29 +15,54 @@ use crate::tenants::{Account, Limit};
 /// Blobs that are removed before the tenant's next change has its turn.
 const REMOVED_AT_ONCE: usize = 256;
 
-/// Blobs that one connection handed over and nothing refers to yet; released when it ends. None once that is over.
+/// Blobs that one connection handed over, and how often, for what it registers next; released when that has them, or when the
+/// connection ends. None once that is over.
 #[derive(Debug)]
-pub struct Handed(OrderedMutex<Option<HashSet<Hash>>, { rank::HANDED_BLOBS }>);
+pub struct Handed(OrderedMutex<Option<HashMap<Hash, u32>>, { rank::HANDED_BLOBS }>);
 
 impl Default for Handed {
     fn default() -> Self {
-        Self(OrderedMutex::new(Some(HashSet::new())))
+        Self(OrderedMutex::new(Some(HashMap::new())))
     }
 }
 
 impl Handed {
     /// The connection ended; what it handed over.
     pub(super) fn end(&self) -> Vec<Hash> {
-        self.0.lock().take().into_iter().flatten().collect()
+        self.0.lock().take().into_iter().flatten().map(|(hash, _)| hash).collect()
     }
 
     /// True if nothing waits to be referred to.
     pub fn is_empty(&self) -> bool {
-        self.0.lock().as_ref().is_none_or(HashSet::is_empty)
+        self.0.lock().as_ref().is_none_or(HashMap::is_empty)
     }
 
     fn is_over(&self) -> bool {
         self.0.lock().is_none()
+    }
+
+    /// A blob was handed over. True for the first time; none once the connection ended.
+    fn add(&self, hash: Hash) -> Option<bool> {
+        let mut hashes = self.0.lock();
+        let times = hashes.as_mut()?.entry(hash).or_default();
+        *times += 1;
+        Some(*times == 1)
+    }
+
+    /// Something that was registered has these blobs. Those of them that the connection handed over for nothing else.
+    fn used(&self, blobs: impl Iterator<Item = Hash>) -> Vec<Hash> {
+        let mut hashes = self.0.lock();
+        let Some(hashes) = hashes.as_mut() else { return Vec::new() };
+        let mut used = Vec::new();
+        for hash in blobs {
+            let Some(times) = hashes.get_mut(&hash) else { continue };
+            *times -= 1;
+            if *times == 0 {
+                hashes.remove(&hash);
+                used.push(hash);
+            }
+        }
+        used
     }
 }
 
@@ -91,7 +116,7 @@ impl Registry {
         }
         // A connection needs the blob once, however often it hands the blob over; a connection that ended
         // meanwhile needs nothing.
-        let is_first = handed.0.lock().as_mut().map(|hashes| hashes.insert(hash));
+        let is_first = handed.add(hash);
         if is_first != Some(true) {
             let unneeded = change.blobs.release(hash);
             change.remove(unneeded);
@@ -99,6 +124,14 @@ impl Registry {
         match is_first {
             Some(_) => Ok((hash, bytes)),
             None => Err(RegistryError::Vanished),
+        }
+    }
+
+    /// A connection registered something of these blobs: what has them keeps them from now on, and no longer than that.
+    pub fn registered(&self, account: &Arc<Account>, handed: &Handed, blobs: impl Iterator<Item = Hash>) {
+        let used = handed.used(blobs);
+        if !used.is_empty() {
+            self.release_handed(account, &used);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Every request that is not about a running call: registration, status, draining, settings.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use super::{from_proto, to_proto};
 use crate::client_fd::ClientFd;
 use crate::log::AUDIT;
 use crate::refusal::{Refusal, internal};
+use crate::store::records::Hash;
 
 /// Runs blocking work where it disturbs no socket.
 async fn off_thread<T, E>(
@@ -88,6 +90,13 @@ pub async fn handle(
     outcome
 }
 
+/// What was registered has these blobs from now on, and this connection no more.
+async fn registered(ctx: &Arc<RequestCtx>, blobs: HashSet<Hash>) -> Result<(), Refusal> {
+    let this = ctx.clone();
+    let release = move || this.server.registry.registered(&this.account, &this.handed, blobs.into_iter());
+    off_thread(ctx, move || infallible(release())).await
+}
+
 async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) -> Result<Response, Refusal> {
     let account = ctx.account.clone();
     let registry = ctx.server.registry.clone();
@@ -104,6 +113,7 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
         Request::AddModule(module) => {
             let module = from_proto::module(module);
             let (added, registration) = registry.add_module(ctx.whose(), account, module).await?;
+            registered(ctx, added.record.variants.iter().map(|variant| variant.sha256).collect()).await?;
             Ok(Response::Module(to_proto::added_module(added, registration)))
         }
         Request::RemoveModule(v1::Name { name }) => {
@@ -124,6 +134,7 @@ async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) 
             let function = from_proto::function(function, keep);
             let tenant = account.tenant;
             let added = registry.add_function(ctx.whose(), account, function).await?;
+            registered(ctx, added.record.blobs().collect()).await?;
             added.replaced.iter().for_each(|function| ctx.server.uninstall(*function));
             let versions = registry.version_list(tenant, &added.record.name);
             Ok(Response::Function(to_proto::added_function(&added, &versions)))
