@@ -24,6 +24,7 @@ use crate::limits::{
     LOOK_AGAIN, MAX_CALLS_OF_STRANGERS, MAX_CALLS_PER_TOKEN, MAX_JWT_BYTES, MAX_MODELS_PER_TOKEN,
     MAX_TOKEN_BYTES, MAX_TOKENS,
 };
+use crate::memory::Owned;
 use crate::metrics::{Metrics, Pending};
 use crate::model::Model;
 use crate::sequences::Sequences;
@@ -61,6 +62,7 @@ pub struct Known {
     statistics: Mutex<HashMap<String, Arc<Statistics>>>,
     regions: Regions,
     sequences: Sequences,
+    memory: Owned,
 }
 
 /// A function, and when it was looked for.
@@ -74,7 +76,8 @@ impl Default for Known {
     fn default() -> Self {
         let places = Arc::new(Semaphore::new(MAX_CALLS_PER_TOKEN));
         let (models, statistics) = (Mutex::default(), Mutex::default());
-        Self { places, models, statistics, regions: Regions::default(), sequences: Sequences::default() }
+        let (regions, sequences, memory) = Default::default();
+        Self { places, models, statistics, regions, sequences, memory }
     }
 }
 
@@ -229,6 +232,11 @@ fn bearer(header: &[u8]) -> Result<&[u8]> {
 }
 
 impl Caller {
+    /// What all of its requests have of the memory for bodies.
+    pub fn memory(&self) -> &Owned {
+        &self.known.memory
+    }
+
     /// A function as it was when the supervisor told of it last. Now and then none, to one request, where one's own function may have
     /// got the name of another's.
     pub fn remembered(&self, name: &str) -> Option<Arc<Model>> {

@@ -13,12 +13,13 @@ use super::sent::{self, Held, Queue, Sent, Way};
 use super::status;
 use crate::failure::{Failure, Kind};
 use crate::limits::{BODY_TIME, CONTENTS_FACTOR, MAX_CONTENTS_BYTES, MAX_HEAD_BYTES};
-use crate::memory::{Memory, Share};
+use crate::memory::{Memory, Owned, Share};
 
 /// What a request has of the memory for all requests. Of a stream, what one message of it has.
 #[derive(Debug, Clone)]
 pub(super) struct Meter {
     memory: Arc<Memory>,
+    owned: Owned,
     now: Arc<Mutex<Counted>>,
     way: Arc<Way>,
     /// Answers whose bytes are made next.
@@ -34,9 +35,10 @@ struct Counted {
 }
 
 impl Meter {
-    pub(super) fn new(memory: Arc<Memory>, way: Arc<Way>) -> Self {
-        let now = Counted { share: Arc::new(memory.share()), bytes: 0, began: None };
-        Self { memory, now: Arc::new(Mutex::new(now)), way, queue: Queue::default() }
+    /// Of the requests of a token that have so much.
+    pub(super) fn new(memory: Arc<Memory>, owned: Owned, way: Arc<Way>) -> Self {
+        let now = Counted { share: Arc::new(memory.share_of(&owned)), bytes: 0, began: None };
+        Self { memory, owned, now: Arc::new(Mutex::new(now)), way, queue: Queue::default() }
     }
 
     /// The share of the message that was received last.
@@ -66,7 +68,7 @@ impl Meter {
 
     /// A message is over: the next one begins with nothing.
     pub(super) fn renew(&self) {
-        *self.lock() = Counted { share: Arc::new(self.memory.share()), bytes: 0, began: None };
+        *self.lock() = Counted { share: Arc::new(self.memory.share_of(&self.owned)), bytes: 0, began: None };
     }
 
     /// Counts bytes as they come. The first of a message may be numbers that take more once they are decoded.

@@ -84,7 +84,6 @@ impl Grpc {
     }
 
     async fn answer(mut self, request: Request<Incoming>, answers: Answers) -> Response<tonic::body::Body> {
-        let meter = Meter::new(self.memory.clone(), answers.way());
         let method = request.uri().path().rsplit('/').next().unwrap_or_default();
         let streams = method == STREAM;
         let has_tenant = streams
@@ -102,6 +101,8 @@ impl Grpc {
             },
             false => None,
         };
+        let owned = caller.as_ref().map(|caller| caller.memory().clone()).unwrap_or_default();
+        let meter = Meter::new(self.memory.clone(), owned, answers.way());
         let comes = match (streams, has_tenant) {
             (true, _) => Comes::InMessages,
             (false, true) => Comes::Once,

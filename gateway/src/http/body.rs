@@ -110,7 +110,7 @@ async fn collect(mut body: Incoming, share: &Share, most: usize) -> Result<Bytes
 /// Decompresses; a body that grows beyond the limit is given up there, however much would follow.
 pub fn expand(coding: Coding, raw: &[u8], share: &Share, most: usize) -> Result<Bytes> {
     let mut reader: Box<dyn Read + '_> = match coding {
-        Coding::Gzip => Box::new(flate2::read::GzDecoder::new(raw)),
+        Coding::Gzip => Box::new(flate2::read::MultiGzDecoder::new(raw)),
         Coding::Deflate => Box::new(flate2::read::ZlibDecoder::new(raw)),
     };
     let mut chunk = vec![0; CHUNK_BYTES];
@@ -175,5 +175,10 @@ mod tests {
             assert_eq!(expand(coding, b"nonsense", &memory.share(), 100).unwrap_err().row().http, 400);
             assert_eq!(Coding::named(coding.name()), Some(coding));
         }
+        // A body of gzip may have several members (RFC 1952, 2.2), and nothing else behind them.
+        let [one, two] = [&b"hel"[..], b"lo"].map(|part| shrink(Coding::Gzip, part).unwrap());
+        let of = |parts: &[&[u8]]| expand(Coding::Gzip, &parts.concat(), &memory.share(), 5);
+        assert_eq!(&of(&[&one, &two]).unwrap()[..], b"hello");
+        assert_eq!(of(&[&one, b"more"]).unwrap_err().row().http, 400);
     }
 }

@@ -206,7 +206,8 @@ impl Http {
                 Ok(Told::json(&told.collect()))
             }
             Memory::Register(name) => {
-                let body = body::read(headers, body, &self.memory.share(), MAX_HEAD_BYTES).await?;
+                let body =
+                    body::read(headers, body, &self.memory.share_of(caller.memory()), MAX_HEAD_BYTES).await?;
                 let region: NewRegion = serde_json::from_slice(&body)
                     .map_err(|why| Failure::invalid(why.to_string()).at("body"))?;
                 caller.regions()?.register(&name, &region.key, region.offset, region.byte_size)?;
@@ -228,7 +229,7 @@ impl Http {
     ) -> Result<Told> {
         let json_bytes = json_bytes(headers)?;
         let by_header = deadline(headers)?;
-        let share = self.memory.share();
+        let share = self.memory.share_of(caller.memory());
         let body = body::read(headers, body, &share, self.max_body).await?;
         let mut parsed = infer::parse(caller, model, &body, json_bytes, &share).await?;
         drop(body);
