@@ -7,6 +7,7 @@ changes is refused: ``1.5`` for integers, ``1e300`` for ``f32``, ``1+2j``, ``Non
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,11 @@ def numbers(value: Any, dtype: np.dtype[Any] | None, name: str) -> npt.NDArray[A
         raise InvalidArgument(f"{shown(value)} does not become an array: {brief(why)}") from None
     if exact.dtype.kind not in "biufc" and exact.dtype != dtype:
         raise InvalidArgument(f"{shown(value)} has {_KINDS[exact.dtype.kind]}, expected {name}")
+    if dtype is not None and exact.dtype.kind in "fc" and dtype.kind not in "biu":
+        # Beside fractions, NumPy rounds whole numbers before anybody sees them.
+        for whole in _wholes(value, 0):
+            if complex(dtype.type(whole)).real != whole:
+                raise InvalidArgument(f"{shown(whole)} is no {name}: in {shown(value)}")
     if dtype is None or exact.dtype == dtype:
         return exact
     with np.errstate(all="ignore"):
@@ -78,6 +84,16 @@ def _converted(exact: npt.NDArray[Any], dtype: np.dtype[Any]) -> tuple[npt.NDArr
         kept = np.asarray(after.real, np.float64)
         lost |= (np.isfinite(before) & np.isinf(kept)) | ((before != 0) & (kept == 0))
     return array, lost
+
+
+def _wholes(value: object, depth: int) -> Iterator[int]:
+    """Whole numbers in lists, and in lists within them."""
+    if isinstance(value, list | tuple) and depth < _MAX_DEPTH:
+        for item in value:
+            if type(item) is int:
+                yield item
+            else:
+                yield from _wholes(item, depth + 1)
 
 
 def _is_masked(value: object, depth: int) -> bool:
