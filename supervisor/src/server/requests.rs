@@ -93,8 +93,11 @@ pub async fn handle(
 /// What was registered has these blobs from now on, and this connection no more.
 async fn registered(ctx: &Arc<RequestCtx>, blobs: HashSet<Hash>) -> Result<(), Refusal> {
     let this = ctx.clone();
-    let release = move || this.server.registry.registered(&this.account, &this.handed, blobs.into_iter());
-    off_thread(ctx, move || infallible(release())).await
+    let release = move || {
+        this.server.registry.registered(&this.account, &this.handed, blobs.into_iter());
+        Ok::<_, Refusal>(())
+    };
+    off_thread(ctx, release).await
 }
 
 async fn answer(ctx: &Arc<RequestCtx>, request: Request, passed: Vec<ClientFd>) -> Result<Response, Refusal> {
