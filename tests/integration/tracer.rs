@@ -110,7 +110,9 @@ fn follow(pid: Pid, over: &AtomicBool, mut decide: impl FnMut(Call) -> Deed) -> 
     let mut chosen = false;
     loop {
         let Ok(status) = waitpid(None, Some(flags)) else { return false };
-        if over.load(Ordering::Acquire) {
+        // Nor is the one that is to fail let go of in its middle: it would have the result of what stands in its place.
+        let fails = inside.values().any(|deed| matches!(deed, Deed::Fail(_)));
+        if over.load(Ordering::Acquire) && !fails {
             return false;
         }
         let (thread, signal) = match status {
