@@ -159,18 +159,15 @@ fn a_failed_call_leaves_zeros_in_its_outputs_and_nothing_beside_them() {
         function.add(&mut client, name);
     }
     let own = Own::open(&mut client, 0xee);
-    let call = |name| {
-        Invocation::new(name)
-            .output_to("out", own.region(50, 200))
-            .deadline(std::time::Duration::from_millis(20))
-    };
+    let call = |name| Invocation::new(name).output_to("out", own.region(50, 200));
     refused(client.invoke(&call("traps")), Code::KernelFault, "");
     let after = own.read();
     assert_eq!(after[50..150], [0; 100]);
     assert!([&after[..50], &after[150..]].concat().iter().all(|byte| *byte == 0xee));
     // A worker that had to be killed cannot clear its outputs: it has not written them either.
     own.write(0, &[0xee; 4096]);
-    refused(client.invoke(&call("hangs")), Code::DeadlineExceeded, "");
+    let hangs = call("hangs").deadline(std::time::Duration::from_millis(20));
+    refused(client.invoke(&hangs), Code::DeadlineExceeded, "");
     let after = own.read();
     assert!(after[50..150].iter().all(|byte| [0, 0xee].contains(byte)), "{after:?}");
     assert!([&after[..50], &after[150..]].concat().iter().all(|byte| *byte == 0xee));
