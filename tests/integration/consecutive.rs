@@ -211,22 +211,25 @@ fn an_input_in_many_pieces_may_be_taken_often() {
 
 #[test]
 fn outputs_of_all_items_are_charged_and_unused_ones_are_not_kept() {
-    let supervisor = house(&[("alice", "arena-bytes = \"8MiB\"")]);
+    let supervisor = house(&[("alice", "arena-bytes = \"2MiB\"")]);
     let mut alice = enter(&supervisor, "alice");
-    let (few, many) = (json!(8), json!(1 << 20));
-    let buffers = [("few", few), ("large", many)];
-    Function { inputs: &["x"], buffers: &buffers, outputs: &["few", "large"], ..Function::default() }
-        .add(&mut alice, "two");
-    let each = |output: &str| {
-        json!({"inputs": ["in"], "outputs": {"out": {"step": "a", "output": output}}, "steps": [
-            {"name": "a", "function": "alice/two", "inputs": {"x": "in"}, "each": {"items": 16, "inputs": ["x"]}}]})
-    };
-    compose(&mut alice, "few", &each("few"), false).unwrap();
-    compose(&mut alice, "large", &each("large"), false).unwrap();
-    let call = |name: &str| Invocation::new(name).input("in", vec![0; 16]).output("out");
-    assert_eq!(alice.invoke(&call("few")).unwrap().outputs[0].inline[..], [0; 128]);
-    let error = alice.invoke(&call("large"));
-    refused(error, Code::ResourceExhausted, "arena-bytes");
+    // Of 16 items an output has 64 KiB, as much as goes in messages, and all 40 together have more than an arena may.
+    let names: Vec<String> = (0..40).map(|at| format!("y{at}")).collect();
+    let buffers: Vec<_> = names.iter().map(|name| (name.as_str(), json!(4096))).collect();
+    let outputs: Vec<&str> = names.iter().map(String::as_str).collect();
+    Function { inputs: &["x"], buffers: &buffers, outputs: &outputs, ..Function::default() }
+        .add(&mut alice, "many");
+    for (name, used) in [("one", &outputs[..1]), ("all", &outputs[..])] {
+        let of = used.iter().map(|output| ((*output).to_owned(), json!({"step": "a", "output": output})));
+        let step = json!({"name": "a", "function": "alice/many", "inputs": {"x": "in"},
+            "each": {"items": 16, "inputs": ["x"]}});
+        let outputs: serde_json::Map<_, _> = of.collect();
+        compose(&mut alice, name, &json!({"inputs": ["in"], "outputs": outputs, "steps": [step]}), false)
+            .unwrap();
+    }
+    let call = |name: &str| Invocation::new(name).input("in", vec![0; 16]).output("y0");
+    assert!(alice.invoke(&call("one")).unwrap().outputs[0].inline[..] == [0; 16 * 4096]);
+    refused(alice.invoke(&call("all")), Code::ResourceExhausted, "arena-bytes");
 }
 
 #[test]

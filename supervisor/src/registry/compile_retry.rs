@@ -127,3 +127,27 @@ impl Registry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::super::tests::open;
+    use super::*;
+
+    #[tokio::test]
+    async fn who_is_overtaken_begins_anew_and_not_for_ever() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = open(dir.path());
+        let overtaken = async |times: u32| {
+            let tried = AtomicU32::new(0);
+            let work = move |_: &Registry, _: &mut Codes| match tried.fetch_add(1, Ordering::Relaxed) {
+                nth if nth < times => Err(RegistryError::Changed),
+                nth => Ok(nth),
+            };
+            registry.compile_and_retry(Whose::Tenant, Wish::Known, work).await
+        };
+        assert_eq!(overtaken(MAX_OVERTAKEN).await.unwrap(), MAX_OVERTAKEN);
+        assert!(matches!(overtaken(MAX_OVERTAKEN + 1).await, Err(RegistryError::Changed)));
+    }
+}

@@ -38,19 +38,23 @@ impl<C: Call> Scheduler<C> {
         // What is left may go to another worker that comes.
         self.queues.join_line(QueueKey::Of(domain));
         let has_slots = self.workers.first_empty().is_some();
-        if has_slots && self.queues.has_waiting() {
+        let is_waited_for = has_slots && self.queues.has_waiting()
+            || self.workers[worker].is_idle()
+                && self.queues.has_unplaced()
+                && (has_slots || !self.is_searched_with(worker));
+        if is_waited_for {
             self.make_room();
-        } else if self.workers[worker].is_idle() && self.queues.has_unplaced() {
-            let mut is_searched = !has_slots && self.queues.is_searched(self.now_ns);
-            if is_searched {
-                let at_ns = self.queues.idle_gives_way_ns(&self.workers[worker], self.view());
-                self.queues.search_again(Some(at_ns));
-                is_searched = at_ns > self.now_ns;
-            }
-            if !is_searched {
-                self.make_room();
-            }
         }
+    }
+
+    /// True if a search just found that no worker may go yet, and one that is idle since then may not, either.
+    fn is_searched_with(&mut self, worker: WorkerId) -> bool {
+        if !self.queues.is_searched(self.now_ns) {
+            return false;
+        }
+        let at_ns = self.queues.idle_gives_way_ns(&self.workers[worker], self.view());
+        self.queues.search_again(Some(at_ns));
+        at_ns > self.now_ns
     }
 
     /// Gives a shared worker with free lanes what it should do next. Where a payer's call lacks memory, other payers' calls go
@@ -95,7 +99,7 @@ impl<C: Call> Scheduler<C> {
     /// Brings workers for domains that wait, into slots that are empty, few at the same time; then takes idle workers from other
     /// domains, where too few come soon.
     pub(super) fn make_room(&mut self) {
-        self.queues.search();
+        self.queues.begin_search();
         if self.workers.first_empty().is_some() {
             let (unplaced, others) = self.queues.missing(self.view(), self.workers.coming());
             for _ in 0..unplaced + others {

@@ -123,7 +123,7 @@ impl Queues {
     }
 
     /// A search for workers that make room begins.
-    pub(in crate::schedule) fn search(&mut self) {
+    pub(in crate::schedule) fn begin_search(&mut self) {
         self.room_ns = None;
     }
 

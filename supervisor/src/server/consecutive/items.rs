@@ -80,7 +80,9 @@ impl Run<'_> {
         let joined = first.iter().map(|(name, value)| {
             let place = match &memory {
                 Some(memory) => JoinedPlace::Own(memory.clone(), end),
-                None => JoinedPlace::Inline(Vec::new(), self.taken(total(value))?),
+                None => {
+                    JoinedPlace::Inline(Vec::with_capacity(total(value) as usize), self.taken(total(value))?)
+                }
             };
             end += total(value);
             Ok((name.clone(), Joined::new(value, count, place)))
