@@ -31,7 +31,7 @@ fn directory(root: &Path) -> Hash {
     let (module, staged) = state.stage_blob(OWNER, &b"wasm"[..]).unwrap();
     state.publish_blob(OWNER, module, staged).unwrap();
     let variant = Variant { format: "wasm".into(), arch: "".into(), sha256: module, bytes: 4 };
-    state.put_module(OWNER, &ModuleRecord { name: "m".into(), variants: vec![variant] }).unwrap();
+    state.put(OWNER, &ModuleRecord { name: "m".into(), variants: vec![variant] }).unwrap();
     let info = CodeInfo::default();
     let code = state.stage_code(OWNER, module, "print", &b"machine code"[..], &info).unwrap();
     state.publish_code(OWNER, module, "print", code).unwrap();

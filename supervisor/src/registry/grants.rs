@@ -16,9 +16,8 @@ use crate::function::loaded::Callers;
 use crate::ids::{FunctionId, TenantId};
 use crate::limits::{MAX_DECLINED, MAX_GRANTS, MAX_GRANTS_TO_ONE};
 use crate::refusal::failed;
-use crate::store::records::{DeclinedRecord, GrantRecord};
+use crate::store::records::{DeclinedRecord, GrantRecord, Kind};
 use crate::store::staged::disk_bytes;
-use crate::store::state_dir::Kind;
 use crate::tenant_name::is_tenant;
 use crate::tenants::Account;
 
@@ -118,7 +117,7 @@ impl Registry {
         let stored = match record.callers.len() {
             0 => self.state.remove_record(account.tenant, Kind::Grant, name).map(|()| 0),
             fewer if fewer < entry.callers.len() => self.state.put_fewer_grants(account.tenant, &record),
-            _ => self.state.put_grants(account.tenant, &record),
+            _ => self.state.put(account.tenant, &record),
         };
         let grant_disk_bytes = stored.map_err(|e| failed("cannot store the grant", &e))?;
         let callers: Callers = record.callers.into();
@@ -137,15 +136,6 @@ impl Registry {
         let kept = self.version_list(owner, name).kept;
         let names = kept.into_iter().map(|number| kept_name(name, number)).chain([name.to_owned()]);
         names.filter_map(move |name| self.loaded.peek(owner, &name))
-    }
-
-    /// A function is about to go, and its grants with it.
-    pub(super) fn forget_grants(&self, change: &mut Change<'_>, name: &str) -> Result<(), RegistryError> {
-        let entry = entry_of(change, name)?;
-        match entry.callers.is_empty() {
-            true => Ok(()),
-            false => self.change_callers(change, &entry, Vec::new()),
-        }
     }
 
     /// From now on the tenant's lists are without this owner's functions. Whether there is such an owner is not said.
@@ -167,7 +157,7 @@ impl Registry {
         }
         change.check_disk(disk_bytes(0), 1)?;
         change.check_memory(Snapshot::declined_bytes(owner))?;
-        let stored = self.state.put_declined(account.tenant, &DeclinedRecord { name: owner.to_owned() });
+        let stored = self.state.put(account.tenant, &DeclinedRecord { name: owner.to_owned() });
         let disk_bytes = stored.map_err(|e| failed("cannot store that the owner is declined", &e))?;
         change.declined_written(owner, None, Some(disk_bytes));
         change.publish(|next| {
@@ -201,7 +191,7 @@ impl Registry {
 }
 
 /// A tenant's function as it is listed.
-pub(super) fn entry_of(change: &Change<'_>, name: &str) -> Result<Arc<FunctionEntry>, RegistryError> {
+fn entry_of(change: &Change<'_>, name: &str) -> Result<Arc<FunctionEntry>, RegistryError> {
     let entry = change.published().functions.get(name).cloned();
     entry.ok_or_else(|| RegistryError::unknown_function(name))
 }

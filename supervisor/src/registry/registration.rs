@@ -21,19 +21,17 @@ use super::admission::{
 use super::blobs::Handed;
 use super::codes::Codes;
 use super::error::{RegistryError, Thing};
-use super::grants::entry_of;
 use super::linking::users_of;
 use super::replacing::Source;
-use super::snapshot::ModuleEntry;
+use super::snapshot::{FunctionEntry, ModuleEntry};
 use super::state::Registry;
 use super::version_names::{is_marked, kept_name};
 use super::views::{ModuleView, Registered, Registration};
 use crate::ids::FunctionId;
 use crate::limits::MAX_MODULES;
 use crate::refusal::failed;
-use crate::store::records::{Aliases, ModuleRecord};
+use crate::store::records::{Kind, ModuleRecord};
 use crate::store::staged::disk_bytes;
-use crate::store::state_dir::Kind;
 use crate::tenants::Account;
 
 impl Registry {
@@ -67,7 +65,7 @@ impl Registry {
         }
         change.check_disk(disk_bytes(0), 1)?;
         change.check_memory(ModuleEntry::memory_bytes(&record))?;
-        let stored = self.state.put_module(tenant, &record);
+        let stored = self.state.put(tenant, &*record);
         let disk_bytes = stored.map_err(|e| failed("cannot store the module", &e))?;
         let entry = ModuleEntry { record: record.clone(), disk_bytes };
         change.module_written(None, Some(&entry));
@@ -163,17 +161,12 @@ impl Registry {
             users.dedup();
             return Err(RegistryError::IsStep { function: name.to_owned(), users });
         }
-        // First: if the rest fails, a later function of this name is granted to no tenant.
-        self.forget_grants(&mut change, name)?;
-        let mut removed = Vec::new();
-        for number in kept {
-            let Some(entry) = now.functions.get(&kept_name(name, number)) else { continue };
-            removed.extend(self.remove_record(&mut change, entry)?);
-        }
-        let entry = entry_of(&change, name)?;
-        self.store_aliases(&mut change, &entry, Aliases::new())?;
-        let entry = entry_of(&change, name)?;
-        removed.extend(self.remove_record(&mut change, &entry)?);
-        Ok(removed)
+        let mut gone: Vec<&FunctionEntry> = kept
+            .into_iter()
+            .filter_map(|number| now.functions.get(&kept_name(name, number)))
+            .map(|entry| &**entry)
+            .collect();
+        gone.push(current);
+        self.change_functions(&mut change, Vec::new(), &gone)
     }
 }

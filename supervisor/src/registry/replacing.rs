@@ -15,12 +15,11 @@ use super::tenant::Change;
 use super::version_names::{kept_name, to_drop};
 use super::views::{Registered, Registration};
 use crate::function::LoadedCache;
-use crate::function::loaded::Parsed;
+use crate::function::loaded::{Callers, Parsed};
 use crate::ids::FunctionId;
 use crate::refusal::failed;
-use crate::store::records::FunctionRecord;
+use crate::store::records::{FunctionRecord, Kind};
 use crate::store::staged::disk_bytes;
-use crate::store::state_dir::Kind;
 use crate::tenants::{Account, Limit};
 
 /// Where a function that is to be registered comes from.
@@ -174,23 +173,15 @@ impl Registry {
                 self.state.set_aside(tenant, kind, &record.name, why);
             }
         }
-        // Compositions first: if the rest is not done, the same request does all of it again.
-        let mut replaced = Vec::new();
-        for (record, before) in &again {
-            if before.record != *record {
-                replaced.extend(self.store_function(&mut change, record, Some(before), None)?);
-            }
-        }
-        replaced.extend(self.store_function(&mut change, &record, step.before, step.stays)?);
-        for entry in step.dropped {
-            match self.remove_record(&mut change, entry) {
-                Ok(function) => replaced.extend(function),
-                // It stays listed, and goes with a later replacement.
-                Err(why) => {
-                    tracing::warn!(function = entry.record.name, "an old version is not removed: {why}")
-                }
-            }
-        }
+        let again = again.into_iter().filter(|(record, before)| before.record != *record);
+        let kept = step.stays.map(|stays| (stays, None));
+        let current = [(record.clone(), step.before)];
+        let new = kept
+            .into_iter()
+            .chain(again.map(|(record, before)| (record, Some(before))))
+            .chain(current)
+            .collect();
+        let replaced = self.change_functions(&mut change, new, &step.dropped)?;
         tracing::debug!(
             tenant = &*account.name,
             function = record.name,
@@ -250,52 +241,55 @@ impl Registry {
         }
     }
 
-    /// Writes a function's record, in the place of the one `before`, which may stay under its number, and publishes both. Returns
-    /// the name towards workers of the function before, if that was in memory.
-    fn store_function(
+    /// Writes records of functions and removes others, with their grants and aliases, and publishes that: all of it or nothing. A new
+    /// record may take another one's place, whose callers and aliases stay. Returns the names towards workers of what was in memory.
+    pub(super) fn change_functions(
         &self,
         change: &mut Change<'_>,
-        record: &Arc<FunctionRecord>,
-        before: Option<&FunctionEntry>,
-        stays: Option<Arc<FunctionRecord>>,
-    ) -> Result<Option<FunctionId>, RegistryError> {
-        let tenant = change.account.tenant;
-        let now = change.published();
-        let cannot = |e| failed("cannot store the function", &e);
-        let stored = stays.map(|record| {
-            let disk_bytes = self.state.put_function(tenant, &record).map_err(cannot)?;
-            Ok::<_, RegistryError>(FunctionEntry::new(record, disk_bytes))
-        });
-        let stays = stored.transpose()?;
-        let stale = stays.as_ref().and_then(|stays| now.functions.get(&stays.record.name));
-        // By rename: after a crash the record is the old one or the new one.
-        let disk_bytes = match self.state.put_function(tenant, record) {
-            Ok(disk_bytes) => disk_bytes,
-            Err(why) => {
-                if let Some(stays) = stays.filter(|_| stale.is_none()) {
-                    let _ = self.state.remove_record(tenant, Kind::Function, &stays.record.name);
-                }
-                return Err(cannot(why).into());
-            }
-        };
-        // Before the old one is released: what both need stays.
-        change.blobs.need_function(record);
-        let entry = match before {
-            Some(before) => FunctionEntry { record: record.clone(), disk_bytes, ..before.clone() },
-            None => FunctionEntry::new(record.clone(), disk_bytes),
-        };
-        change.function_written(before, Some(&entry));
-        if let Some(stays) = &stays {
-            change.blobs.need_function(&stays.record);
-            change.function_written(stale.map(|stale| &**stale), Some(stays));
+        new: Vec<(Arc<FunctionRecord>, Option<&FunctionEntry>)>,
+        gone: &[&FunctionEntry],
+    ) -> Result<Vec<FunctionId>, RegistryError> {
+        let account = change.account.clone();
+        let cannot = |e| failed("cannot store what is registered", &e);
+        let mut records = self.state.change(account.tenant);
+        let mut entries = Vec::new();
+        for (record, before) in new {
+            let disk_bytes = records.put(&*record).map_err(cannot)?;
+            let entry = match before {
+                Some(before) => FunctionEntry { record, disk_bytes, ..before.clone() },
+                None => FunctionEntry::new(record, disk_bytes),
+            };
+            entries.push((entry, before));
         }
+        // On a full disk, where they go one by one, rights go first.
+        for entry in gone {
+            let also = [(Kind::Grant, entry.grant_disk_bytes), (Kind::Alias, entry.alias_disk_bytes)];
+            let there = also.iter().filter(|(_, bytes)| *bytes > 0);
+            there.for_each(|(kind, _)| records.remove(*kind, &entry.record.name));
+        }
+        gone.iter().for_each(|entry| records.remove(Kind::Function, &entry.record.name));
+        records.commit().map_err(cannot)?;
+        for (entry, before) in &entries {
+            // Before the old one is released: what both need stays.
+            change.blobs.need_function(&entry.record);
+            change.function_written(*before, Some(entry));
+        }
+        gone.iter().for_each(|entry| change.function_written(Some(entry), None));
+        let old: Vec<_> =
+            entries.iter().filter_map(|(_, before)| *before).chain(gone.iter().copied()).collect();
         change.publish(|next| {
-            stays.into_iter().chain([entry]).for_each(|entry| next.put_function(entry));
+            gone.iter().for_each(|entry| next.remove_function(&entry.record.name));
+            entries.into_iter().for_each(|(entry, _)| next.put_function(entry));
         });
-        if let Some(stale) = stale {
-            self.retire(change, &stale.record);
+        for entry in gone {
+            self.granted.lock().change(
+                &account.name,
+                &entry.record.name,
+                &entry.callers,
+                &Callers::default(),
+            );
         }
-        Ok(before.and_then(|before| self.retire(change, &before.record)))
+        Ok(old.into_iter().filter_map(|entry| self.retire(change, &entry.record)).collect())
     }
 }
 

@@ -20,9 +20,9 @@ use crate::ids::TenantId;
 use crate::limits::MAX_COMPILATIONS;
 use crate::store::StateError;
 use crate::store::records::{
-    AliasRecord, Aliases, DeclinedRecord, FunctionRecord, GrantRecord, ModuleRecord,
+    AliasRecord, Aliases, DeclinedRecord, FunctionRecord, GrantRecord, Kind, ModuleRecord,
 };
-use crate::store::state_dir::{Kind, StateDir, Stored};
+use crate::store::state_dir::{StateDir, Stored};
 use crate::sync::{OrderedMutex, OrderedRwLock, rank};
 use crate::tenants::Tenants;
 
@@ -89,23 +89,26 @@ impl Registry {
     /// Reads a tenant's modules, functions and grants; bytes that they do not need go. While a record is damaged it is not known
     /// what it needs, so everything that was there stays: its bytes, and the grants of functions that are not.
     fn read(&self, tenant: TenantId) -> Result<(), StateError> {
+        self.state.finish_change(tenant)?;
+        // Records that were changing together and are damaged may need anything.
+        let damaged = self.state.damaged_change(tenant)?;
         let mine = self.registry_of(tenant);
         let mut change = mine.change(self.tenants.account(tenant));
         let mut read = Snapshot::default();
-        let modules = self.state.records::<ModuleRecord>(tenant, Kind::Module)?;
+        let modules = self.state.records::<ModuleRecord>(tenant)?;
         for (record, disk_bytes) in modules.fit {
             change.blobs.need_variants(&record);
             let entry = ModuleEntry { record: record.into(), disk_bytes };
             change.module_written(None, Some(&entry));
             read.put_module(entry);
         }
-        for (record, disk_bytes) in self.state.records::<DeclinedRecord>(tenant, Kind::Declined)?.fit {
+        for (record, disk_bytes) in self.state.records::<DeclinedRecord>(tenant)?.fit {
             change.declined_written(&record.name, None, Some(disk_bytes));
             read.declined.insert_mut(record.name, disk_bytes);
         }
-        let grants = self.state.records::<GrantRecord>(tenant, Kind::Grant)?;
-        let aliases = self.state.records::<AliasRecord>(tenant, Kind::Alias)?;
-        let mut functions = self.state.records::<FunctionRecord>(tenant, Kind::Function)?;
+        let grants = self.state.records::<GrantRecord>(tenant)?;
+        let aliases = self.state.records::<AliasRecord>(tenant)?;
+        let mut functions = self.state.records::<FunctionRecord>(tenant)?;
         self.remove_copies(tenant, &mut functions.fit)?;
         let mut aliased: HashMap<String, (Arc<Aliases>, u64)> =
             aliases.fit.into_iter().map(|(one, bytes)| (one.name, (one.aliases.into(), bytes))).collect();
@@ -122,6 +125,7 @@ impl Registry {
             change.function_written(None, Some(&entry));
             read.put_function(entry);
         }
+        functions.corrupt = functions.corrupt.or(damaged.clone());
         let granted = granted.into_keys().map(|name| (Kind::Grant, name));
         for (kind, name) in granted.chain(aliased.into_keys().map(|name| (Kind::Alias, name))) {
             match functions.corrupt {
@@ -130,7 +134,7 @@ impl Registry {
                 None => self.state.remove_record(tenant, kind, &name)?,
             }
         }
-        let mut stored = self.state.stored(tenant)?;
+        let mut stored = self.state.stored(tenant, damaged.is_none())?;
         let there = stored.iter().filter(|stored| stored.code.is_none()).map(|stored| stored.hash).collect();
         let corrupt = functions.corrupt.or(modules.corrupt).or(grants.corrupt);
         let lacks = change.blobs.first_missing_from(&there).map(|hash| self.state.blob_path(tenant, hash));
@@ -158,7 +162,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Removes kept versions that are current, too: what a change that broke off left.
+    /// Removes kept versions that are current, too: what is left where a file was brought back.
     fn remove_copies(
         &self,
         tenant: TenantId,

@@ -19,7 +19,7 @@ use super::snapshot::{FunctionEntry, ModuleEntry, Snapshot};
 use crate::function::Loaded;
 use crate::ids::TenantId;
 use crate::store::StateDir;
-use crate::store::state_dir::Kind;
+use crate::store::records::Kind;
 use crate::sync::{OrderedGuard, OrderedMutex, OrderedRwLock, rank};
 use crate::tenants::{Account, Limit, QuotaError, Taken};
 

@@ -10,9 +10,7 @@
 //! ```
 //!
 //! A kept version stays as it was linked, and is no user of the functions that its steps name; once it is current, it is linked
-//! again. What has an alias, or is a step by its number, is never given up. On disk the copy that is kept comes first and the
-//! current record by rename behind it: after a crash there is at most a kept version with the current one's number, which the
-//! next start removes.
+//! again. What has an alias, or is a step by its number, is never given up.
 
 use std::sync::Arc;
 
@@ -31,9 +29,8 @@ use super::views::{Registered, VersionList};
 use crate::ids::{FunctionId, TenantId};
 use crate::limits::MAX_ALIASES;
 use crate::refusal::failed;
-use crate::store::records::{AliasRecord, Aliases};
+use crate::store::records::{AliasRecord, Aliases, Kind};
 use crate::store::staged::disk_bytes;
-use crate::store::state_dir::Kind;
 use crate::tenants::Account;
 
 impl Registry {
@@ -148,7 +145,7 @@ impl Registry {
     }
 
     /// On disk, then for lookups.
-    pub(super) fn store_aliases(
+    fn store_aliases(
         &self,
         change: &mut Change<'_>,
         entry: &FunctionEntry,
@@ -166,7 +163,7 @@ impl Registry {
             true => self.state.remove_record(tenant, Kind::Alias, name).map(|()| 0),
             false => {
                 let record = AliasRecord { name: name.clone(), aliases: Aliases::clone(&aliases) };
-                self.state.put_aliases(tenant, &record)
+                self.state.put(tenant, &record)
             }
         };
         let alias_disk_bytes = stored.map_err(|e| failed("cannot store the alias", &e))?;
@@ -200,21 +197,6 @@ impl Registry {
         if !users.is_empty() {
             return Err(RegistryError::IsStep { function: reference.to_owned(), users });
         }
-        self.remove_record(&mut change, entry).map(Vec::from_iter)
-    }
-
-    /// Takes a record of a function away, on disk first. Returns its name towards workers if it was in memory.
-    pub(super) fn remove_record(
-        &self,
-        change: &mut Change<'_>,
-        entry: &FunctionEntry,
-    ) -> Result<Option<FunctionId>, RegistryError> {
-        let name = &entry.record.name;
-        self.state
-            .remove_record(change.account.tenant, Kind::Function, name)
-            .map_err(|e| failed("cannot remove the function", &e))?;
-        change.function_written(Some(entry), None);
-        change.publish(|next| next.remove_function(name));
-        Ok(self.retire(change, &entry.record))
+        self.change_functions(&mut change, Vec::new(), &[&**entry])
     }
 }

@@ -238,23 +238,51 @@ fn a_quota_without_room_keeps_fewer_versions() {
 }
 
 #[test]
-fn a_crash_between_two_writes_leaves_the_version_before_or_the_one_after() {
+fn a_replacement_that_broke_off_is_finished_by_the_next_start() {
+    let here = Fixture::new(2);
+    here.alias("live", 2).unwrap();
+    // The place of what is to be kept takes no rename, as if the disk failed.
+    let place = here.dir.path().join("tenants/1/functions/f@2.json");
+    std::fs::create_dir(&place).unwrap();
+    assert_eq!(here.replace("3", 2).unwrap().registration, Registration::Replaced);
+    let names = ["f", "f@1", "f@2", "f:live"];
+    let expected = said([Some("3"), Some("1"), Some("2"), Some("2")]);
+    assert_eq!(says(&here, names), expected);
+    assert!(here.replace("4", 2).is_err(), "before that, nothing else changes");
+    std::fs::remove_dir(&place).unwrap();
+    let here = here.again();
+    assert_eq!((here.numbers(), says(&here, names)), ((3, vec![1, 2]), expected));
+    // A function goes with its versions, and with what it was granted and called.
+    here.registry.grant(&here.account, "f", "2").unwrap();
+    let place = here.dir.path().join("tenants/1/functions/f@1.json");
+    std::fs::rename(&place, here.dir.path().join("moved")).unwrap();
+    std::fs::create_dir(&place).unwrap();
+    here.registry.remove_function(&here.account, "f").unwrap();
+    assert_eq!(says(&here, names), said([None; 4]));
+    std::fs::remove_dir(&place).unwrap();
+    std::fs::rename(here.dir.path().join("moved"), &place).unwrap();
+    let here = here.again();
+    assert_eq!((says(&here, names), here.files()), (said([None; 4]), vec![]));
+    assert_eq!(here.account.used(Limit::BlobFiles), 0);
+}
+
+#[test]
+fn a_copy_of_the_current_version_goes_and_a_version_can_take_the_place_of_a_damaged_one() {
     let here = Fixture::new(2);
     let folder = here.dir.path().join("tenants/1/functions");
-    // The copy that is to be kept was written, and the current record not yet.
+    // As where a file was brought back.
     let copy = |from: &str, to: &str| {
         let record = crate::store::records::FunctionRecord {
             name: to.into(),
             ..(*here.registry.function(here.account.tenant, from).unwrap()).clone()
         };
-        here.registry.state.put_function(here.account.tenant, &record).unwrap();
+        here.registry.state.put(here.account.tenant, &record).unwrap();
     };
     copy("f", "f@2");
     assert_eq!(files(&folder), ["f.json", "f@1.json", "f@2.json"]);
     let here = here.again();
     assert_eq!((here.numbers(), here.files()), ((2, vec![1]), vec!["f.json".into(), "f@1.json".into()]));
     assert_eq!(says(&here, ["f", "f@2", "f@1"]), said([Some("2"), Some("2"), Some("1")]));
-    // The current record was written, and the one that was kept is still there.
     let kept = std::fs::read(folder.join("f@1.json")).unwrap();
     here.take_back("f@1").unwrap();
     std::fs::write(folder.join("f@1.json"), kept).unwrap();

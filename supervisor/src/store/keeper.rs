@@ -12,7 +12,8 @@
 //!
 //! No process that lost the lock changes what the next supervisor reads. A name in the state directory is made, moved and
 //! removed by threads with the keeper's table only, whose system calls end before the table goes. What other threads of
-//! a killed process still write are files that nothing looks for (`*.tmp`), which the next start removes.
+//! a killed process still write are files that nothing looks for (`*.tmp`), which the next start removes. Those that a change means
+//! (`record_changes`) are complete before it is written down.
 
 use std::fs::File;
 use std::io;

@@ -1,6 +1,6 @@
 //! What is on disk: the state directory and the records in it.
 //!
-//! - [`state_dir`]: content-addressed blobs, records, atomic writes.
+//! - [`state_dir`]: content-addressed blobs, atomic writes; [`record_changes`]: records, and several that change together.
 //! - `keeper`: the lock on it.
 //! - `sockets`: which socket files supervisors of the directory bound.
 //! - `state_root`: which directory may be the state directory.
@@ -10,6 +10,7 @@
 
 mod error;
 mod keeper;
+pub mod record_changes;
 mod record_files;
 pub mod records;
 mod sockets;

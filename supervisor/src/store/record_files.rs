@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use super::keeper::Keeper;
-use super::records::{Hash, Named};
+use super::records::{Hash, Record};
 use crate::limits::MAX_RECORD_BYTES;
 
 /// The end of the name of what was set aside.
@@ -61,19 +61,17 @@ fn digest(text: &[u8]) -> Hash {
 
 /// The record in a file and its metadata, or what is wrong with it. An error of the machine, such as too few descriptors, says
 /// nothing about the record.
-pub(super) fn read<T: DeserializeOwned + Named>(
-    path: &Path,
-) -> io::Result<Result<(T, fs::Metadata), String>> {
+pub(super) fn read<T: Record>(path: &Path) -> io::Result<Result<(T, fs::Metadata), String>> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) if found.is_file() => found,
         Ok(_) => return Ok(Err("it is no file".to_owned())),
-        Err(error) => return on_medium(error),
+        Err(error) => return on_medium(Err(error)),
     };
     let mut text = Vec::new();
     match fs::File::open(path).and_then(|file| file.take(MAX_RECORD_BYTES + 1).read_to_end(&mut text)) {
         Ok(bytes) if bytes as u64 > MAX_RECORD_BYTES => return Ok(Err("it is too large".to_owned())),
         Ok(_) => {}
-        Err(error) => return on_medium(error),
+        Err(error) => return on_medium(Err(error)),
     }
     let record: T = match decode(&text) {
         Ok(record) => record,
@@ -86,11 +84,15 @@ pub(super) fn read<T: DeserializeOwned + Named>(
     }
 }
 
-/// An error of the disk says that this record cannot be read; any other one is the caller's to handle.
-fn on_medium<T>(error: io::Error) -> io::Result<Result<T, String>> {
-    match error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) {
-        true => Ok(Err(error.to_string())),
-        false => Err(error),
+/// What was read. An error of the disk says that this file cannot be read; any other one is the caller's to handle.
+pub(super) fn on_medium<T>(read: io::Result<T>) -> io::Result<Result<T, String>> {
+    match read {
+        Ok(read) => Ok(Ok(read)),
+        Err(error) if error.kind() == ErrorKind::IsADirectory => Ok(Err("it is no file".to_owned())),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {
+            Ok(Err(error.to_string()))
+        }
+        Err(error) => Err(error),
     }
 }
 

@@ -3,19 +3,53 @@
 use std::collections::BTreeMap;
 
 use pappus_protocol::from_worker::KernelInfo;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use crate::sha256::Hash;
 
+/// Which kind of record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// `functions/`
+    Function,
+    /// `modules/`
+    Module,
+    /// `grants/`
+    Grant,
+    /// `aliases/`
+    Alias,
+    /// `declined/`
+    Declined,
+}
+
+impl Kind {
+    /// Where its records lie in a tenant's folder.
+    pub(super) fn folder(self) -> &'static str {
+        match self {
+            Self::Function => "functions",
+            Self::Module => "modules",
+            Self::Grant => "grants",
+            Self::Alias => "aliases",
+            Self::Declined => "declined",
+        }
+    }
+}
+
 /// A record that lies in a file of its name.
-pub trait Named {
+pub trait Record: Serialize + DeserializeOwned {
+    /// Its kind.
+    const KIND: Kind;
+
     /// The name.
     fn name(&self) -> &str;
 }
 
-macro_rules! named {
-    ($($record:ident),*) => {
-        $(impl Named for $record {
+macro_rules! records {
+    ($($record:ident: $kind:ident),*) => {
+        $(impl Record for $record {
+            const KIND: Kind = Kind::$kind;
+
             fn name(&self) -> &str {
                 &self.name
             }
@@ -23,7 +57,13 @@ macro_rules! named {
     };
 }
 
-named!(ModuleRecord, FunctionRecord, GrantRecord, AliasRecord, DeclinedRecord);
+records!(
+    ModuleRecord: Module,
+    FunctionRecord: Function,
+    GrantRecord: Grant,
+    AliasRecord: Alias,
+    DeclinedRecord: Declined
+);
 
 /// The compiled form of a module for one kind of device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

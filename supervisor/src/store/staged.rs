@@ -1,5 +1,5 @@
-//! Files on their way into the state directory: complete and synced under a name that nothing looks for, until a rename
-//! makes them found.
+//! Files on their way into the state directory: complete and synced under a name that nothing looks for, unless a change that is
+//! written down means it, until a rename makes them found.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -56,10 +56,17 @@ impl Staged {
             keeper.change(move || fs::rename(temporary, to)).map_err(failed("rename", path))?;
         }
         self.temporary = None;
-        match path.parent() {
-            Some(parent) => File::open(parent).and_then(|dir| dir.sync_all()).map_err(failed("sync", parent)),
-            None => Ok(()),
-        }
+        path.parent().map_or(Ok(()), sync)
+    }
+
+    /// Where it is now.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.temporary.as_deref()
+    }
+
+    /// It stays where it is.
+    pub(super) fn keep(mut self) {
+        self.temporary = None;
     }
 }
 
@@ -71,16 +78,25 @@ impl Drop for Staged {
     }
 }
 
+/// Names in a folder are there after a crash.
+pub(super) fn sync(folder: &Path) -> Result<(), StateError> {
+    File::open(folder).and_then(|dir| dir.sync_all()).map_err(failed("sync", folder))
+}
+
 /// A name beside `path` that no file has.
 fn fresh_name(path: &Path) -> Result<PathBuf, StateError> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).map_err(failed("create", parent))?;
     }
-    let nth = COUNTER.fetch_add(1, Ordering::Relaxed);
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{nth}.tmp"));
-    Ok(name.into())
+    loop {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{}.tmp", COUNTER.fetch_add(1, Ordering::Relaxed)));
+        // One that an earlier start left may have to stay.
+        if fs::symlink_metadata(&name).is_err() {
+            return Ok(name.into());
+        }
+    }
 }
 
 fn copy_synced(

@@ -11,6 +11,7 @@
 //! tenants/NAME/grants/NAME.json   who may call that function
 //! tenants/NAME/aliases/NAME.json  names of its versions
 //! tenants/NAME/declined/NAME.json an owner whose functions are not listed for the tenant
+//! tenants/NAME/change.json        records that are changing together (`record_changes`)
 //! ```
 //!
 //! A tenant that the configuration does not name is called by its uid.
@@ -20,17 +21,15 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use super::error::{StateError, VERSION, failed};
 use super::keeper::Keeper;
 use super::record_files::{self, CORRUPT, JSON};
-use super::records::{AliasRecord, DeclinedRecord, FunctionRecord, GrantRecord, Hash, ModuleRecord, Named};
+use super::records::Hash;
 use super::sockets::Bound;
 use super::staged::{BLOCK_BYTES, Staged, disk_bytes_of};
 use super::state_root;
@@ -38,7 +37,7 @@ use crate::ids::TenantId;
 use crate::tenants::Names;
 
 /// The end of the name of a file on its way.
-const TEMPORARY: &str = ".tmp";
+pub(super) const TEMPORARY: &str = ".tmp";
 /// Digits of a hash in a file's name.
 const HASH_DIGITS: usize = 64;
 
@@ -49,33 +48,6 @@ pub struct StateDir {
     names: Arc<Names>,
     pub(super) keeper: Keeper,
     bound: Bound,
-}
-
-/// Which kind of record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// `functions/`
-    Function,
-    /// `modules/`
-    Module,
-    /// `grants/`
-    Grant,
-    /// `aliases/`
-    Alias,
-    /// `declined/`
-    Declined,
-}
-
-impl Kind {
-    fn folder(self) -> &'static str {
-        match self {
-            Self::Function => "functions",
-            Self::Module => "modules",
-            Self::Grant => "grants",
-            Self::Alias => "aliases",
-            Self::Declined => "declined",
-        }
-    }
 }
 
 impl StateDir {
@@ -135,7 +107,7 @@ impl StateDir {
         Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 
-    fn tenant(&self, tenant: TenantId) -> PathBuf {
+    pub(super) fn tenant(&self, tenant: TenantId) -> PathBuf {
         self.root.join("tenants").join(&*self.names.name(tenant))
     }
 
@@ -146,10 +118,6 @@ impl StateDir {
 
     pub(super) fn code_path(&self, tenant: TenantId, hash: Hash, fingerprint: &str) -> PathBuf {
         self.tenant(tenant).join("code").join(format!("{hash}.{fingerprint}"))
-    }
-
-    fn record_path(&self, tenant: TenantId, kind: Kind, name: &str) -> PathBuf {
-        self.tenant(tenant).join(kind.folder()).join(format!("{name}.json"))
     }
 
     /// Makes `path` hold `content`, all of it or nothing, surviving a crash right after. What that takes on disk.
@@ -190,67 +158,9 @@ impl StateDir {
         self.keeper.remove(files);
     }
 
-    /// Stores a function's record; what it takes on disk.
-    pub fn put_function(&self, tenant: TenantId, record: &FunctionRecord) -> Result<u64, StateError> {
-        self.write_json(&self.record_path(tenant, Kind::Function, &record.name), record)
-    }
-
-    /// Stores a module's record; what it takes on disk.
-    pub fn put_module(&self, tenant: TenantId, record: &ModuleRecord) -> Result<u64, StateError> {
-        self.write_json(&self.record_path(tenant, Kind::Module, &record.name), record)
-    }
-
-    /// Stores who may call a function; what that takes on disk.
-    pub fn put_grants(&self, tenant: TenantId, record: &GrantRecord) -> Result<u64, StateError> {
-        self.write_json(&self.record_path(tenant, Kind::Grant, &record.name), record)
-    }
-
-    /// The same where fewer may call it than the record on disk says. On a full disk the shorter text is written over the one
-    /// that is there: a right can be taken away without any room. Half of it would be no record, and grant nothing.
-    pub fn put_fewer_grants(&self, tenant: TenantId, record: &GrantRecord) -> Result<u64, StateError> {
-        let full = match self.put_grants(tenant, record) {
-            Err(StateError::Io { source, .. }) if has_no_room(&source) => source,
-            stored => return stored,
-        };
-        let path = self.record_path(tenant, Kind::Grant, &record.name);
-        let mut text = record_files::encode(record).map_err(|e| failed("encode", &path)(e.into()))?;
-        let to = path.clone();
-        let written = self.keeper.change(move || {
-            let file = File::options().write(true).open(to)?;
-            let bytes = file.metadata()?.len() as usize;
-            if bytes < text.len() {
-                return Err(full);
-            }
-            text.resize(bytes, b' ');
-            file.write_all_at(&text, 0)?;
-            file.sync_all()?;
-            file.metadata()
-        });
-        written.map(|found| disk_bytes_of(&found)).map_err(failed("write", &path))
-    }
-
-    /// Stores a function's aliases; what that takes on disk.
-    pub fn put_aliases(&self, tenant: TenantId, record: &AliasRecord) -> Result<u64, StateError> {
-        self.write_json(&self.record_path(tenant, Kind::Alias, &record.name), record)
-    }
-
-    /// Stores that an owner is declined; what that takes on disk.
-    pub fn put_declined(&self, tenant: TenantId, record: &DeclinedRecord) -> Result<u64, StateError> {
-        self.write_json(&self.record_path(tenant, Kind::Declined, &record.name), record)
-    }
-
-    fn write_json(&self, path: &Path, value: &impl serde::Serialize) -> Result<u64, StateError> {
+    pub(super) fn write_json(&self, path: &Path, value: &impl serde::Serialize) -> Result<u64, StateError> {
         let text = record_files::encode(value).map_err(|e| failed("encode", path)(e.into()))?;
         self.write(path, &text)
-    }
-
-    /// Removes a record for good.
-    pub fn remove_record(&self, tenant: TenantId, kind: Kind, name: &str) -> Result<(), StateError> {
-        let path = self.record_path(tenant, kind, name);
-        let file = path.clone();
-        self.keeper.change(move || fs::remove_file(file)).map_err(failed("remove", &path))?;
-        let folder = self.tenant(tenant).join(kind.folder());
-        File::open(&folder).and_then(|dir| dir.sync_all()).map_err(failed("sync", &folder))
     }
 
     /// Tenants that have anything here.
@@ -266,48 +176,11 @@ impl StateDir {
         Ok(tenants)
     }
 
-    /// All records of one kind. What does not fit is set aside and logged: what is there for others must not be lost with it.
-    /// An error of the machine fails the start.
-    pub fn records<T: DeserializeOwned + Named>(
-        &self,
-        tenant: TenantId,
-        kind: Kind,
-    ) -> Result<Records<T>, StateError> {
-        let mut records = Records { fit: Vec::new(), corrupt: None };
-        for (name, path) in self.list(&self.tenant(tenant).join(kind.folder()))? {
-            if name.ends_with(CORRUPT) {
-                records.corrupt = Some(path);
-                continue;
-            }
-            // The start that wrote it did not finish it: it goes with the garbage.
-            if name.ends_with(TEMPORARY) && path.is_file() {
-                continue;
-            }
-            let read = match name.ends_with(JSON) {
-                true => record_files::read(&path).map_err(failed("read", &path))?,
-                false => Err("it is no record".to_owned()),
-            };
-            match read {
-                Ok((record, found)) => records.fit.push((record, disk_bytes_of(&found))),
-                Err(why) => {
-                    record_files::set_aside(&self.keeper, &path, &why);
-                    records.corrupt = Some(path);
-                }
-            }
-        }
-        Ok(records)
-    }
-
-    /// Gives a record a name that nothing looks for, and says why in the log.
-    pub fn set_aside(&self, tenant: TenantId, kind: Kind, name: &str, why: &str) {
-        record_files::set_aside(&self.keeper, &self.record_path(tenant, kind, name), why);
-    }
-
-    /// A tenant's blobs and machine code. Temporary files of a start that was killed are removed; what has another kind of name
-    /// is nothing of ours, and stays.
-    pub fn stored(&self, tenant: TenantId) -> Result<Vec<Stored>, StateError> {
+    /// A tenant's blobs and machine code. Temporary files of a start that was killed are removed, where that is `tidy`; what has another
+    /// kind of name is nothing of ours, and stays.
+    pub fn stored(&self, tenant: TenantId, tidy: bool) -> Result<Vec<Stored>, StateError> {
         let (mut stored, mut temporary) = (Vec::new(), Vec::new());
-        for sub in ["functions", "modules", "grants", "aliases", "declined", "blobs", "code"] {
+        for sub in [".", "functions", "modules", "grants", "aliases", "declined", "blobs", "code"] {
             for (name, path) in self.list(&self.tenant(tenant).join(sub))? {
                 if name.ends_with(TEMPORARY) {
                     temporary.push(path);
@@ -327,7 +200,9 @@ impl StateDir {
                 stored.push(Stored { hash, code, bytes, disk_bytes, path });
             }
         }
-        self.keeper.remove(temporary);
+        if tidy {
+            self.keeper.remove(temporary);
+        }
         Ok(stored)
     }
 
@@ -337,7 +212,7 @@ impl StateDir {
     }
 
     /// Names and paths in a folder; an absent folder is empty, and a file in its place is set aside.
-    fn list(&self, folder: &Path) -> Result<Vec<(String, PathBuf)>, StateError> {
+    pub(super) fn list(&self, folder: &Path) -> Result<Vec<(String, PathBuf)>, StateError> {
         match list(folder) {
             Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
                 record_files::set_aside(&self.keeper, folder, "it is no folder");
@@ -346,15 +221,6 @@ impl StateDir {
             listed => listed.map_err(failed("list", folder)),
         }
     }
-}
-
-/// What was found of one kind of records.
-#[derive(Debug)]
-pub struct Records<T> {
-    /// Records that fit, each with its room on disk.
-    pub fit: Vec<(T, u64)>,
-    /// A record that does not fit, now or earlier, set aside.
-    pub corrupt: Option<PathBuf>,
 }
 
 /// A file of a tenant's that is no record.
@@ -376,11 +242,6 @@ pub(super) fn with_json(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(JSON);
     name.into()
-}
-
-/// True if a disk, or what its user may have of it, is full.
-fn has_no_room(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
 }
 
 /// Names and paths in a folder; an absent folder is empty, one that does not read is an error.
@@ -406,6 +267,7 @@ mod tests {
     use pappus_blueprint::kernel_info::CodeInfo;
 
     use super::*;
+    use crate::store::records::ModuleRecord;
 
     const TENANT: TenantId = TenantId::new(1);
 
@@ -448,16 +310,16 @@ mod tests {
         let lose = put(&state, b"lose");
         let code = state.stage_code(TENANT, lose, "f", &b"code"[..], &CodeInfo::default()).unwrap();
         state.publish_code(TENANT, lose, "f", code).unwrap();
-        state.put_module(TENANT, &module("good")).unwrap();
+        state.put(TENANT, &module("good")).unwrap();
         let folder = dir.path().join("tenants/1/modules");
         fs::write(folder.join("bad.json"), "{").unwrap();
         fs::write(folder.join("good.json.3.tmp"), "half").unwrap();
-        let records = state.records::<ModuleRecord>(TENANT, Kind::Module).unwrap();
+        let records = state.records::<ModuleRecord>(TENANT).unwrap();
         assert_eq!(
             (records.fit, records.corrupt),
             (vec![(module("good"), 4096)], Some(folder.join("bad.json")))
         );
-        let mut stored = state.stored(TENANT).unwrap();
+        let mut stored = state.stored(TENANT, true).unwrap();
         assert_eq!(stored.len(), 4, "two blobs, machine code and what is known about it");
         assert!(!folder.join("good.json.3.tmp").exists());
         stored.retain(|stored| stored.hash != keep);
