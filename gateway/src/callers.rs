@@ -25,12 +25,12 @@ use crate::limits::{
     MAX_TOKEN_BYTES, MAX_TOKENS,
 };
 use crate::memory::Owned;
-use crate::metrics::{Metrics, Pending};
+use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::sequences::Sequences;
 use crate::shared_memory::Regions;
-use crate::statistics::Statistics;
-use crate::traces::{Origin, Traced, Traces};
+use crate::statistics::{Counts, Statistics};
+use crate::traces::Traces;
 use crate::upstream::Upstream;
 
 /// Whoever may send requests.
@@ -59,7 +59,7 @@ type Key = [u8; 32];
 pub struct Known {
     places: Arc<Semaphore>,
     models: Mutex<HashMap<String, Remembered>>,
-    statistics: Mutex<HashMap<String, Arc<Statistics>>>,
+    statistics: Mutex<HashMap<(String, u32), Arc<Statistics>>>,
     regions: Regions,
     sequences: Sequences,
     memory: Owned,
@@ -263,9 +263,14 @@ impl Caller {
         lock(&self.known.models).remove(name);
     }
 
-    /// Counts an inference that begins, for whoever watches, and traces it.
-    pub fn begins(&self, origin: &Origin, model: &Model) -> (Pending, Traced) {
-        (self.callers.metrics.begins(model), self.callers.traces.begins(origin, &model.name))
+    /// What is counted for whoever watches.
+    pub fn metrics(&self) -> &Metrics {
+        &self.callers.metrics
+    }
+
+    /// Where traces go.
+    pub fn traces(&self) -> &Traces {
+        &self.callers.traces
     }
 
     /// The caller's regions of shared memory.
@@ -283,17 +288,28 @@ impl Caller {
         &self.known.sequences
     }
 
-    /// The counts of a function.
-    pub fn statistics(&self, function: &str) -> Arc<Statistics> {
+    /// The counts of a model's version, which go on. Of more than there may be, those begin anew whose last success is longest ago.
+    pub fn statistics(&self, model: &Model) -> Arc<Statistics> {
+        let key = (model.base_function().to_owned(), model.version);
         let mut all = lock(&self.known.statistics);
-        if let Some(found) = all.get(function) {
-            return found.clone();
+        if all.len() >= MAX_MODELS_PER_TOKEN
+            && !all.contains_key(&key)
+            && let unused = all.iter().filter(|(_, counts)| Arc::strong_count(counts) == 1)
+            && let Some((oldest, _)) = unused.min_by_key(|(_, counts)| counts.counts().last_ms)
+        {
+            let oldest = oldest.clone();
+            all.remove(&oldest);
         }
-        let new = Arc::new(Statistics::default());
-        if all.len() < MAX_MODELS_PER_TOKEN {
-            all.insert(function.to_owned(), new.clone());
-        }
-        new
+        all.entry(key).or_default().clone()
+    }
+
+    /// What was counted of the version that was asked for; where none was, of every version that there is.
+    pub fn counts(&self, model: &Model, version: &str) -> Vec<(u32, Counts)> {
+        let versions = if version.is_empty() { &model.versions[..] } else { &[model.version] };
+        let all = lock(&self.known.statistics);
+        let of =
+            |version| all.get(&(model.base_function().to_owned(), version)).map(|counts| counts.counts());
+        versions.iter().map(|version| (*version, of(*version).unwrap_or_default())).collect()
     }
 }
 

@@ -19,7 +19,7 @@ use pappus_client::arena::aligned;
 use pappus_client::{Arena, Error, Invocation, v1};
 
 use crate::callers::Caller;
-use crate::failure::Reason;
+use crate::counted::Counted;
 use crate::failure::{Failure, Result};
 use crate::limits::{MAX_INLINE_BYTES, MAX_RANK, MAX_TENSORS};
 use crate::memory::Share;
@@ -68,6 +68,8 @@ pub struct Asked {
     pub deadline: Option<Duration>,
     /// Where the request comes from.
     pub origin: Origin,
+    /// The function whose declared types the inputs have, where the request says none: the call is for no other one.
+    pub made_for: Option<Arc<Model>>,
 }
 
 /// An output.
@@ -96,47 +98,50 @@ pub struct Inferred {
     pub outputs: Vec<Output>,
 }
 
-/// Does one inference, and counts it. What it takes in memory beside the request is taken of the request's share.
-pub async fn infer(caller: &Caller, asked: &Asked, share: &Share) -> Result<Inferred> {
+/// Does one inference, has its answer made, and counts it. What it takes in memory beside the request is taken of the request's share.
+pub async fn infer<T>(
+    caller: &Caller,
+    asked: &Asked,
+    share: &Share,
+    answer: impl FnOnce(Inferred) -> Result<T>,
+) -> Result<T> {
     let began = Instant::now();
     check(asked)?;
-    let mut model = models::find(caller, &asked.model, &asked.version).await?;
-    let (pending, traced) = caller.begins(&asked.origin, &model);
-    let answer = within(caller, &mut model, asked, share).await;
-    let statistics = caller.statistics(&model.function);
-    match answer {
-        Ok(Ran { mut outputs, timings, version }) => {
-            traced.succeeded(&timings);
-            // Once as received, once in the answer; what came through an arena has its memory already, and little is left beside it.
-            let inline: usize = outputs
-                .iter()
-                .map(|output| output.bytes.len())
-                .filter(|bytes| *bytes <= MAX_INLINE_BYTES as usize)
-                .sum();
-            share.take(2 * inline)?;
-            for (output, wanted) in outputs.iter_mut().zip(&asked.outputs) {
-                if let Some(place) = &wanted.place {
-                    place
-                        .write(&output.bytes)
-                        .map_err(|failure| failure.at(format!("output {}", output.name)))?;
-                    (output.bytes, output.placed) = (Bytes::new(), true);
-                }
-            }
-            let took = began.elapsed();
-            [&*statistics, pending.statistics()]
-                .into_iter()
-                .for_each(|counts| counts.succeeded(took, &timings));
-            Ok(Inferred { model, version, outputs })
-        }
-        Err(failure) => {
-            let (took, reason) = (began.elapsed(), Reason::of(failure.kind));
-            [&*statistics, pending.statistics()].into_iter().for_each(|counts| counts.failed(took, reason));
-            traced.failed(&failure);
-            let (request, code) = (&*asked.origin.request_id, failure.row().name);
-            tracing::debug!(request, model = model.name, code, "an inference failed");
-            Err(failure)
+    let mut model = match &asked.made_for {
+        Some(model) => model.clone(),
+        None => models::find(caller, &asked.model, &asked.version).await?,
+    };
+    let mut counted = Counted::new(caller, &asked.origin, &model, began);
+    let ran = within(caller, &mut model, &mut counted, asked, share).await;
+    let name = model.name.clone();
+    let answered = ran.and_then(|Ran { outputs, timings, version }| {
+        let outputs = placed(outputs, asked, share)?;
+        Ok((answer(Inferred { model, version, outputs })?, timings))
+    });
+    counted.ended(answered.as_ref().map(|(_, timings)| timings));
+    if let Err(failure) = &answered {
+        let (request, code) = (&*asked.origin.request_id, failure.row().name);
+        tracing::debug!(request, model = name, code, "an inference failed");
+    }
+    answered.map(|(answer, _)| answer)
+}
+
+/// The outputs, those in shared memory that the request wants there.
+fn placed(mut outputs: Vec<Output>, asked: &Asked, share: &Share) -> Result<Vec<Output>> {
+    // Once as received, once in the answer; what came through an arena has its memory already, and little is left beside it.
+    let inline: usize = outputs
+        .iter()
+        .map(|output| output.bytes.len())
+        .filter(|bytes| *bytes <= MAX_INLINE_BYTES as usize)
+        .sum();
+    share.take(2 * inline)?;
+    for (output, wanted) in outputs.iter_mut().zip(&asked.outputs) {
+        if let Some(place) = &wanted.place {
+            place.write(&output.bytes).map_err(|failure| failure.at(format!("output {}", output.name)))?;
+            (output.bytes, output.placed) = (Bytes::new(), true);
         }
     }
+    Ok(outputs)
 }
 
 /// What does not depend on the function.
@@ -200,18 +205,25 @@ struct Ran {
 }
 
 /// Calls the function, in the request's sequence where it is in one.
-async fn within(caller: &Caller, model: &mut Arc<Model>, asked: &Asked, share: &Share) -> Result<Ran> {
+async fn within(
+    caller: &Caller,
+    model: &mut Arc<Model>,
+    counted: &mut Counted,
+    asked: &Asked,
+    share: &Share,
+) -> Result<Ran> {
     let Some(named) = &asked.sequence else {
         if model.has_state {
             let why =
                 "this model keeps state: name a sequence (sequence_id), and begin it with sequence_start";
             return Err(Failure::invalid(why).at("sequence_id"));
         }
-        return call_current(caller, &caller.client, 0, model, asked, share).await;
+        return call_current(caller, (&caller.client, 0), model, counted, asked, share).await;
     };
     let function = model.function.clone();
     let sequence = caller.sequences().of(&caller.client, &function, named).await?;
-    let answer = call_current(caller, &sequence.client, sequence.session, model, asked, share).await;
+    let place = (&sequence.client, sequence.session);
+    let answer = call_current(caller, place, model, counted, asked, share).await;
     let is_over = match &answer {
         Ok(_) => named.end,
         // Any other error leaves it as it was, so that the request can be sent again.
@@ -226,17 +238,19 @@ async fn within(caller: &Caller, model: &mut Arc<Model>, asked: &Asked, share: &
 /// Calls the function as it is now: once more where it was replaced since the gateway learnt of it.
 async fn call_current(
     caller: &Caller,
-    client: &Client,
-    session: u64,
+    (client, session): (&Client, u64),
     model: &mut Arc<Model>,
+    counted: &mut Counted,
     asked: &Asked,
     share: &Share,
 ) -> Result<Ran> {
     let answer = call(client, session, model, asked, share).await;
-    if !answer.as_ref().is_err_and(Failure::is_replaced) {
+    // Inputs that have the types of one function may be none of another's: the failure says that the function was replaced.
+    if asked.made_for.is_some() || !answer.as_ref().is_err_and(Failure::is_replaced) {
         return answer;
     }
     *model = models::look(caller, &asked.model, &asked.version).await?;
+    counted.is_of(caller, model);
     call(client, session, model, asked, share).await
 }
 

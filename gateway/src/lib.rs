@@ -20,9 +20,11 @@
 //! - [`shared_memory`]: regions that clients on this machine registered.
 //! - [`sequences`]: sequences of requests, which are sessions.
 //! - [`callers`]: from a request's token to what is known of whoever sent it.
+//! - [`counted`]: one inference as it is counted.
 //! - [`models`]: which function a name means for a caller.
 //! - [`infer`]: one inference, from bytes to bytes.
 //! - [`memory`]: bytes of bodies of all clients together.
+//! - [`places`]: places for connections, which strangers give up to the next.
 //! - [`patient_io`]: connections whose clients may not stall.
 //! - [`tls`]: TLS, with certificates of clients where that is asked for.
 //! - [`http`]: HTTP: routes, JSON and binary tensors.
@@ -34,6 +36,7 @@
 
 pub mod arguments;
 pub mod callers;
+pub mod counted;
 pub mod data_type;
 pub mod endpoint;
 pub mod failure;
@@ -51,6 +54,7 @@ pub mod metrics;
 pub mod model;
 pub mod models;
 pub mod patient_io;
+pub mod places;
 pub mod run;
 pub mod sequences;
 pub mod shared_memory;

@@ -30,7 +30,7 @@ pub const MAX_CALLS_PER_TOKEN: usize = 1024;
 pub const MAX_CALLS_OF_STRANGERS: usize = 256;
 /// Tokens of which something is remembered: functions they called, and statistics.
 pub const MAX_TOKENS: usize = 16_384;
-/// Functions that are remembered for one token.
+/// Functions that are remembered for one token, and versions of functions that are counted for it.
 pub const MAX_MODELS_PER_TOKEN: usize = 1024;
 /// Bytes of a token, as the supervisor takes them.
 pub const MAX_TOKEN_BYTES: usize = 1024;

@@ -40,7 +40,7 @@ struct Models {
 
 impl Models {
     fn get(&self, model: &Model) -> Option<Arc<OfModel>> {
-        self.by_name.get(&model.name)?.get(&model.version).cloned()
+        self.by_name.get(model.base_name())?.get(&model.version).cloned()
     }
 }
 
@@ -98,7 +98,7 @@ impl Metrics {
         }
         // No name of a function has parentheses.
         let (name, version) = match models.count < MAX_COUNTED_MODELS {
-            true => (&*model.name, model.version),
+            true => (model.base_name(), model.version),
             false => ("(others)", 0),
         };
         let versions = models.by_name.entry(name.to_owned()).or_default();

@@ -84,10 +84,25 @@ impl Model {
         }
     }
 
+    /// The name of the model of which this is a version, however the version is called.
+    pub fn base_name(&self) -> &str {
+        base(&self.name)
+    }
+
+    /// Likewise the function.
+    pub fn base_function(&self) -> &str {
+        base(&self.function)
+    }
+
     /// The versions as clients see them.
     pub fn versions(&self) -> Vec<String> {
         self.versions.iter().map(u32::to_string).collect()
     }
+}
+
+/// A name without the number or the alias of a version.
+fn base(name: &str) -> &str {
+    name.split(['@', ':']).next().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! All of it put together: two addresses, connections within limits, and an end that lets requests finish.
 //!
 //! ```text
-//! accept ──no place──► closed
+//! accept ──no place, and no stranger who gives one up──► closed
 //!    └──► a connection: its client may not stall ──told to end──► its requests finish, then it closes ──too late──► closed
 //! ```
 
@@ -18,7 +18,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_rustls::server::TlsStream;
 
 use crate::callers::Callers;
@@ -32,6 +32,7 @@ use crate::limits::{
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::patient_io::PatientIo;
+use crate::places::{Guest, Places};
 use crate::tls::Tls;
 
 /// Pause after an accept that failed, for lack of descriptors.
@@ -83,17 +84,20 @@ pub async fn run(listeners: Listeners, setup: Setup, end: impl Future<Output = (
     let grpc = Grpc::new(callers, memory, setup.max_body);
     let (ending, ends) = watch::channel(false);
     let watched = watched(listeners.metrics, http.callers.metrics.clone(), ends.clone());
-    let places = [(); 2].map(|()| Arc::new(Semaphore::new(MAX_CONNECTIONS)));
+    let places = [(); 2].map(|()| Places::new(MAX_CONNECTIONS));
     let [tls_http, tls_grpc] = match setup.tls {
         None => [None, None],
         Some(both) => both.map(Some),
     };
     let serves_http = {
         let ends = ends.clone();
-        accept(listeners.http, places[0].clone(), move |stream| {
+        accept(listeners.http, places[0].clone(), move |stream, guest| {
             let (http, tls, ends) = (http.clone(), tls_http.clone(), ends.clone());
             async move {
-                let answer = move |request| http.clone().serve(request);
+                let answer = move |mut request: Request<Incoming>| {
+                    request.extensions_mut().insert(guest.clone());
+                    http.clone().serve(request)
+                };
                 match encrypted(tls, stream).await {
                     Some(Stream::Plain(stream)) => serve_http(stream, ends, answer).await,
                     Some(Stream::Tls(stream)) => serve_http(*stream, ends, answer).await,
@@ -102,12 +106,12 @@ pub async fn run(listeners: Listeners, setup: Setup, end: impl Future<Output = (
             }
         })
     };
-    let serves_grpc = accept(listeners.grpc, places[1].clone(), move |stream| {
+    let serves_grpc = accept(listeners.grpc, places[1].clone(), move |stream, guest| {
         let (grpc, tls, ends) = (grpc.clone(), tls_grpc.clone(), ends.clone());
         async move {
             match encrypted(tls, stream).await {
-                Some(Stream::Plain(stream)) => serve_grpc(grpc, stream, ends).await,
-                Some(Stream::Tls(stream)) => serve_grpc(grpc, *stream, ends).await,
+                Some(Stream::Plain(stream)) => serve_grpc(grpc, stream, guest, ends).await,
+                Some(Stream::Tls(stream)) => serve_grpc(grpc, *stream, guest, ends).await,
                 None => {}
             }
         }
@@ -122,8 +126,7 @@ pub async fn run(listeners: Listeners, setup: Setup, end: impl Future<Output = (
     let _ = ending.send(true);
     let all_closed = async {
         for places in places {
-            // Closed never: the semaphores live as long as this.
-            let _none_left = places.acquire_many(MAX_CONNECTIONS as u32).await;
+            places.all_free().await;
         }
     };
     if tokio::time::timeout(DRAIN_TIME, all_closed).await.is_err() {
@@ -134,8 +137,7 @@ pub async fn run(listeners: Listeners, setup: Setup, end: impl Future<Output = (
 /// Answers those who watch, for ever.
 async fn watched(listener: Option<TcpListener>, metrics: Arc<Metrics>, ends: watch::Receiver<bool>) {
     let Some(listener) = listener else { return std::future::pending().await };
-    let places = Arc::new(Semaphore::new(MAX_WATCHERS));
-    accept(listener, places, move |stream| {
+    accept(listener, Places::new(MAX_WATCHERS), move |stream, _| {
         let (metrics, ends) = (metrics.clone(), ends.clone());
         serve_http(stream, ends, move |request| endpoint::answer(metrics.clone(), request))
     })
@@ -143,23 +145,25 @@ async fn watched(listener: Option<TcpListener>, metrics: Arc<Metrics>, ends: wat
 }
 
 /// Accepts connections for ever, each with a task and a place.
-async fn accept<F>(listener: TcpListener, places: Arc<Semaphore>, serve: impl Fn(TcpStream) -> F)
+async fn accept<F>(listener: TcpListener, places: Arc<Places>, serve: impl Fn(TcpStream, Arc<Guest>) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let Ok(place) = places.clone().try_acquire_owned() else {
+                let Some(place) = places.take().await else {
                     tracing::warn!(%peer, "there are as many connections as there may be: closing one more");
                     continue;
                 };
                 // Answers are whole: waiting for more to send only delays them.
                 let _ = stream.set_nodelay(true);
-                let serves = serve(stream);
+                let serves = serve(stream, place.guest.clone());
                 tokio::spawn(async move {
-                    serves.await;
-                    drop(place);
+                    tokio::select! {
+                        () = serves => {}
+                        () = place.guest.leaves() => tracing::debug!(%peer, "a stranger gives its place up"),
+                    }
                 });
             }
             Err(error) => {
@@ -228,14 +232,15 @@ async fn serve_http<S, F>(
     }
 }
 
-async fn serve_grpc<S>(grpc: Grpc, stream: S, mut ends: watch::Receiver<bool>)
+async fn serve_grpc<S>(grpc: Grpc, stream: S, guest: Arc<Guest>, mut ends: watch::Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let io = TokioIo::new(PatientIo::new(stream, STALL_TIME).beginning_with(PREFACE_BYTES));
     let answers = Answers::default();
     let of_service = answers.clone();
-    let service = service_fn(move |request| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(guest.clone());
         let (grpc, answers) = (grpc.clone(), of_service.clone());
         async move { Ok::<_, Infallible>(grpc.serve(request, answers).await) }
     });

@@ -63,14 +63,14 @@ const ORDER: [(&str, &[Level]); 5] = [
     (
         "gateway",
         &[
-            &["data_type", "limits", "log", "patient_io"],
+            &["data_type", "limits", "log", "patient_io", "places"],
             &["failure", "tls"],
             &["jwt", "statistics"],
             &["arguments"],
             &["memory", "model", "traces", "upstream"],
             &["metrics", "sequences", "shared_memory"],
             &["callers", "endpoint"],
-            &["models"],
+            &["counted", "models"],
             &["infer"],
             &["http"],
             &["grpc"],

@@ -80,7 +80,16 @@ pub(super) fn asked(
         };
     let deadline = timeout.or(by_parameter.filter(|us| *us > 0).map(Duration::from_micros));
     let (model, version) = (request.model_name, request.model_version);
-    let asked = Asked { model, version, inputs, outputs, sequence, deadline, origin: Origin::default() };
+    let asked = Asked {
+        model,
+        version,
+        inputs,
+        outputs,
+        sequence,
+        deadline,
+        origin: Origin::default(),
+        made_for: None,
+    };
     Ok((asked, request.id))
 }
 
@@ -244,12 +253,12 @@ pub(super) fn config(model: &Model) -> ModelConfig {
     }
 }
 
-/// What was inferred with a function.
-pub(super) fn statistics(model: &Model, counts: &Counts) -> ModelStatistics {
+/// What was inferred with a version of a function.
+pub(super) fn statistics(name: &str, version: u32, counts: &Counts) -> ModelStatistics {
     let tally = |tally: Tally| Some(StatisticDuration { count: tally.count, ns: tally.ns });
     ModelStatistics {
-        name: model.name.clone(),
-        version: model.version.to_string(),
+        name: name.to_owned(),
+        version: version.to_string(),
         last_inference: counts.last_ms,
         inference_count: counts.success.count,
         execution_count: counts.success.count,

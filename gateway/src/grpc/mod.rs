@@ -34,6 +34,7 @@ use crate::failure::Failure;
 use crate::generated::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::memory::Memory;
 use crate::metrics::Protocol;
+use crate::places::Guest;
 
 /// The metadata that names a failure as the table of failures does.
 const CODE: &str = "pappus-code";
@@ -96,7 +97,10 @@ impl Grpc {
                 .enter(request.headers().get(AUTHORIZATION).map(|value| value.as_bytes()))
                 .await
             {
-                Ok(caller) => Some(caller),
+                Ok(caller) => {
+                    request.extensions().get::<Arc<Guest>>().inspect(|guest| guest.recognise());
+                    Some(caller)
+                }
                 Err(failure) => return status(&failure).into_http(),
             },
             false => None,

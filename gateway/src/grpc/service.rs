@@ -82,8 +82,7 @@ async fn one(
     let (mut asked, id) = messages::asked(caller, request, limit, share)?;
     origin.named(&id);
     asked.origin = origin;
-    let inferred = infer(caller, &asked, share).await?;
-    Ok(messages::answer(inferred, id))
+    infer(caller, &asked, share, |inferred| Ok(messages::answer(inferred, id))).await
 }
 
 #[tonic::async_trait]
@@ -148,10 +147,13 @@ impl GrpcInferenceService for Service {
                 true => models::list(&caller).await?,
                 false => vec![(*models::look(&caller, &asked.name, &asked.version).await?).clone()],
             };
-            let counted = models
-                .iter()
-                .map(|model| messages::statistics(model, &caller.statistics(&model.function).counts()));
-            Ok(ModelStatisticsResponse { model_stats: counted.collect() })
+            let of = |model: &Model| {
+                let counted = caller.counts(model, &asked.version).into_iter();
+                let told =
+                    counted.map(|(version, counts)| messages::statistics(&model.name, version, &counts));
+                told.collect::<Vec<_>>()
+            };
+            Ok(ModelStatisticsResponse { model_stats: models.iter().flat_map(of).collect() })
         };
         told(looked.await)
     }

@@ -73,9 +73,9 @@ pub async fn parse(
     }
     let said = &request.parameters;
     let sequence = InSequence::new(said.sequence_id.clone(), said.sequence_start, said.sequence_end)?;
-    // What the function declares is asked for only where the request does not say it.
+    // What the function declares now is asked for only where the request does not say it.
     let model = match request.inputs.iter().any(|input| input.datatype.is_none()) {
-        true => Some(models::find(caller, &route.name, &route.version).await?),
+        true => Some(models::look(caller, &route.name, &route.version).await?),
         false => None,
     };
     let mut inputs = Vec::with_capacity(request.inputs.len());
@@ -106,9 +106,10 @@ pub async fn parse(
         outputs.push(Wanted { name: output.name, place });
     }
     let deadline = request.parameters.timeout.filter(|us| *us > 0).map(Duration::from_micros);
+    let (origin, made_for) = (Origin::default(), model);
     let (model, version) = (route.name.clone(), route.version.clone());
     Ok(Parsed {
-        asked: Asked { model, version, inputs, outputs, sequence, deadline, origin: Origin::default() },
+        asked: Asked { model, version, inputs, outputs, sequence, deadline, origin, made_for },
         id: request.id,
         binary,
         all_binary,

@@ -27,7 +27,7 @@ use hyper::header::{
     ACCEPT_ENCODING, ALLOW, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue,
     RETRY_AFTER, WWW_AUTHENTICATE,
 };
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use serde_json::{Value, json};
 
 use self::body::Coding;
@@ -39,6 +39,7 @@ use crate::limits::{COMPRESS_FROM_BYTES, MAX_HEAD_BYTES};
 use crate::memory;
 use crate::metrics::Protocol;
 use crate::models;
+use crate::places::Guest;
 use crate::traces::Origin;
 
 /// Says how many bytes of a body are JSON.
@@ -105,14 +106,8 @@ impl Told {
         if let Some(after_ms) = failure.retry_after_ms {
             told.headers.insert(RETRY_AFTER, HeaderValue::from(after_ms.div_ceil(1000)));
         }
-        match failure.kind {
-            Kind::Unauthenticated => {
-                told.headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            }
-            Kind::Method => {
-                told.headers.insert(ALLOW, HeaderValue::from_static("GET, POST"));
-            }
-            _ => {}
+        if failure.kind == Kind::Unauthenticated {
+            told.headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         told
     }
@@ -122,6 +117,7 @@ impl Http {
     /// Answers one request. It never fails: a failure is an answer, too.
     pub async fn serve(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let coding = accepted_coding(request.headers());
+        let uri = request.uri().clone();
         let answer = self.answer(request).await;
         self.callers
             .metrics
@@ -137,6 +133,11 @@ impl Http {
         if let Some(share) = share {
             bytes = Bytes::from_owner(Held { bytes, _share: share });
         }
+        if status == StatusCode::METHOD_NOT_ALLOWED
+            && let Some(route) = Route::of(uri.path())
+        {
+            headers.insert(ALLOW, HeaderValue::from_static(route.method()));
+        }
         let mut response = Response::new(Full::new(bytes));
         *response.status_mut() = status;
         *response.headers_mut() = headers;
@@ -150,7 +151,7 @@ impl Http {
                 "no such route: v2/models/NAME/infer calls a function, v2/repository/index lists them",
             )
         })?;
-        let method = if route.is_post() { Method::POST } else { Method::GET };
+        let method = route.method();
         if request.method() != method {
             return Err(Failure::new(Kind::Method, format!("this route is for {method}")));
         }
@@ -173,7 +174,10 @@ impl Http {
                 let (head, body) = request.into_parts();
                 let authorization = head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
                 let caller = match self.callers.enter(authorization).await {
-                    Ok(caller) => caller,
+                    Ok(caller) => {
+                        head.extensions.get::<Arc<Guest>>().inspect(|guest| guest.recognise());
+                        caller
+                    }
                     Err(failure) => {
                         body::skip(&head.headers, body).await;
                         return Err(failure);
@@ -237,8 +241,8 @@ impl Http {
         let mut origin = Origin::of(|name| headers.get(name)?.to_str().ok());
         origin.named(parsed.id());
         parsed.asked.origin = origin;
-        let inferred = crate::infer::infer(caller, &parsed.asked, &share).await?;
-        let answer = infer::answer(&parsed, &inferred, &share)?;
+        let answer = |inferred| infer::answer(&parsed, &inferred, &share);
+        let answer = crate::infer::infer(caller, &parsed.asked, &share, answer).await?;
         let mut told = match answer.json_bytes {
             None => Told::new(answer.bytes, "application/json"),
             Some(bytes) => {
@@ -270,10 +274,7 @@ async fn about(caller: &Caller, route: Route) -> Result<Told> {
         }
         Route::AllStatistics => {
             let all = models::list(caller).await?;
-            let counted = all
-                .iter()
-                .map(|model| pages::statistics(model, &caller.statistics(&model.function).counts()));
-            Told::json(&json!({ "model_stats": counted.collect::<Vec<_>>() }))
+            Told::json(&pages::statistics(caller, &all, ""))
         }
         // What is registered is loaded when it is called.
         Route::Load(name) => {
@@ -290,10 +291,7 @@ async fn about(caller: &Caller, route: Route) -> Result<Told> {
             match what {
                 OfModel::Config => Told::json(&pages::config(&model)),
                 OfModel::Ready => Told::json(&json!({ "name": name, "ready": true })),
-                OfModel::Statistics => {
-                    let counts = caller.statistics(&model.function).counts();
-                    Told::json(&json!({ "model_stats": [pages::statistics(&model, &counts)] }))
-                }
+                OfModel::Statistics => Told::json(&pages::statistics(caller, &[&*model], &version)),
                 OfModel::Metadata | OfModel::Infer => Told::json(&pages::metadata(&model)),
             }
         }

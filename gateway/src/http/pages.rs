@@ -1,7 +1,10 @@
 //! What the gateway tells of itself and of functions, as JSON.
 
+use std::borrow::Borrow;
+
 use serde_json::{Value, json};
 
+use crate::callers::Caller;
 use crate::model::{Model, Port};
 use crate::statistics::{Counts, Tally};
 
@@ -53,12 +56,24 @@ pub fn entries(model: &Model) -> Vec<Value> {
     model.versions().into_iter().map(entry).collect()
 }
 
-/// What was inferred with a function.
-pub fn statistics(model: &Model, counts: &Counts) -> Value {
+/// What was inferred with functions, by version.
+pub fn statistics<M: Borrow<Model>>(caller: &Caller, models: &[M], version: &str) -> Value {
+    let of = |model: &M| {
+        let model: &Model = model.borrow();
+        let counted = caller.counts(model, version);
+        counted
+            .into_iter()
+            .map(|(version, counts)| of_version(&model.name, version, &counts))
+            .collect::<Vec<_>>()
+    };
+    json!({ "model_stats": models.iter().flat_map(of).collect::<Vec<_>>() })
+}
+
+fn of_version(name: &str, version: u32, counts: &Counts) -> Value {
     let tally = |tally: Tally| json!({ "count": tally.count, "ns": tally.ns });
     json!({
-        "name": model.name,
-        "version": model.version.to_string(),
+        "name": name,
+        "version": version.to_string(),
         "last_inference": counts.last_ms,
         "inference_count": counts.success.count,
         "execution_count": counts.success.count,

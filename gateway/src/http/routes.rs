@@ -94,12 +94,14 @@ impl Route {
         Some(Self::Model(Model { name: decoded(name)?, version: decoded(version)? }, what))
     }
 
-    /// True if the route is for POST; all others are for GET.
-    pub fn is_post(&self) -> bool {
+    /// The one method that the route is for.
+    pub fn method(&self) -> &'static str {
         match self {
-            Self::Index | Self::Load(_) | Self::Unload(_) | Self::Model(_, OfModel::Infer) => true,
-            Self::SystemMemory(memory) | Self::CudaMemory(memory) => !matches!(memory, Memory::Status(_)),
-            _ => false,
+            Self::Index | Self::Load(_) | Self::Unload(_) | Self::Model(_, OfModel::Infer) => "POST",
+            Self::SystemMemory(memory) | Self::CudaMemory(memory) if !matches!(memory, Memory::Status(_)) => {
+                "POST"
+            }
+            _ => "GET",
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 
 use super::{ADD, Connection, Gateway, bearer};
@@ -12,6 +13,9 @@ use crate::house::house;
 
 /// What a gateway may take more than before, whatever is sent to it.
 const MORE_BYTES: u64 = 50 << 20;
+
+/// Connections over HTTP that a gateway takes.
+const PLACES: usize = 1024;
 
 fn infer(gateway: &Gateway, headers: &[&str], body: &[u8]) -> super::Answer {
     let token = bearer("alice");
@@ -177,6 +181,27 @@ fn many_who_guess_leave_the_others_their_places() {
     }
     assert!(gateway.resident_bytes() < before + MORE_BYTES);
     gateway.works();
+}
+
+/// As many silent connections as there are places, and one that was served before.
+#[test]
+fn silence_keeps_no_place_that_somebody_else_wants() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let gateway = Gateway::start();
+    let mut served = gateway.connect();
+    let mut ask =
+        || served.ask("POST", "/v2/models/vec_add/infer", &[&bearer("alice")], ADD.as_bytes()).status;
+    assert_eq!(ask(), 200);
+    let mut silent: Vec<TcpStream> =
+        (0..PLACES).map(|_| TcpStream::connect(&gateway.http).unwrap()).collect();
+    let before = Instant::now();
+    (0..10).for_each(|_| gateway.works());
+    assert_eq!(ask(), 200, "whose token is known keeps its place");
+    // The oldest one went first.
+    let mut nothing = [0; 1];
+    assert_eq!(silent[0].read(&mut nothing).unwrap_or(0), 0);
+    assert!(before.elapsed() < Duration::from_secs(30), "not by their time, which is 60 s");
 }
 
 /// Nothing of a body is waited for whose token is no tenant's.

@@ -293,6 +293,63 @@ fn statistics_count_what_was_inferred() {
 }
 
 #[test]
+fn statistics_are_those_of_a_version_however_it_is_called() {
+    let gateway = Gateway::start();
+    let mut alice = enter(&gateway.supervisor, "alice");
+    let replace = |dtype: &str| {
+        let of_type = json!({"dtype": dtype, "shape": [{"Free": "n"}]});
+        let typed = kit::Function {
+            inputs: &["in"],
+            buffers: &[("out", json!({"Sizeof": "in"}))],
+            outputs: &["out"],
+            types: &[("in", of_type.clone()), ("out", of_type)],
+            steps: &[kit::launch(
+                "copy",
+                &[kit::ptr("in"), kit::ptr("out"), json!({"I64": {"Sizeof": "in"}})],
+            )],
+            ..Default::default()
+        };
+        typed.replace(&mut enter(&gateway.supervisor, "alice"), "copy").unwrap();
+    };
+    replace("f32");
+    alice.set_alias("copy", "live", 2).unwrap();
+    let ask = |name: &str, body: &str| gateway.ask("POST", &format!("/v2/models/{name}/infer"), body);
+    let plain = r#"{"inputs": [{"name": "in", "data": [1, 2]}]}"#;
+    for name in ["copy", "copy/versions/2", "copy:live"] {
+        assert_eq!(ask(name, plain).json()["outputs"][0]["datatype"], "FP32", "{name}");
+    }
+    // The type is the one that is declared now, also in the first request behind a replacement.
+    replace("i32");
+    let answer = ask("copy", plain).json();
+    assert_eq!((&answer["model_version"], &answer["outputs"][0]["datatype"]), (&json!("3"), &json!("INT32")));
+    // Likewise the version that is counted, where the request says the type.
+    replace("f16");
+    let halves = r#"{"inputs": [{"name": "in", "datatype": "FP16", "shape": [2], "parameters": {"binary_data_size": 4}}]}"#;
+    let token = bearer("alice");
+    let header = format!("Inference-Header-Content-Length: {}", halves.len());
+    let half = |parameters: &str| {
+        let json = halves.replacen('{', &format!("{{{parameters}"), 1);
+        let header = header.replace(&halves.len().to_string(), &json.len().to_string());
+        let body = [json.as_bytes(), &[0; 4]].concat();
+        gateway.connect().ask("POST", "/v2/models/copy/infer", &[&token, &header], &body)
+    };
+    assert_eq!(half(r#""parameters": {"binary_data_output": true}, "#).status, 200);
+    half("").error(400, "INVALID_ARGUMENT", "binary_data");
+    let told = gateway.ask("GET", "/v2/models/copy/stats", "").json();
+    let counted = told["model_stats"].as_array().unwrap().iter().map(|of| {
+        let tally = |name: &str| of["inference_stats"][name]["count"].as_u64().unwrap();
+        (of["version"].as_str().unwrap().to_owned(), tally("success"), tally("fail"))
+    });
+    let mut counted: Vec<_> = counted.collect();
+    counted.retain(|(version, ..)| version != "1");
+    let expected =
+        [("2", 3, 0), ("3", 1, 0), ("4", 1, 1)].map(|(version, ok, bad)| (version.to_owned(), ok, bad));
+    assert_eq!(counted, expected);
+    let one = gateway.ask("GET", "/v2/models/copy/versions/2/stats", "").json();
+    assert_eq!(one["model_stats"].as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn a_deadline_ends_a_call() {
     let gateway = Gateway::start();
     let spin = |headers: &[&str], body: &str| {
@@ -320,6 +377,8 @@ fn closing_a_request_cancels_its_call() {
     let began = Instant::now();
     drop(connection);
     until("the call is over", || calls(&mut alice) == 0);
+    let stats = || gateway.ask("GET", "/v2/models/spin/stats", "").json()["model_stats"][0].clone();
+    until("it is counted", || stats()["inference_stats"]["fail"]["count"] == 1);
     assert!(began.elapsed() < Duration::from_secs(25), "not by its deadline, which is 30 s");
 }
 
@@ -425,7 +484,9 @@ fn signed_tokens_are_taken_where_that_is_asked_for() {
 #[test]
 fn what_is_not_served_is_told() {
     let gateway = Gateway::start();
-    gateway.ask("GET", "/v2/models/vec_add/infer", "").error(405, "METHOD_NOT_ALLOWED", "POST");
+    let answer = gateway.ask("GET", "/v2/models/vec_add/infer", "");
+    answer.error(405, "METHOD_NOT_ALLOWED", "POST");
+    assert_eq!(answer.header("allow"), Some("POST"));
     gateway.ask("GET", "/v3", "").error(404, "NO_ROUTE", "v2/models/NAME/infer");
     gateway.ask("POST", "/v2/repository/models/copy/unload", "").error(501, "UNSUPPORTED", "");
     assert_eq!(gateway.ask("POST", "/v2/repository/models/copy/load", "").status, 200);
