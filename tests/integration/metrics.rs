@@ -195,8 +195,8 @@ fn calls_of_each_tenant_and_each_function_are_counted_as_far_as_the_setting_says
     });
     let functions =
         |code: &str| value(&text, &format!("pappus_function_calls_total{{{function},code=\"{code}\"}}"));
-    // What was refused before it became a call is its tenant's alone.
-    assert_eq!(["OK", "NOT_FOUND"].map(functions), [2.0, 0.0], "{text}");
+    // No function was found by that name.
+    assert_eq!(["OK", "INVALID_ARGUMENT", "NOT_FOUND"].map(functions), [2.0, 1.0, 0.0], "{text}");
     for (prefix, labels) in [("tenant", &tenant), ("function", &function)] {
         for stage in ["queued", "copy_in", "execute", "copy_out", "clear", "total"] {
             let count = format!("pappus_{prefix}_call_seconds_count{{{labels},stage=\"{stage}\"}}");

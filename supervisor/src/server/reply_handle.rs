@@ -21,6 +21,7 @@ use crate::concurrent::{OneAnswer, OpenCall, OpenCalls, OpenError};
 use crate::device::Device;
 use crate::function::Loaded;
 use crate::limits::MAX_CALLS_PER_CONNECTION;
+use crate::metrics::calls::CallCounts;
 use crate::metrics::{self, Answer, Latencies};
 use crate::refusal::internal;
 use crate::schedule::CallId;
@@ -98,6 +99,8 @@ pub struct ReplyHandle {
     arrived_ns: u64,
     /// Where the time to the answer is recorded, once a device is chosen.
     latencies: OnceLock<Arc<Latencies>>,
+    /// Where the answer is counted beside its tenant's counts, once the function is found; none where that is not exported.
+    function_calls: OnceLock<Arc<CallCounts>>,
     one_answer: OneAnswer,
     /// Counts the invocation among its tenant's until it is over, and as accepted until this is dropped.
     accepted: Accepted,
@@ -113,9 +116,16 @@ impl ReplyHandle {
             request_id,
             arrived_ns: now_ns(),
             latencies: OnceLock::new(),
+            function_calls: OnceLock::new(),
             one_answer: OneAnswer::new(),
             accepted,
         }
+    }
+
+    /// The function was found: from now on, the answer counts among those of the function.
+    pub fn is_of(&self, function: &Loaded) {
+        // An invocation is of one function.
+        function.calls.iter().for_each(|calls| drop(self.function_calls.set(calls.clone())));
     }
 
     /// A device was chosen: from now on, the answer counts among those of the device.
@@ -151,9 +161,8 @@ impl ReplyHandle {
     }
 
     /// Gives the answer to an invocation that several calls were made of, and is over.
-    pub fn finish(&self, function: &Loaded, body: Body) {
+    pub fn finish(&self, body: Body) {
         self.accepted.end();
-        function.calls.iter().for_each(|calls| calls.answered(&body));
         self.answer(body);
     }
 
@@ -183,7 +192,7 @@ impl ReplyHandle {
         self.of.open.close(self.request, self);
     }
 
-    /// Counts the answer with its tenant, and with its function if that was in memory; and logs an error under the name that the
+    /// Counts the answer with its tenant, and with its function if that was found; and logs an error under the name that the
     /// client gave the request.
     fn note(&self, call: Option<&Call>, body: &Body) {
         if let Body::Error(error) = body {
@@ -197,8 +206,8 @@ impl ReplyHandle {
                 "a call got an error"
             );
         }
-        let whose = [Some(&self.account().calls), call.map(|call| &call.function.calls)];
-        whose.into_iter().flatten().flatten().for_each(|calls| calls.answered(body));
+        let whose = [self.account().calls.as_ref(), self.function_calls.get()];
+        whose.into_iter().flatten().for_each(|calls| calls.answered(body));
     }
 
     fn record(&self, call: Option<&Call>, body: &Body) {

@@ -294,6 +294,7 @@ impl Seat {
         };
         let found = match found {
             Some(function) if function.steps.is_some() => {
+                handle.is_of(&function);
                 match self.charge_slow(memory, SLOW_REQUEST_BYTES) {
                     Ok(memory) => {
                         drop(tokio::spawn(consecutive::run(self.clone(), handle, arrived, function, memory)));
@@ -375,6 +376,7 @@ impl Seat {
             // The deadline answered it meanwhile, or the client is gone.
             _ if handle.is_over() => {}
             Ok(function) if function.steps.is_some() => {
+                handle.is_of(&function);
                 drop((_permit, place));
                 consecutive::run(self.clone(), handle, arrived, function, memory).await;
             }
@@ -415,6 +417,7 @@ impl Seat {
         thread: Thread,
         burst: &mut Burst,
     ) -> bool {
+        handle.is_of(function);
         let prepared = match invoke::prepare(&self.ctx, handle.clone(), arrived, function, thread) {
             Ok(prepared) => prepared,
             Err(InvokeError::PlanTakesLong) => return false,

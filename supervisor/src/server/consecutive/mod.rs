@@ -78,7 +78,7 @@ pub(super) async fn run(
             run.all(descriptors, &arenas).await.unwrap_or_else(|error| Body::Error(*error))
         }
     };
-    handle.finish(&function, body);
+    handle.finish(body);
     drop(memory);
 }
 
