@@ -217,6 +217,19 @@ def test_numbers_that_are_held_are_taken(dtype: str, value: Any) -> None:
     np.testing.assert_array_equal(array, np.array(value).astype(kind))
 
 
+def test_fractions_are_rounded_to_bf16_once() -> None:
+    above, below = 1 + 2**-8 + 2**-30, 1 + 3 * 2**-8 - 2**-30
+    values = [above, -above, below, -below, 1 + 2**-8, 1 + 3 * 2**-8, 0.1, 3.39e38, 1e-40, float("inf"), -0.0]
+    kind = _arrays.dtype_of("bf16")
+    array = _arrays.as_input("X", [*values, float("nan")], kind, None).astype(np.float64)
+    step = 2**-7
+    expected = [1 + step, -1 - step, 1 + step, -1 - step, 1, 1 + 2 * step]
+    np.testing.assert_array_equal(array[:6], expected)
+    np.testing.assert_array_equal(array[6:], np.array([*values[6:], float("nan")], np.float32).astype(kind).astype(np.float64))
+    # The control: by way of f32, they are rounded twice.
+    assert (np.array(values[:4]).astype(kind).astype(np.float64) != expected[:4]).all()
+
+
 def test_masked_arrays_are_refused_in_words(vec_add: pappus.Function) -> None:
     with pytest.raises(pappus.InvalidArgument, match=r"masked array: its mask would be lost.*\.filled") as caught:
         vec_add(np.ma.masked_array(A, A > 3), A)

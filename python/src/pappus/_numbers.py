@@ -70,7 +70,9 @@ def _converted(exact: npt.NDArray[Any], dtype: np.dtype[Any]) -> tuple[npt.NDArr
     """The numbers as another type, and which of them are lost by it."""
     if (exact.dtype.kind == "c" and dtype.kind != "c") or (exact.dtype.kind in "fc" and dtype.kind in "biu"):
         return exact, np.ones(exact.shape, bool)
-    array = exact.astype(dtype)
+    array = (_odd(exact) if dtype.name == "bfloat16" and exact.dtype.kind == "f" and exact.itemsize > 4 else exact).astype(
+        dtype
+    )
     if exact.dtype.kind in "biu":
         back = array.real if dtype.kind == "c" else array
         lost = (back.astype(exact.dtype) != exact) | ((back < 0) != (exact < 0))
@@ -84,6 +86,18 @@ def _converted(exact: npt.NDArray[Any], dtype: np.dtype[Any]) -> tuple[npt.NDArr
         kept = np.asarray(after.real, np.float64)
         lost |= (np.isfinite(before) & np.isinf(kept)) | ((before != 0) & (kept == 0))
     return array, lost
+
+
+def _odd(exact: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Fractions as ``f32``, rounded so that rounding them once more gives what rounding them once would.
+
+    The last bit of whatever is not exact is one (Boldo and Melquiond, "When double rounding is odd", 2005).
+    """
+    near = exact.astype(np.float32)
+    even = near.view(np.uint32) & 1 == 0
+    beside = np.nextafter(near, np.where(exact > near, np.inf, -np.inf).astype(np.float32))
+    odd: npt.NDArray[Any] = np.where(even & (near != exact) & ~np.isnan(exact), beside, near)
+    return odd
 
 
 def _wholes(value: object, depth: int) -> Iterator[int]:
