@@ -43,6 +43,18 @@ fn large_data_lies_in_an_arena_and_several_calls_are_on_their_way() {
     assert!(supervisor.device().completed >= count(all, "answered"));
 }
 
+/// At first there is room for one output of such a size.
+#[test]
+fn room_for_outputs_is_made_when_several_calls_are_on_their_way() {
+    let supervisor = Supervisor::with(&["--device", "cpu:workers=1,memory=256MiB"]);
+    kit::add_copy(&mut supervisor.client());
+    let file = supervisor.write("in.bin", vec![7; 40 << 20]);
+    let input = format!("in={}", file.display());
+    let result = json(&supervisor, &["copy", "-i", &input, "--clients", "3"]);
+    let all = &result["runs"][0]["all"];
+    assert!(count(all, "answered") > 0 && count(all, "failed") == 0, "{all}");
+}
+
 #[test]
 fn tenants_call_by_their_tokens_at_rates_of_their_own() {
     let supervisor = house(&[("alice", ""), ("bob", "")]);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::tally::{NOT_SENT, Rules, Tally};
+use super::tally::{CallError, NOT_SENT, Rules, Tally};
 
 /// The time since a run began.
 pub(super) trait Clock {
@@ -19,8 +19,8 @@ pub(super) trait Clock {
 
 /// Whoever answers calls.
 pub(super) trait Target {
-    /// Makes the tenant's call with this number, which has so much time left. A call that fails returns the code of its error.
-    async fn call(&self, tenant: usize, number: u64, left: Duration) -> Result<(), String>;
+    /// Makes the tenant's call with this number, which has so much time left. A call that fails says why.
+    async fn call(&self, tenant: usize, number: u64, left: Duration) -> Result<(), CallError>;
 }
 
 /// One run: a target, a clock, and what is counted for each tenant.
@@ -161,7 +161,7 @@ mod tests {
     }
 
     impl Target for Server {
-        async fn call(&self, _: usize, number: u64, left: Duration) -> Result<(), String> {
+        async fn call(&self, _: usize, number: u64, left: Duration) -> Result<(), CallError> {
             let begins = self.free_at.get().max(self.clock.now());
             let ends = begins + (self.takes)(number);
             let latest = self.clock.now() + left;

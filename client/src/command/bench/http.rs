@@ -13,6 +13,7 @@ use pappus_client::array::Element;
 use serde_json::{Value, json};
 
 use super::drive::Target;
+use super::tally::CallError;
 use crate::arguments::Assignment;
 use crate::failure::{Failure, Result};
 use crate::input::{Input, Spec};
@@ -121,7 +122,7 @@ impl Gateway {
 }
 
 impl Target for Gateway {
-    async fn call(&self, tenant: usize, number: u64, left: Duration) -> std::result::Result<(), String> {
+    async fn call(&self, tenant: usize, number: u64, left: Duration) -> std::result::Result<(), CallError> {
         let ready = &self.ready[(number % self.ready.len() as u64) as usize];
         let mut request = self.request(Method::POST, &ready.path, tenant, Full::new(ready.body.clone()));
         let headers = request.headers_mut();
@@ -131,17 +132,18 @@ impl Target for Gateway {
         }
         match tokio::time::timeout(left + PATIENCE, self.exchange(request)).await {
             Err(_) => Err("NO_ANSWER".into()),
-            Ok(Err(_)) => Err(CONNECTION_LOST.into()),
+            Ok(Err(said)) => Err(CallError { code: CONNECTION_LOST.to_owned(), said }),
             Ok(Ok((StatusCode::OK, _))) => Ok(()),
-            Ok(Ok((status, body))) => Err(code(status, &body)),
+            Ok(Ok((status, body))) => Err(error(status, &body)),
         }
     }
 }
 
-/// The class of an error: what the gateway calls it, else its status.
-fn code(status: StatusCode, body: &[u8]) -> String {
-    let said: Value = serde_json::from_slice(body).unwrap_or_default();
-    said["code"].as_str().map_or_else(|| format!("HTTP_{}", status.as_u16()), str::to_owned)
+/// An error, of the class that the gateway names, else of its status.
+fn error(status: StatusCode, body: &[u8]) -> CallError {
+    let told: Value = serde_json::from_slice(body).unwrap_or_default();
+    let code = told["code"].as_str().map_or_else(|| format!("HTTP_{}", status.as_u16()), str::to_owned);
+    CallError { code, said: told["error"].as_str().unwrap_or_default().to_owned() }
 }
 
 /// `HOST:PORT` of a URL.
@@ -267,7 +269,8 @@ mod tests {
 
     #[test]
     fn an_error_has_the_gateways_code_or_its_status() {
-        assert_eq!(code(StatusCode::NOT_FOUND, br#"{"error": "no", "code": "NOT_FOUND"}"#), "NOT_FOUND");
-        assert_eq!(code(StatusCode::BAD_GATEWAY, b"<html>"), "HTTP_502");
+        let told = error(StatusCode::NOT_FOUND, br#"{"error": "no", "code": "NOT_FOUND"}"#);
+        assert_eq!((&*told.code, &*told.said), ("NOT_FOUND", "no"));
+        assert_eq!(error(StatusCode::BAD_GATEWAY, b"<html>"), CallError::from("HTTP_502"));
     }
 }

@@ -79,7 +79,9 @@ pub(crate) fn run(
             let work = Work::prepare(&mut client, &calls)?;
             drop(client);
             LocalSet::new().block_on(&runtime, async {
-                let socket = Socket::connect(socket, &tokens, work, arguments.in_flight).await?;
+                let in_flight =
+                    arguments.clients.unwrap_or(arguments.in_flight).clamp(1, arguments.in_flight);
+                let socket = Socket::connect(socket, &tokens, work, in_flight).await?;
                 Ok::<_, Failure>(load.measure(Rc::new(socket), &tenants, &progress).await)
             })?
         }

@@ -92,7 +92,9 @@ pub(super) fn print(runs: &[Measured], out: &mut dyn Write) -> std::io::Result<(
         }
         for (code, count) in &run.all.errors {
             let rate = run.rate.map_or_else(String::new, |rate| format!(" at {rate:.1}/s"));
-            writeln!(out, "{code}{rate}: {count}")?;
+            let said = run.all.said.get(code).filter(|said| !said.is_empty());
+            let such_as = said.map_or_else(String::new, |said| format!(", such as: {said}"));
+            writeln!(out, "{code}{rate}: {count}{such_as}")?;
         }
     }
     Ok(())
@@ -151,7 +153,7 @@ mod tests {
             let mut tally = Tally::new(rules);
             for code in [None, code] {
                 tally.begins(ms(1), ms(1));
-                tally.ends(ms(1), ms(1), ms(1 + latency), code.map_or(Ok(()), |code| Err(code.to_owned())));
+                tally.ends(ms(1), ms(1), ms(1 + latency), code.map_or(Ok(()), |code| Err(code.into())));
             }
             all.add(&tally);
             tenants.push((name.to_owned(), tally));

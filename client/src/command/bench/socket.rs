@@ -9,14 +9,18 @@ use pappus_client::arena::{Arena, aligned};
 use pappus_client::{Client, Error, Invocation, aio, v1};
 
 use super::drive::Target;
+use super::tally::CallError;
 use crate::arguments::InvokeArguments;
 use crate::command::invoke::data::{Data, Output};
 use crate::failure::Result;
 
 /// Inputs and outputs of this size together travel with a call.
 const INLINE_BYTES: u64 = 64 << 10;
-/// Tenants of one connection, each of which may open an arena.
+/// Tenants of one connection, each of which may open two of its arenas.
 const TENANTS_PER_CONNECTION: usize = 32;
+/// Outputs of calls that have room from the beginning, together. Devices pin arenas, which takes a while and keeps others waiting:
+/// room for all calls that may be on their way is made when so many are.
+const FIRST_BYTES: u64 = 64 << 20;
 /// How long a supervisor may take for an answer behind a call's deadline.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -88,10 +92,51 @@ struct Seat {
     client: aio::Client,
     /// One for each function, with its inputs.
     calls: Vec<Invocation>,
-    /// Where the outputs of calls go that are not on their way now; none where outputs travel.
-    free: Option<RefCell<Vec<v1::Region>>>,
-    /// Keeps the memory.
-    _arena: Option<Arena>,
+    /// Where outputs go; none where they travel.
+    room: Option<Room>,
+}
+
+/// Room for the outputs of a tenant's calls.
+#[derive(Debug)]
+struct Room {
+    /// Of one call.
+    bytes: u64,
+    /// Of calls that are not on their way now.
+    free: RefCell<Vec<v1::Region>>,
+    /// Calls that have no room yet, and what keeps the memory of those that have.
+    rest: tokio::sync::Mutex<(u32, Vec<Arena>)>,
+}
+
+impl Room {
+    /// Room in an arena for some of the calls that may be on their way.
+    fn new(mut arena: Arena, bytes: u64, first: u32, in_flight: u32) -> std::result::Result<Self, Error> {
+        let free = (0..first).map(|_| arena.alloc(bytes)).collect::<std::result::Result<_, Error>>()?;
+        Ok(Self { bytes, free: RefCell::new(free), rest: (in_flight - first, vec![arena]).into() })
+    }
+
+    /// Where the outputs of one call more go; none where answers that never came hold all of it.
+    async fn take(&self, client: &aio::Client) -> std::result::Result<Option<v1::Region>, Error> {
+        if let Some(place) = self.free.borrow_mut().pop() {
+            return Ok(Some(place));
+        }
+        let mut rest = self.rest.lock().await;
+        let count = rest.0;
+        if count > 0 && self.free.borrow().is_empty() {
+            let mut arena = client.open_arena(self.bytes.saturating_mul(count.into())).await?;
+            for _ in 0..count {
+                let place = arena.alloc(self.bytes)?;
+                self.free.borrow_mut().push(place);
+            }
+            rest.0 = 0;
+            rest.1.push(arena);
+        }
+        Ok(self.free.borrow_mut().pop())
+    }
+
+    /// A call is over.
+    fn give_back(&self, place: v1::Region) {
+        self.free.borrow_mut().push(place);
+    }
 }
 
 /// The seats of all tenants.
@@ -139,11 +184,12 @@ impl Socket {
                 let call = inputs.fold(call, |call, (name, bytes)| call.input(name, bytes));
                 template.outputs.iter().fold(call, |call, (name, _)| call.output(name))
             });
-            return Ok(Seat { calls: calls.collect(), client, free: None, _arena: None });
+            return Ok(Seat { calls: calls.collect(), client, room: None });
         }
         let inputs = work.inputs.iter().map(|(_, bytes)| aligned(bytes.len() as u64)).sum::<u64>();
         let outputs = work.most_output_bytes();
-        let all = outputs.saturating_mul(in_flight.into()).saturating_add(inputs);
+        let first = (FIRST_BYTES / outputs.max(1)).clamp(1, in_flight.into()) as u32;
+        let all = outputs.saturating_mul(first.into()).saturating_add(inputs);
         let mut arena = client.open_arena(all.max(aligned(1))).await?;
         let mut regions = Vec::new();
         for (name, bytes) in &work.inputs {
@@ -152,17 +198,20 @@ impl Socket {
         let calls =
             templates.map(|call| regions.iter().fold(call, |call, (name, region)| call.input(name, *region)));
         let calls = calls.collect();
-        let free = (0..in_flight).map(|_| arena.alloc(outputs)).collect::<std::result::Result<_, Error>>()?;
-        Ok(Seat { client, calls, free: Some(RefCell::new(free)), _arena: Some(arena) })
+        Ok(Seat { client, calls, room: Some(Room::new(arena, outputs, first, in_flight)?) })
     }
 }
 
 impl Target for Socket {
-    async fn call(&self, tenant: usize, number: u64, left: Duration) -> std::result::Result<(), String> {
+    async fn call(&self, tenant: usize, number: u64, left: Duration) -> std::result::Result<(), CallError> {
         let seat = &self.seats[tenant];
         let which = (number % seat.calls.len() as u64) as usize;
         let mut call = seat.calls[which].clone().deadline(left);
-        let place = seat.free.as_ref().and_then(|free| free.borrow_mut().pop());
+        let failed = |why: Error| CallError { code: code(&why).to_owned(), said: why.to_string() };
+        let place = match &seat.room {
+            Some(room) => room.take(&seat.client).await.map_err(failed)?,
+            None => None,
+        };
         if let Some(place) = place {
             let mut offset = place.offset;
             for (name, bytes) in &self.work.templates[which].outputs {
@@ -172,22 +221,21 @@ impl Target for Socket {
         }
         let answer = seat.client.invoke(call).await;
         // Where the supervisor is silent it may write there yet.
-        if let (Some(free), Some(place), false) =
-            (&seat.free, place, matches!(answer, Err(Error::Silent { .. })))
+        if let (Some(room), Some(place), false) =
+            (&seat.room, place, matches!(answer, Err(Error::Silent { .. })))
         {
-            free.borrow_mut().push(place);
+            room.give_back(place);
         }
-        answer.map(drop).map_err(|why| code(&why))
+        answer.map(drop).map_err(failed)
     }
 }
 
 /// The class of an error.
-fn code(why: &Error) -> String {
+fn code(why: &Error) -> &'static str {
     match why {
         Error::Refused(error) => error.code().as_str_name(),
         Error::Silent { .. } => "NO_ANSWER",
         Error::Lost => "CONNECTION_LOST",
         _ => "CLIENT_ERROR",
     }
-    .to_owned()
 }

@@ -11,6 +11,21 @@ pub(super) const DEADLINE_EXCEEDED: &str = "DEADLINE_EXCEEDED";
 /// The code of calls that were not sent in time, since too many others were on their way.
 pub(super) const NOT_SENT: &str = "NOT_SENT";
 
+/// Why a call failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CallError {
+    /// The class of the error.
+    pub(super) code: String,
+    /// What was said of it; may be empty.
+    pub(super) said: String,
+}
+
+impl From<&str> for CallError {
+    fn from(code: &str) -> Self {
+        Self { code: code.to_owned(), said: String::new() }
+    }
+}
+
 /// What is shown of a distribution.
 const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
@@ -46,6 +61,8 @@ pub(super) struct Tally {
     pub(super) came: u64,
     /// Calls that failed, by code.
     pub(super) errors: BTreeMap<String, u64>,
+    /// What was said of the first error of each code.
+    pub(super) said: BTreeMap<String, String>,
     /// From the moment at which a call was due to its answer, in nanoseconds.
     pub(super) latency: Histogram<u64>,
     /// From the moment at which a call was sent.
@@ -60,7 +77,8 @@ impl Tally {
         let histogram =
             || Histogram::new_with_bounds(1, 3_600_000_000_000, 3).unwrap_or_else(|_| unreachable());
         let (latency, service, late) = (histogram(), histogram(), histogram());
-        Self { rules, due: 0, answered: 0, came: 0, errors: BTreeMap::new(), latency, service, late }
+        let (errors, said) = (BTreeMap::new(), BTreeMap::new());
+        Self { rules, due: 0, answered: 0, came: 0, errors, said, latency, service, late }
     }
 
     /// A call was due, and the generator got to it at this moment.
@@ -82,9 +100,9 @@ impl Tally {
     }
 
     /// A call that was sent has ended, by an answer or with the code of an error.
-    pub(super) fn ends(&mut self, due: Duration, sent: Duration, now: Duration, end: Result<(), String>) {
+    pub(super) fn ends(&mut self, due: Duration, sent: Duration, now: Duration, end: Result<(), CallError>) {
         let end = match end {
-            Ok(()) if now > due + self.rules.deadline => Err(DEADLINE_EXCEEDED.to_owned()),
+            Ok(()) if now > due + self.rules.deadline => Err(DEADLINE_EXCEEDED.into()),
             other => other,
         };
         match end {
@@ -96,14 +114,16 @@ impl Tally {
                     record(&mut self.service, now.saturating_sub(sent));
                 }
             }
-            Err(code) => self.fails(due, &code),
+            Err(error) => self.fails(due, error),
         }
     }
 
     /// A call failed, whether or not it was sent.
-    pub(super) fn fails(&mut self, due: Duration, code: &str) {
+    pub(super) fn fails(&mut self, due: Duration, error: impl Into<CallError>) {
         if self.rules.counts(due) {
-            *self.errors.entry(code.to_owned()).or_default() += 1;
+            let CallError { code, said } = error.into();
+            *self.errors.entry(code.clone()).or_default() += 1;
+            self.said.entry(code).or_insert(said);
         }
     }
 
@@ -114,6 +134,9 @@ impl Tally {
         self.came += other.came;
         for (code, count) in &other.errors {
             *self.errors.entry(code.clone()).or_default() += count;
+        }
+        for (code, said) in &other.said {
+            self.said.entry(code.clone()).or_insert_with(|| said.clone());
         }
         for (all, one) in [
             (&mut self.latency, &other.latency),
