@@ -7,6 +7,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "kernels" / "configs"
 FUNCTIONS = ROOT / "evaluation" / "functions"
+# As `bench_models.prepare` calls it.
+MODEL_INPUT = "input.bin"
 # Longest wait for a program to serve.
 PATIENCE_S = 60
 
@@ -59,6 +62,22 @@ class Bed:
                 fill(first)
             self.states[what] = first.folder / "state"
         return Supervisor(self, device, config, self.states[what])
+
+    def package(self, name):
+        """A model's package, which `scripts/gpu-check models-build` made; none where that or PyTorch is missing."""
+        folder = self.programs.parent / "gpu-models"
+        prepare = [sys.executable, "-m", "bench_models.prepare", str(folder)]
+        python = os.environ | {"PYTHONPATH": f"{ROOT / 'python' / 'src'}:{ROOT / 'python'}"}
+        if not (folder / name).is_dir():
+            return None
+        if not (folder / name / MODEL_INPUT).exists() and subprocess.run(prepare, env=python).returncode != 0:
+            return None
+        return folder / name
+
+    def inputs_of(self, package):
+        """The one input of a model."""
+        (name,) = json.loads((package / "function.json").read_text())["blueprint"]["inputs"]
+        return [f"{name}={package / MODEL_INPUT}"]
 
     def input(self, said):
         """The value of `--input` of what an experiment says: numbers as they are, or an array that is made here."""

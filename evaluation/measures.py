@@ -3,10 +3,11 @@ figures by name. Latencies are in milliseconds and counted from when a call was 
 
 import json
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from bed import Failed, Gateway, Supervisor, config, tenants_of
+from bed import ROOT, Failed, Gateway, Supervisor, config, tenants_of
 
 TIMES = ["--duration", "1s", "--warm-up", "200ms"]
 # Processes that keep calls in flight beside each other.
@@ -162,10 +163,17 @@ def shares(experiment, series, bed):
     with Supervisor(bed, series["device"], settings) as supervisor:
         file = owned(supervisor, "owner", lines, "f", config_of(experiment, series), names)
         inputs = inputs_of(experiment, series, "")
-        arguments = ["--clients", "2", "--tenants", file, "--duration", "6s", "--warm-up", "500ms"]
-        run = supervisor.bench(["owner/f"], inputs, *arguments)["runs"][0]
-        told = json.loads(supervisor.admin("tenants", "--json"))["tenants"]
-        device = furthest([one["device_ns"] for one in told if one["name"] in names])
+        arguments = ["--clients", "2", "--tenants", file]
+
+        def device_ns():
+            told = json.loads(supervisor.admin("tenants", "--json"))["tenants"]
+            return {one["name"]: one["device_ns"] for one in told if one["name"] in names}
+
+        # Until every tenant has its process: a GPU makes one or two a second.
+        supervisor.bench(["owner/f"], inputs, *arguments, "--duration", experiment.get("settles", "500ms"), "--warm-up", "0s")
+        before = device_ns()
+        run = supervisor.bench(["owner/f"], inputs, *arguments, "--duration", "6s", "--warm-up", "500ms")["runs"][0]
+        device = furthest([now - before.get(name, 0) for name, now in device_ns().items()])
         answers = furthest([tenant["per_second"] for tenant in run["tenants"].values()])
         found = {"deviation_percent": device, "answers_deviation_percent": answers}
         yield {"series": series["name"], "x": count, **found, **figures(run["all"])}
@@ -224,21 +232,41 @@ def at_once(series, x, bench, loads):
     return {**found[0], "answers_per_s": sum(one["answers_per_s"] for one in found), "p99_ms": max(one["p99_ms"] for one in found)}
 
 
+def beside_torch(series, what, *arguments):
+    """What `beside_torch.py` finds, in place of Pappus; none where there is no PyTorch."""
+    command = [sys.executable, str(ROOT / "evaluation" / "beside_torch.py"), what, *series["torch"], *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if ran.returncode != 0 and "No module named 'torch'" in ran.stderr:
+        return None
+    if ran.returncode != 0:
+        raise Failed(f"beside_torch.py: {ran.stderr[-500:]}")
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
 def contention(experiment, series, bed):
     """Tenants with a function and weights of their own and one call in flight each: what is answered together."""
+    package = bed.package(experiment["package"]) if "package" in experiment else None
+    if "package" in experiment and not package:
+        return
+    if "torch" in series:
+        case = ["--case", package.name] if package else []
+        found = beside_torch(series, "contention", "--tenants", ",".join(str(x) for x in experiment["values"]), *case)
+        yield from ({"series": series["name"], **one} for one in found or [])
+        return
     names = [f"t{nth}" for nth in range(max(experiment["values"]))]
     settings, lines = tenants_of(names)
     with Supervisor(bed, series["device"], settings) as supervisor:
         for nth, name in enumerate(names):
             # Equal weights would be kept once.
-            weights = [bed.input(f"{weight} floats 262144 {nth}") for weight in experiment["weights"]]
-            owned(supervisor, name, lines, "f", config_of(experiment, series), [], *(part for said in weights for part in ("--weight", said)))
+            weights = [bed.input(f"{weight} floats 262144 {nth}") for weight in experiment.get("weights", [])]
+            config = package or config_of(experiment, series)
+            owned(supervisor, name, lines, "f", config, [], *(part for said in weights for part in ("--weight", said)))
         for x in experiment["values"]:
             files = []
             for nth in range(min(x, GENERATORS)):
                 files.append(supervisor.folder / f"generator{nth}.txt")
                 files[-1].write_text("\n".join(lines[nth:x:GENERATORS]) + "\n")
-            inputs = inputs_of(experiment, series, x)
+            inputs = bed.inputs_of(package) if package else inputs_of(experiment, series, x)
             yield at_once(series, x, lambda file: supervisor.bench(["f"], inputs, "--clients", "1", "--tenants", file, *TIMES), files)
 
 
@@ -259,6 +287,11 @@ def elastic(experiment, series, bed):
 
 def neighbours(experiment, series, bed):
     """An honest tenant at a rate, alone or beside one whose kernels fault."""
+    if "torch" in series:
+        beside = ["--beside"] if series["beside"] else []
+        if found := beside_torch(series, "crash", "--rate", str(experiment["honest"]["rate"]), *beside):
+            yield {"series": series["name"], "x": series["name"], **{name: value for name, value in found.items() if value is not None}}
+        return
     settings, lines = tenants_of(["honest", "crashing"])
     with Supervisor(bed, series["device"], settings) as supervisor:
         files = {}

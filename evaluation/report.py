@@ -13,9 +13,12 @@ COLUMNS = [
     ("failed_percent", "failed, %"),
     ("faults", "the other's faults"),
     ("refused", "the other's refused calls"),
+    ("restarts", "new starts of the tenant's own process"),
 ]
 # Latencies of this many times the floor are told apart from noise.
 TWICE = 2.0
+# Fewer answers than this part of another's are told.
+NOTICED = 0.95
 
 HEAD = """# Evaluation
 
@@ -48,7 +51,7 @@ def write(found, docs):
     every, results = found["cpu"]
     parts = [HEAD, "## Where it was measured", ""]
     parts += [machines(measured[where], results) for where, (_, results) in found.items()]
-    parts += [losses(measured["cpu"], results), *sections(measured["cpu"], results, pictures, "", "")]
+    parts += [losses(measured["cpu"], results, measured["gpu"], found["gpu"][1]), *sections(measured["cpu"], results, pictures, "", "")]
     parts += sections(measured["gpu"], found["gpu"][1], pictures, "On a GPU: ", "gpu-")
     parts += sections(measured["gpus"], found["gpus"][1], pictures, "On two GPUs: ", "gpus-")
     missing = [one["title"] for one in every if one not in measured["cpu"]]
@@ -98,7 +101,25 @@ def machines(measured, results):
     return "\n".join([*out, ""])
 
 
-def losses(measured, results):
+def beside(measured, results):
+    """What others do better on a GPU: what has the most answers a second beside the better of Pappus's series."""
+    for one in measured:
+        points = results["experiments"][one["name"]]["points"]
+        own = [series["name"] for series in one["series"] if "device" in series]
+        others = [series["name"] for series in one["series"] if "device" not in series]
+        if one["plot"]["y"] != "answers_per_s" or not others:
+            continue
+        for x in plots.order(points, "x"):
+            best = {}
+            for kind, names in (("own", own), ("other", others)):
+                found = [(found[0], name) for name in names if (found := plots.summary(points, name, x, "answers_per_s"))]
+                best[kind] = max(found, default=(0, ""))
+            if best["own"][0] < NOTICED * best["other"][0]:
+                yield (f"- **{one['title']}, on a GPU**, {one['plot']['x']}: {x}: {plots.number(best['own'][0])} answers a second, "
+                       f"and {plots.number(best['other'][0])} of {best['other'][1]}.")
+
+
+def losses(measured, results, on_gpu, of_gpu):
     """Where Pappus does worst, in words that its own figures choose."""
     found = {one["name"]: results["experiments"][one["name"]]["points"] for one in measured}
     out = ["## Where Pappus loses", ""]
@@ -143,6 +164,7 @@ def losses(measured, results):
         cold, hot = (plots.summary(points, state, state, "ms") for state in ("cold", "hot"))
         out.append(f"- **A first call.** To register vecAdd, compile it and call it takes {plots.number(cold[0])} ms, {plots.number(cold[0] / hot[0])} times a hot call; "
                    f"{plots.number(plots.summary(points, 'cold', 'cold', 'register_ms')[0])} ms of it are its registration, which compiles it.")
+    out += beside(on_gpu, of_gpu)
     return "\n".join([*out, ""]) if len(out) > 2 else ""
 
 

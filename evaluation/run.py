@@ -94,6 +94,9 @@ def measure(chosen, asked, results):
             busy = bed.load()
             at = time.monotonic()
             points = measures.repetitions(one, place, asked.repetitions, say)
+            if not points:
+                say(f"{one['name']} was not measured: it needs packages (scripts/gpu-check models-build) and PyTorch")
+                continue
             results["experiments"][one["name"]] = {
                 "points": points,
                 "repetitions": asked.repetitions,

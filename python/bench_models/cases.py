@@ -76,6 +76,8 @@ CASES = (
     Case("efficientnet-8-fp32", mobile.EfficientNet, (8, *PICTURE)),
     Case("convnext-8-fp16", mobile.ConvNeXt, (8, *PICTURE), torch.float16),
     Case("resnext50-8-fp16", mobile.ResNeXt, (8, *PICTURE), torch.float16),
+    Case("lstm-32-fp32", networks.Reading, (8, 32, 256)),
+    Case("vocoder-fp32", networks.Vocoder, (1, 80, 64)),
     Case("dense-fp32", lambda: networks.MLP(1024, 4096, 1024), (64, 1024), compared=False),
     Case("convolutional-fp32", networks.CNN, (16, 3, 64, 64), compared=False),
     Case("attention-fp16", lambda: networks.Block(256, 4), (4, TOKENS, 256), torch.float16, compared=False),

@@ -133,6 +133,39 @@ class ResNet18(nn.Module):
         return self.fc(torch.flatten(F.adaptive_avg_pool2d(self.stages(x), 1), 1))
 
 
+class Reading(nn.Module):
+    """An LSTM over a sequence, and scores of its end."""
+
+    def __init__(self, width: int = 256, classes: int = 64) -> None:
+        super().__init__()
+        self.memory, self.scores = nn.LSTM(width, width, batch_first=True), nn.Linear(width, classes)
+
+    def forward(self, steps: torch.Tensor) -> torch.Tensor:
+        return self.scores(self.memory(steps)[0][:, -1])
+
+
+class Vocoder(nn.Module):
+    """From a spectrogram to a wave, as HiFi-GAN (Kong et al. 2020): transposed and dilated convolutions of one dimension."""
+
+    def __init__(self, bands: int = 80, width: int = 128) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(bands, width, 7, padding=3)
+        self.wider, self.dilated = nn.ModuleList(), nn.ModuleList()
+        for factor in (8, 8, 4):
+            self.wider.append(nn.ConvTranspose1d(width, width // 2, 2 * factor, factor, factor // 2))
+            width //= 2
+            self.dilated.append(nn.ModuleList(nn.Conv1d(width, width, 3, dilation=by, padding=by) for by in (1, 3, 5)))
+        self.last = nn.Conv1d(width, 1, 7, padding=3)
+
+    def forward(self, bands: torch.Tensor) -> torch.Tensor:
+        wave = self.first(bands)
+        for wider, dilated in zip(self.wider, self.dilated, strict=True):
+            wave = wider(F.leaky_relu(wave, 0.1))
+            for layer in dilated:
+                wave = wave + layer(F.leaky_relu(wave, 0.1))
+        return torch.tanh(self.last(F.leaky_relu(wave, 0.1)))
+
+
 def randomized(model: nn.Module) -> Any:
     """Statistics and scales of the norms that are not all zero and one, so that mistakes with them show."""
     generator = torch.Generator().manual_seed(7)
