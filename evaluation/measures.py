@@ -2,6 +2,7 @@
 figures by name. Latencies are in milliseconds and counted from when a call was due."""
 
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -229,7 +230,12 @@ def at_once(series, x, bench, loads):
     """What several generators find that run at the same time, as one point: `bench` of each of the loads."""
     with ThreadPoolExecutor(GENERATORS) as together:
         found = [point(series["name"], x, result) for result in together.map(bench, loads)]
-    return {**found[0], "answers_per_s": sum(one["answers_per_s"] for one in found), "p99_ms": max(one["p99_ms"] for one in found)}
+    return {
+        **found[0],
+        "answers_per_s": sum(one["answers_per_s"] for one in found),
+        "p50_ms": statistics.median(one["p50_ms"] for one in found),
+        "p99_ms": max(one["p99_ms"] for one in found),
+    }
 
 
 def beside_torch(series, what, *arguments):
