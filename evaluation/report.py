@@ -109,14 +109,16 @@ def beside(measured, results):
         others = [series["name"] for series in one["series"] if "device" not in series]
         if one["plot"]["y"] != "answers_per_s" or not others:
             continue
+        told = []
         for x in plots.order(points, "x"):
             best = {}
             for kind, names in (("own", own), ("other", others)):
                 found = [(found[0], name) for name in names if (found := plots.summary(points, name, x, "answers_per_s"))]
                 best[kind] = max(found, default=(0, ""))
             if best["own"][0] < NOTICED * best["other"][0]:
-                yield (f"- **{one['title']}, on a GPU**, {one['plot']['x']}: {x}: {plots.number(best['own'][0])} answers a second, "
-                       f"and {plots.number(best['other'][0])} of {best['other'][1]}.")
+                told.append(f"{plots.number(best['own'][0])} with {x} ({best['other'][1]}: {plots.number(best['other'][0])})")
+        if told:
+            yield f"- **{one['title']}, on a GPU.** Answers a second, by {one['plot']['x']}: {'; '.join(told)}."
 
 
 def losses(measured, results, on_gpu, of_gpu):
