@@ -1,4 +1,7 @@
-//! What `status` says of a GPU's memory agrees with what the driver says.
+//! What `status` says of a GPU's memory agrees with what the driver says, and metrics have what the GPU measures.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
 
 use pappus_client::{Client, Invocation};
 
@@ -72,4 +75,35 @@ pub(crate) fn the_account_agrees_with_the_driver(gpu: &Gpu) {
     let without = used(gpu);
     assert!(with - without >= WEIGHTS - SLACK, "{} MiB came back", (with - without) / MIB);
     agrees(gpu, &supervisor, before, "without them");
+}
+
+/// Where the supervisor tells its metrics; each case has the machine's loopback network in a process of its own, one at a time.
+const METRICS: &str = "127.0.0.1:9489";
+
+/// The value of a device's series, if there is one.
+fn measured(series: &str) -> Option<f64> {
+    let mut stream = TcpStream::connect(METRICS).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let lines = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("pappus_device_")?.strip_prefix(series)?.split_once("} "));
+    lines.map(|(_, value)| value.parse().unwrap()).next()
+}
+
+/// What NVIDIA's management library tells of a whole GPU: energy that grows, and power within what GPUs take.
+pub(crate) fn what_the_gpu_measures_is_in_the_metrics(gpu: &Gpu) {
+    if gpu.name().contains("MIG-") {
+        return;
+    }
+    let supervisor = gpu.supervisor(gpu.name(), "workers=1,memory=24GiB", &["--metrics", METRICS]);
+    let energy = || measured("energy_joules_total{").unwrap_or_default();
+    until("energy was asked for", || energy() > 0.0);
+    let (before, watts) = (energy(), measured("power_watts{").unwrap());
+    let busy = measured("utilization_ratio{").unwrap();
+    println!("{before} J, {watts} W, {busy} of the time");
+    assert!((10.0..2000.0).contains(&watts) && (0.0..=1.0).contains(&busy), "{watts} W, {busy}");
+    until("it grows", || energy() > before);
+    assert!(!supervisor.log().contains("are not in the metrics"), "{}", supervisor.log());
 }

@@ -6,7 +6,7 @@
 //! - [`attacks`]: writing past a deadline, into code, and ends at a bad moment.
 //! - [`faults`]: faults, hangs and kills beside neighbours.
 //! - [`leaks`]: two users of one GPU.
-//! - [`account`]: memory, as `status` and as the driver tell it.
+//! - [`account`]: memory, as `status` and as the driver tell it; energy and use in the metrics.
 //! - [`several`]: several GPUs.
 //! - [`gpu`]: the GPU under test. [`functions`]: what they are made of; the rest is shared with the other integration tests.
 #![forbid(unsafe_code)]
@@ -81,7 +81,7 @@ all!(hip, [#[ignore = "needs an AMD GPU: scripts/gpu-check --device hip:0 system
 all!(gfx90a, [], crate::gpu::Gpu::looking_like("gfx90a"));
 // Kernels that print are refused for AMD's.
 on!(cuda_only, [#[ignore = "needs an NVIDIA GPU: scripts/gpu-check system"]], crate::gpu::Gpu::of_the_machine("cuda"),
-    account: the_account_agrees_with_the_driver;
+    account: the_account_agrees_with_the_driver, what_the_gpu_measures_is_in_the_metrics;
     faults: floods_of_printing_give_nothing;
 );
 // How much memory is in use is told by the kernel, which knows nothing of what looks like a GPU.
