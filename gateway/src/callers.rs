@@ -29,7 +29,7 @@ use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::sequences::Sequences;
 use crate::shared_memory::Regions;
-use crate::statistics::{Counts, Statistics};
+use crate::statistics::{ByVersion, Counts, Statistics};
 use crate::traces::Traces;
 use crate::upstream::Upstream;
 
@@ -59,7 +59,7 @@ type Key = [u8; 32];
 pub struct Known {
     places: Arc<Semaphore>,
     models: Mutex<HashMap<String, Remembered>>,
-    statistics: Mutex<HashMap<(String, u32), Arc<Statistics>>>,
+    statistics: ByVersion,
     regions: Regions,
     sequences: Sequences,
     memory: Owned,
@@ -75,8 +75,7 @@ struct Remembered {
 impl Default for Known {
     fn default() -> Self {
         let places = Arc::new(Semaphore::new(MAX_CALLS_PER_TOKEN));
-        let (models, statistics) = (Mutex::default(), Mutex::default());
-        let (regions, sequences, memory) = Default::default();
+        let (models, statistics, regions, sequences, memory) = Default::default();
         Self { places, models, statistics, regions, sequences, memory }
     }
 }
@@ -288,28 +287,17 @@ impl Caller {
         &self.known.sequences
     }
 
-    /// The counts of a model's version, which go on. Of more than there may be, those begin anew whose last success is longest ago.
+    /// The counts of a model's version, which go on.
     pub fn statistics(&self, model: &Model) -> Arc<Statistics> {
-        let key = (model.base_function().to_owned(), model.version);
-        let mut all = lock(&self.known.statistics);
-        if all.len() >= MAX_MODELS_PER_TOKEN
-            && !all.contains_key(&key)
-            && let unused = all.iter().filter(|(_, counts)| Arc::strong_count(counts) == 1)
-            && let Some((oldest, _)) = unused.min_by_key(|(_, counts)| counts.counts().last_ms)
-        {
-            let oldest = oldest.clone();
-            all.remove(&oldest);
-        }
-        all.entry(key).or_default().clone()
+        self.known.statistics.of(model.base_function(), model.version)
     }
 
     /// What was counted of the version that was asked for; where none was, of every version that there is.
     pub fn counts(&self, model: &Model, version: &str) -> Vec<(u32, Counts)> {
         let versions = if version.is_empty() { &model.versions[..] } else { &[model.version] };
-        let all = lock(&self.known.statistics);
-        let of =
-            |version| all.get(&(model.base_function().to_owned(), version)).map(|counts| counts.counts());
-        versions.iter().map(|version| (*version, of(*version).unwrap_or_default())).collect()
+        let function = model.base_function();
+        let counts = |version: &u32| (*version, self.known.statistics.counts(function, *version));
+        versions.iter().map(counts).collect()
     }
 }
 

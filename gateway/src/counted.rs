@@ -30,8 +30,8 @@ impl Counted {
         Self { began, own, pending, traced: caller.traces().begins(origin, &model.name), has_ended: false }
     }
 
-    /// From now on it counts for this model: the function was replaced meanwhile.
-    pub fn is_of(&mut self, caller: &Caller, model: &Model) {
+    /// From now on the inference counts for this model: the function was replaced meanwhile.
+    pub fn counts_for(&mut self, caller: &Caller, model: &Model) {
         (self.own, self.pending) = (caller.statistics(model), caller.metrics().begins(model));
     }
 

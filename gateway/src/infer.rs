@@ -113,15 +113,14 @@ pub async fn infer<T>(
     };
     let mut counted = Counted::new(caller, &asked.origin, &model, began);
     let ran = within(caller, &mut model, &mut counted, asked, share).await;
-    let name = model.name.clone();
     let answered = ran.and_then(|Ran { outputs, timings, version }| {
         let outputs = placed(outputs, asked, share)?;
-        Ok((answer(Inferred { model, version, outputs })?, timings))
+        Ok((answer(Inferred { model: model.clone(), version, outputs })?, timings))
     });
     counted.ended(answered.as_ref().map(|(_, timings)| timings));
     if let Err(failure) = &answered {
         let (request, code) = (&*asked.origin.request_id, failure.row().name);
-        tracing::debug!(request, model = name, code, "an inference failed");
+        tracing::debug!(request, model = model.name, code, "an inference failed");
     }
     answered.map(|(answer, _)| answer)
 }
@@ -250,7 +249,7 @@ async fn call_current(
         return answer;
     }
     *model = models::look(caller, &asked.model, &asked.version).await?;
-    counted.is_of(caller, model);
+    counted.counts_for(caller, model);
     call(client, session, model, asked, share).await
 }
 

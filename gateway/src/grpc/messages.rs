@@ -25,7 +25,6 @@ use crate::model::{Model, Port};
 use crate::sequences::{InSequence, SequenceId};
 use crate::shared_memory::Place;
 use crate::statistics::{Counts, Tally};
-use crate::traces::Origin;
 
 /// A request as an inference, and its id.
 pub(super) fn asked(
@@ -80,16 +79,7 @@ pub(super) fn asked(
         };
     let deadline = timeout.or(by_parameter.filter(|us| *us > 0).map(Duration::from_micros));
     let (model, version) = (request.model_name, request.model_version);
-    let asked = Asked {
-        model,
-        version,
-        inputs,
-        outputs,
-        sequence,
-        deadline,
-        origin: Origin::default(),
-        made_for: None,
-    };
+    let asked = Asked { model, version, inputs, outputs, sequence, deadline, ..Asked::default() };
     Ok((asked, request.id))
 }
 

@@ -20,7 +20,6 @@ use crate::memory::Share;
 use crate::model::Model;
 use crate::models;
 use crate::sequences::InSequence;
-use crate::traces::Origin;
 
 /// What a request asks for.
 #[derive(Debug)]
@@ -106,10 +105,10 @@ pub async fn parse(
         outputs.push(Wanted { name: output.name, place });
     }
     let deadline = request.parameters.timeout.filter(|us| *us > 0).map(Duration::from_micros);
-    let (origin, made_for) = (Origin::default(), model);
+    let made_for = model;
     let (model, version) = (route.name.clone(), route.version.clone());
     Ok(Parsed {
-        asked: Asked { model, version, inputs, outputs, sequence, deadline, origin, made_for },
+        asked: Asked { model, version, inputs, outputs, sequence, deadline, made_for, ..Asked::default() },
         id: request.id,
         binary,
         all_binary,

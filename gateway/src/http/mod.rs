@@ -117,8 +117,9 @@ impl Http {
     /// Answers one request. It never fails: a failure is an answer, too.
     pub async fn serve(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let coding = accepted_coding(request.headers());
-        let uri = request.uri().clone();
-        let answer = self.answer(request).await;
+        let route = Route::of(request.uri().path());
+        let allowed = route.as_ref().map(Route::method);
+        let answer = self.answer(route, request).await;
         self.callers
             .metrics
             .answered(Protocol::Http, answer.as_ref().err().map(|failure| failure.row().name));
@@ -134,9 +135,9 @@ impl Http {
             bytes = Bytes::from_owner(Held { bytes, _share: share });
         }
         if status == StatusCode::METHOD_NOT_ALLOWED
-            && let Some(route) = Route::of(uri.path())
+            && let Some(method) = allowed
         {
-            headers.insert(ALLOW, HeaderValue::from_static(route.method()));
+            headers.insert(ALLOW, HeaderValue::from_static(method));
         }
         let mut response = Response::new(Full::new(bytes));
         *response.status_mut() = status;
@@ -144,8 +145,8 @@ impl Http {
         response
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Result<Told> {
-        let route = Route::of(request.uri().path()).ok_or_else(|| {
+    async fn answer(&self, route: Option<Route>, request: Request<Incoming>) -> Result<Told> {
+        let route = route.ok_or_else(|| {
             Failure::new(
                 Kind::NoRoute,
                 "no such route: v2/models/NAME/infer calls a function, v2/repository/index lists them",
@@ -291,7 +292,7 @@ async fn about(caller: &Caller, route: Route) -> Result<Told> {
             match what {
                 OfModel::Config => Told::json(&pages::config(&model)),
                 OfModel::Ready => Told::json(&json!({ "name": name, "ready": true })),
-                OfModel::Statistics => Told::json(&pages::statistics(caller, &[&*model], &version)),
+                OfModel::Statistics => Told::json(&pages::statistics(caller, [&*model], &version)),
                 OfModel::Metadata | OfModel::Infer => Told::json(&pages::metadata(&model)),
             }
         }

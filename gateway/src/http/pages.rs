@@ -1,7 +1,5 @@
 //! What the gateway tells of itself and of functions, as JSON.
 
-use std::borrow::Borrow;
-
 use serde_json::{Value, json};
 
 use crate::callers::Caller;
@@ -57,16 +55,12 @@ pub fn entries(model: &Model) -> Vec<Value> {
 }
 
 /// What was inferred with functions, by version.
-pub fn statistics<M: Borrow<Model>>(caller: &Caller, models: &[M], version: &str) -> Value {
-    let of = |model: &M| {
-        let model: &Model = model.borrow();
-        let counted = caller.counts(model, version);
-        counted
-            .into_iter()
-            .map(|(version, counts)| of_version(&model.name, version, &counts))
-            .collect::<Vec<_>>()
+pub fn statistics<'m>(caller: &Caller, models: impl IntoIterator<Item = &'m Model>, version: &str) -> Value {
+    let of = |model: &Model| {
+        let counted = caller.counts(model, version).into_iter();
+        counted.map(|(version, counts)| of_version(&model.name, version, &counts)).collect::<Vec<_>>()
     };
-    json!({ "model_stats": models.iter().flat_map(of).collect::<Vec<_>>() })
+    json!({ "model_stats": models.into_iter().flat_map(of).collect::<Vec<_>>() })
 }
 
 fn of_version(name: &str, version: u32, counts: &Counts) -> Value {

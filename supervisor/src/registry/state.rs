@@ -92,6 +92,7 @@ impl Registry {
         self.state.finish_change(tenant)?;
         // Records that were changing together and are damaged may need anything.
         let damaged = self.state.damaged_change(tenant)?;
+        let is_whole = damaged.is_none();
         let mine = self.registry_of(tenant);
         let mut change = mine.change(self.tenants.account(tenant));
         let mut read = Snapshot::default();
@@ -125,7 +126,7 @@ impl Registry {
             change.function_written(None, Some(&entry));
             read.put_function(entry);
         }
-        functions.corrupt = functions.corrupt.or(damaged.clone());
+        functions.corrupt = functions.corrupt.or(damaged);
         let granted = granted.into_keys().map(|name| (Kind::Grant, name));
         for (kind, name) in granted.chain(aliased.into_keys().map(|name| (Kind::Alias, name))) {
             match functions.corrupt {
@@ -134,7 +135,7 @@ impl Registry {
                 None => self.state.remove_record(tenant, kind, &name)?,
             }
         }
-        let mut stored = self.state.stored(tenant, damaged.is_none())?;
+        let mut stored = self.state.stored(tenant, is_whole)?;
         let there = stored.iter().filter(|stored| stored.code.is_none()).map(|stored| stored.hash).collect();
         let corrupt = functions.corrupt.or(modules.corrupt).or(grants.corrupt);
         let lacks = change.blobs.first_missing_from(&there).map(|hash| self.state.blob_path(tenant, hash));

@@ -123,7 +123,7 @@ impl ReplyHandle {
     }
 
     /// The function was found: from now on, the answer counts among those of the function.
-    pub fn is_of(&self, function: &Loaded) {
+    pub fn found(&self, function: &Loaded) {
         // An invocation is of one function.
         function.calls.iter().for_each(|calls| drop(self.function_calls.set(calls.clone())));
     }

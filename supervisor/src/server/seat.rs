@@ -292,9 +292,9 @@ impl Seat {
             false => registry.find(&self.ctx.account, name),
             true => registry.find_checked(&self.ctx.account, name),
         };
+        found.iter().for_each(|function| handle.found(function));
         let found = match found {
             Some(function) if function.steps.is_some() => {
-                handle.is_of(&function);
                 match self.charge_slow(memory, SLOW_REQUEST_BYTES) {
                     Ok(memory) => {
                         drop(tokio::spawn(consecutive::run(self.clone(), handle, arrived, function, memory)));
@@ -372,11 +372,11 @@ impl Seat {
             true => registry.load_checked(self.ctx.whose(), &self.ctx.account, name).await,
         };
         drop(late);
+        loaded.iter().for_each(|function| handle.found(function));
         match loaded {
             // The deadline answered it meanwhile, or the client is gone.
             _ if handle.is_over() => {}
             Ok(function) if function.steps.is_some() => {
-                handle.is_of(&function);
                 drop((_permit, place));
                 consecutive::run(self.clone(), handle, arrived, function, memory).await;
             }
@@ -417,7 +417,6 @@ impl Seat {
         thread: Thread,
         burst: &mut Burst,
     ) -> bool {
-        handle.is_of(function);
         let prepared = match invoke::prepare(&self.ctx, handle.clone(), arrived, function, thread) {
             Ok(prepared) => prepared,
             Err(InvokeError::PlanTakesLong) => return false,

@@ -15,10 +15,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::error::{StateError, failed};
-use super::record_files::{self, CORRUPT, JSON};
+use super::record_files::{self, CORRUPT, JSON, digest};
 use super::records::{GrantRecord, Hash, Kind, Record};
 use super::staged::{Staged, disk_bytes_of, sync};
 use super::state_dir::{StateDir, TEMPORARY};
@@ -80,13 +79,10 @@ impl Step {
         if is_there(folder.join(from))? {
             return Ok(Some(true));
         }
-        let is_made = is_there(folder.join(&self.to))? && hash(&fs::read(folder.join(&self.to))?) == *sha256;
+        let is_made =
+            is_there(folder.join(&self.to))? && digest(&fs::read(folder.join(&self.to))?) == *sha256;
         Ok(is_made.then_some(false))
     }
-}
-
-fn hash(text: &[u8]) -> Hash {
-    Hash(Sha256::digest(text).into())
 }
 
 /// The content of [`CHANGE`].
@@ -116,7 +112,7 @@ impl RecordChange<'_> {
         let from = staged.path().and_then(|path| path.strip_prefix(&folder).ok());
         let from = from.ok_or_else(|| failed("stage", &path)(ErrorKind::NotFound.into()))?.to_owned();
         let disk_bytes = staged.disk_bytes;
-        self.steps.push(Step { to, text: Some(Text { from, sha256: hash(&text) }) });
+        self.steps.push(Step { to, text: Some(Text { from, sha256: digest(&text) }) });
         self.texts.push(staged);
         Ok(disk_bytes)
     }
@@ -239,22 +235,19 @@ impl StateDir {
             }
             text => record_files::on_medium(text).map_err(failed("read", &change))?,
         };
-        let mut left = Vec::new();
-        let fit = text.and_then(|text| {
-            for step in record_files::decode::<Steps>(&text)?.steps {
-                match step.is_left(&folder) {
-                    Ok(Some(is_left)) => left.extend(is_left.then_some(step)),
-                    Ok(None) => return Err(format!("the text of {} is gone", step.to.display())),
-                    Err(error) => return Err(format!("{}: {error}", step.to.display())),
-                }
+        let steps = match text.and_then(|text| record_files::decode::<Steps>(&text)) {
+            Ok(Steps { steps }) => {
+                left(&folder, steps).map_err(failed("look at what is left of", &change))?
             }
-            Ok(())
-        });
-        if let Err(why) = fit {
-            record_files::set_aside(&self.keeper, &change, &why);
-            return Ok(());
+            Err(why) => Err(why),
+        };
+        match steps {
+            Ok(left) => self.make(&folder, &left)?,
+            Err(why) => {
+                record_files::set_aside(&self.keeper, &change, &why);
+                return Ok(());
+            }
         }
-        self.make(&folder, &left)?;
         let gone = change.clone();
         self.keeper.change(move || fs::remove_file(gone)).map_err(failed("remove", &change))?;
         sync(&folder)
@@ -306,6 +299,19 @@ impl StateDir {
     pub fn set_aside(&self, tenant: TenantId, kind: Kind, name: &str, why: &str) {
         record_files::set_aside(&self.keeper, &self.tenant(tenant).join(place(kind, name)), why);
     }
+}
+
+/// The steps that are still to be made, or why that cannot be known. An error of the machine says nothing about the steps.
+fn left(folder: &Path, steps: Vec<Step>) -> io::Result<Result<Vec<Step>, String>> {
+    let mut left = Vec::new();
+    for step in steps {
+        match record_files::on_medium(step.is_left(folder))? {
+            Ok(Some(is_left)) => left.extend(is_left.then_some(step)),
+            Ok(None) => return Ok(Err(format!("the text of {} is gone", step.to.display()))),
+            Err(why) => return Ok(Err(format!("{}: {why}", step.to.display()))),
+        }
+    }
+    Ok(Ok(left))
 }
 
 /// Where a record lies in a tenant's folder.

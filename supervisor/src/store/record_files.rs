@@ -55,7 +55,8 @@ pub(super) fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     serde_json::from_slice(&text).map_err(|why| why.to_string())
 }
 
-fn digest(text: &[u8]) -> Hash {
+/// The hash of a text.
+pub(super) fn digest(text: &[u8]) -> Hash {
     Hash(Sha256::digest(text).into())
 }
 

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use pappus_gateway::limits::MAX_CONNECTIONS;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 
@@ -13,9 +14,6 @@ use crate::house::house;
 
 /// What a gateway may take more than before, whatever is sent to it.
 const MORE_BYTES: u64 = 50 << 20;
-
-/// Connections over HTTP that a gateway takes.
-const PLACES: usize = 1024;
 
 fn infer(gateway: &Gateway, headers: &[&str], body: &[u8]) -> super::Answer {
     let token = bearer("alice");
@@ -194,7 +192,7 @@ fn silence_keeps_no_place_that_somebody_else_wants() {
         || served.ask("POST", "/v2/models/vec_add/infer", &[&bearer("alice")], ADD.as_bytes()).status;
     assert_eq!(ask(), 200);
     let mut silent: Vec<TcpStream> =
-        (0..PLACES).map(|_| TcpStream::connect(&gateway.http).unwrap()).collect();
+        (0..MAX_CONNECTIONS).map(|_| TcpStream::connect(&gateway.http).unwrap()).collect();
     let before = Instant::now();
     (0..10).for_each(|_| gateway.works());
     assert_eq!(ask(), 200, "whose token is known keeps its place");

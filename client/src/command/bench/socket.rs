@@ -123,10 +123,9 @@ impl Room {
         let count = rest.0;
         if count > 0 && self.free.borrow().is_empty() {
             let mut arena = client.open_arena(self.bytes.saturating_mul(count.into())).await?;
-            for _ in 0..count {
-                let place = arena.alloc(self.bytes)?;
-                self.free.borrow_mut().push(place);
-            }
+            let places: Vec<_> =
+                (0..count).map(|_| arena.alloc(self.bytes)).collect::<std::result::Result<_, Error>>()?;
+            self.free.borrow_mut().extend(places);
             rest.0 = 0;
             rest.1.push(arena);
         }
