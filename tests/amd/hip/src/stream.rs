@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::error::{
     self, CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, Code, INVALID_HANDLE, INVALID_VALUE, NOT_READY,
@@ -45,6 +45,9 @@ pub(crate) struct Stream {
     progress: Arc<Progress>,
     capture: Mutex<Option<Capture>>,
 }
+
+/// For how long whoever asks for an event that has not passed waits for the answer.
+const BETWEEN_ANSWERS: Duration = Duration::from_micros(50);
 
 /// How far a stream's thread is.
 #[derive(Default)]
@@ -277,7 +280,12 @@ impl Event {
     pub(crate) fn query(&self) -> Result<(), Code> {
         error::stuck()?;
         let recorded = self.recorded.load(Ordering::Acquire);
-        if self.passed.load(Ordering::Acquire) >= recorded { Ok(()) } else { Err(NOT_READY) }
+        if self.passed.load(Ordering::Acquire) >= recorded {
+            return Ok(());
+        }
+        // Whoever asks over and over takes no processor from the streams, which compute on the same ones.
+        std::thread::sleep(BETWEEN_ANSWERS);
+        Err(NOT_READY)
     }
 
     /// Milliseconds from another event on.
