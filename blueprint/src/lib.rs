@@ -14,7 +14,7 @@
 //! - `read`: how objects, lists and numbers of the format are read, every mistake noted
 //! - `write`: the same types as JSON again
 //! - `format`: the JSON as written: what is read, and what the schema says
-//! - `half`: the nearest float of 16 bits, for arguments
+//! - `small_float`: the nearest float of 8 or 16 bits, for arguments and constants
 //! - `arrays`: arrays of a call, and what is declared of inputs: whether one fits the other
 //! - `size`: sizes that compute: one table of shared expressions, arithmetic that never wraps
 //! - `blueprint`: the blueprint, resolved: indices instead of names
@@ -54,7 +54,6 @@ mod error;
 mod expression;
 pub mod fit;
 mod format;
-mod half;
 pub mod hints;
 pub mod hsaco;
 pub mod kernel_info;
@@ -70,6 +69,7 @@ mod read;
 mod resolve;
 pub mod signatures;
 mod size;
+mod small_float;
 mod terms;
 mod types;
 mod warnings;

@@ -18,6 +18,8 @@ pub enum DType {
     I64,
     F16,
     Bf16,
+    F8E4M3FN,
+    F8E5M2,
     F32,
     F64,
     Bool,
@@ -25,7 +27,7 @@ pub enum DType {
 
 impl DType {
     /// Every type.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::U8,
         Self::I8,
         Self::U16,
@@ -36,6 +38,8 @@ impl DType {
         Self::I64,
         Self::F16,
         Self::Bf16,
+        Self::F8E4M3FN,
+        Self::F8E5M2,
         Self::F32,
         Self::F64,
         Self::Bool,
@@ -43,13 +47,13 @@ impl DType {
 
     /// True if the type is a float.
     pub fn is_float(self) -> bool {
-        matches!(self, Self::F16 | Self::Bf16 | Self::F32 | Self::F64)
+        matches!(self, Self::F8E4M3FN | Self::F8E5M2 | Self::F16 | Self::Bf16 | Self::F32 | Self::F64)
     }
 
     /// Bytes of one element.
     pub fn bytes(self) -> u64 {
         match self {
-            DType::U8 | DType::I8 | DType::Bool => 1,
+            DType::U8 | DType::I8 | DType::F8E4M3FN | DType::F8E5M2 | DType::Bool => 1,
             DType::U16 | DType::I16 | DType::F16 | DType::Bf16 => 2,
             DType::U32 | DType::I32 | DType::F32 => 4,
             DType::U64 | DType::I64 | DType::F64 => 8,
@@ -74,6 +78,8 @@ impl DType {
             DType::I64 => "i64",
             DType::F16 => "f16",
             DType::Bf16 => "bf16",
+            DType::F8E4M3FN => "f8e4m3fn",
+            DType::F8E5M2 => "f8e5m2",
             DType::F32 => "f32",
             DType::F64 => "f64",
             DType::Bool => "bool",

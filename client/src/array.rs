@@ -19,7 +19,7 @@ pub enum Element {
     Of(DType),
     /// A pair of floats, each of so many bytes.
     Complex(u64),
-    /// So many bytes of no type. NumPy's files have bf16 as two of them.
+    /// So many bytes of no type. NumPy's files have bf16 as two of them, and floats of eight bits as one.
     Bytes(u64),
 }
 
@@ -83,7 +83,9 @@ impl Element {
 
     /// True if such elements are of this type.
     pub fn is(self, dtype: DType) -> bool {
-        self == Self::Of(dtype) || (self, dtype) == (Self::Bytes(2), DType::Bf16)
+        self == Self::Of(dtype)
+            || matches!(dtype, DType::Bf16 | DType::F8E4M3FN | DType::F8E5M2)
+                && self == Self::Bytes(dtype.bytes())
     }
 }
 

@@ -158,7 +158,7 @@ pub fn descr(dtype: DType) -> Option<&'static str> {
         DType::U64 => "<u8",
         DType::I64 => "<i8",
         DType::F64 => "<f8",
-        DType::Bf16 => return None,
+        DType::Bf16 | DType::F8E4M3FN | DType::F8E5M2 => return None,
     })
 }
 

@@ -17,6 +17,9 @@ pub fn name_of(dtype: DType) -> &'static str {
         DType::I64 => "INT64",
         DType::F16 => "FP16",
         DType::Bf16 => "BF16",
+        // The protocol has no names for these.
+        DType::F8E4M3FN => "FP8E4M3FN",
+        DType::F8E5M2 => "FP8E5M2",
         DType::F32 => "FP32",
         DType::F64 => "FP64",
         DType::Bool => "BOOL",
@@ -103,13 +106,13 @@ pub fn push(out: &mut Vec<u8>, dtype: DType, number: Number) -> bool {
             _ => false,
         },
         // JSON has no form for these on which clients agree.
-        DType::F16 | DType::Bf16 => false,
+        DType::F16 | DType::Bf16 | DType::F8E4M3FN | DType::F8E5M2 => false,
     }
 }
 
 /// True if numbers of this type can be written in JSON.
 pub fn has_json(dtype: DType) -> bool {
-    !matches!(dtype, DType::F16 | DType::Bf16)
+    !matches!(dtype, DType::F16 | DType::Bf16 | DType::F8E4M3FN | DType::F8E5M2)
 }
 
 /// Appends elements to a list in JSON. What is no number there, such as a NaN, is null.
@@ -143,7 +146,7 @@ pub fn write_json(out: &mut String, dtype: DType, bytes: &[u8]) {
         };
     }
     match dtype {
-        DType::U8 => whole!(u8),
+        DType::U8 | DType::F8E4M3FN | DType::F8E5M2 => whole!(u8),
         DType::I8 => whole!(i8),
         DType::U16 | DType::F16 | DType::Bf16 => whole!(u16),
         DType::I16 => whole!(i16),

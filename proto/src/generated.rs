@@ -271,7 +271,8 @@ pub struct Input {
 /// What an array holds.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ArrayType {
-    /// "u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f16", "bf16", "f32", "f64" or "bool".
+    /// "u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f16", "bf16", "f8e4m3fn", "f8e5m2",
+    /// "f32", "f64" or "bool".
     #[prost(string, tag = "1")]
     pub dtype: ::prost::alloc::string::String,
     /// Elements along each dimension, outermost first; at most 32 of at most 2^40. None is a single element.

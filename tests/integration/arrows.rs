@@ -80,7 +80,7 @@ const ORDER: [(&str, &[Level]); 5] = [
     (
         "blueprint",
         &[
-            &["half", "kernel_info", "limits", "types"],
+            &["kernel_info", "limits", "small_float", "types"],
             &["arrays", "cursor", "expression", "hints", "hsaco", "launch", "plan", "ptx", "signatures"],
             &["code", "place"],
             &["error"],

@@ -2,8 +2,8 @@
 
 use super::written::{Constant, Literal};
 use crate::error::{Notes, Path};
-use crate::half::Half;
 use crate::limits::{CONSTANT_BYTES, MEMORY_BYTES, RANK};
+use crate::small_float::SmallFloat;
 use crate::types::DType;
 
 /// An array that is always the same.
@@ -94,8 +94,10 @@ fn bits(dtype: DType, value: &Literal) -> Option<u64> {
         DType::I32 => whole(i32::MIN.into(), i32::MAX.into()),
         DType::U64 => whole(0, u64::MAX.into()),
         DType::I64 => whole(i64::MIN.into(), i64::MAX.into()),
-        DType::F16 => Half::F16.nearest(float()?).map(u64::from),
-        DType::Bf16 => Half::BF16.nearest(float()?).map(u64::from),
+        DType::F16 => SmallFloat::F16.nearest(float()?).map(u64::from),
+        DType::Bf16 => SmallFloat::BF16.nearest(float()?).map(u64::from),
+        DType::F8E4M3FN => SmallFloat::F8E4M3FN.nearest(float()?).map(u64::from),
+        DType::F8E5M2 => SmallFloat::F8E5M2.nearest(float()?).map(u64::from),
         DType::F32 => {
             // From the text at once: by way of a double, what lies next to the middle of two would be rounded twice.
             let value = text.parse::<f32>().ok().filter(|value| value.is_finite());
@@ -123,6 +125,9 @@ mod tests {
             (DType::F64, "2", Some(0x4000_0000_0000_0000)),
             (DType::F16, "1", Some(0x3c00)),
             (DType::Bf16, "-1", Some(0xbf80)),
+            (DType::F8E4M3FN, "-448", Some(0xfe)),
+            (DType::F8E5M2, "1", Some(0x3c)),
+            (DType::F8E4M3FN, "465", None),
             (DType::U8, "256", None),
             (DType::U8, "1.5", None),
             (DType::F32, "1e39", None),

@@ -5,12 +5,12 @@ use super::Resolver;
 use crate::blueprint::{FieldValue, Item, Step};
 use crate::error::Path;
 use crate::format::{Action, Argument, Copy, Exec, Fill, Integer, Launch, NameOr, Repeat, Sizing, Struct};
-use crate::half::Half;
 use crate::hints::{listed, nearest};
 use crate::launch;
 use crate::limits;
 use crate::read::List;
 use crate::size::SizeId;
+use crate::small_float::SmallFloat;
 use crate::types::ParamKind;
 
 impl<'a> Resolver<'a> {
@@ -308,8 +308,10 @@ impl<'a> Resolver<'a> {
             Argument::U32(value) => (ParamKind::U32, self.unsigned(value, "U32", u32::MAX.into(), place)?),
             Argument::I64(value) => (ParamKind::I64, self.signed(value, "I64", i64::MAX.into(), place)?),
             Argument::U64(value) => (ParamKind::U64, self.unsigned(value, "U64", u64::MAX.into(), place)?),
-            Argument::F16(value) => (ParamKind::F16, self.half(*value, Half::F16, &place.key("F16"))?),
-            Argument::BF16(value) => (ParamKind::Bf16, self.half(*value, Half::BF16, &place.key("BF16"))?),
+            Argument::F16(value) => (ParamKind::F16, self.half(*value, SmallFloat::F16, &place.key("F16"))?),
+            Argument::BF16(value) => {
+                (ParamKind::Bf16, self.half(*value, SmallFloat::BF16, &place.key("BF16"))?)
+            }
             Argument::F32(value) => {
                 let narrow = *value as f32;
                 if !narrow.is_finite() {
@@ -378,7 +380,7 @@ impl<'a> Resolver<'a> {
         Some(FieldValue::Bits((literal & (max - min)) as u64))
     }
 
-    fn half(&mut self, value: f64, format: Half, place: &Path<'_>) -> Option<FieldValue> {
+    fn half(&mut self, value: f64, format: SmallFloat, place: &Path<'_>) -> Option<FieldValue> {
         match format.nearest(value) {
             Some(bits) => Some(FieldValue::Bits(bits.into())),
             None => {

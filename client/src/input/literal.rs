@@ -45,7 +45,7 @@ pub(crate) fn write(dtype: DType, bytes: &[u8]) -> Option<String> {
         DType::F32 => joined(bytes, f32::from_le_bytes),
         DType::F64 => joined(bytes, f64::from_le_bytes),
         DType::Bool => joined(bytes, |[byte]: [u8; 1]| byte != 0),
-        DType::F16 | DType::Bf16 => return None,
+        DType::F16 | DType::Bf16 | DType::F8E4M3FN | DType::F8E5M2 => return None,
     })
 }
 
@@ -95,7 +95,9 @@ fn push(dtype: DType, text: &str, out: &mut Vec<u8>) -> Result<(), LiteralError>
             out.extend(value.to_le_bytes());
         }
         DType::Bool => out.push(boolean(text).ok_or_else(no_number)?.into()),
-        DType::F16 | DType::Bf16 => return Err(LiteralError::Unsupported(name)),
+        DType::F16 | DType::Bf16 | DType::F8E4M3FN | DType::F8E5M2 => {
+            return Err(LiteralError::Unsupported(name));
+        }
     }
     Ok(())
 }

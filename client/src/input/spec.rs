@@ -163,7 +163,7 @@ impl FromStr for Spec {
 }
 
 /// Names that types have elsewhere.
-const ELSEWHERE: [(&str, DType); 25] = [
+const ELSEWHERE: [(&str, DType); 27] = [
     ("float", DType::F32),
     ("float32", DType::F32),
     ("fp32", DType::F32),
@@ -175,6 +175,8 @@ const ELSEWHERE: [(&str, DType); 25] = [
     ("float16", DType::F16),
     ("fp16", DType::F16),
     ("bfloat16", DType::Bf16),
+    ("float8_e4m3fn", DType::F8E4M3FN),
+    ("float8_e5m2", DType::F8E5M2),
     ("int", DType::I32),
     ("int8", DType::I8),
     ("int16", DType::I16),
@@ -302,7 +304,10 @@ mod tests {
             ),
             ("Int:5", "\"Int\" is no type: expected i32;"),
             ("I64:5", "expected i64;"),
-            ("i65[2]:1,2", "expected u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64, bool;"),
+            (
+                "i65[2]:1,2",
+                "expected u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f8e4m3fn, f8e5m2, f32, f64, bool;",
+            ),
         ] {
             let why = text.parse::<Spec>().unwrap_err().to_string();
             assert!(why.contains(words), "{text}: {why}");

@@ -162,8 +162,10 @@ fn numbers(dtype: DType, contents: InferTensorContents) -> Result<Bytes> {
         DType::U64 => Box::new(contents.uint64_contents.into_iter().map(Number::UInt)),
         DType::F32 => Box::new(contents.fp32_contents.into_iter().map(|value| Number::Float(value.into()))),
         DType::F64 => Box::new(contents.fp64_contents.into_iter().map(Number::Float)),
-        DType::F16 | DType::Bf16 => {
-            return Err(Failure::invalid("numbers of 16 bits with a fraction go in raw_input_contents"));
+        DType::F16 | DType::Bf16 | DType::F8E4M3FN | DType::F8E5M2 => {
+            return Err(Failure::invalid(
+                "numbers of 8 and 16 bits with a fraction go in raw_input_contents",
+            ));
         }
     };
     let mut bytes = Vec::new();

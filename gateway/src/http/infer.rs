@@ -151,7 +151,8 @@ fn given(
         Some(name) => data_type::named(name).ok_or_else(|| {
             let shown: String = name.chars().take(20).collect();
             Failure::invalid(format!(
-                "`{shown}` is no datatype of functions: they have BOOL, UINT8 to UINT64, INT8 to INT64, FP16, BF16, FP32 and FP64"
+                "`{shown}` is no datatype of functions: they have BOOL, UINT8 to UINT64, INT8 to INT64, FP16, BF16, FP32, FP64, \
+                 FP8E4M3FN and FP8E5M2"
             ))
         })?,
         None => declared
@@ -198,7 +199,7 @@ fn given(
         (None, Some(data)) => {
             if !data_type::has_json(dtype) {
                 return Err(Failure::invalid(
-                    "numbers of 16 bits with a fraction are sent as bytes: binary_data_size",
+                    "numbers of 8 and 16 bits with a fraction are sent as bytes: binary_data_size",
                 ));
             }
             let mut bytes = Vec::with_capacity(data.numbers.len() * dtype.bytes() as usize);

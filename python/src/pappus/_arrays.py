@@ -44,8 +44,9 @@ _NUMPY: dict[str, np.dtype[Any]] = {
 }
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 BYTES = np.dtype("u1")
-# Elements of two bytes and no type: what NumPy's files make of bf16.
-TWO_BYTES = np.dtype("V2")
+# What the package ml_dtypes calls types that NumPy lacks, of whose elements NumPy's files have nothing but the bytes.
+_ML_DTYPES = {"bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
+_THEIRS = {theirs: name for name, theirs in _ML_DTYPES.items()}
 # Bytes of an element, by the kind of number; integers and bytes of no type have any.
 _WIDTHS = {"f": (2, 4, 8), "c": (8, 16)}
 _MAX_WIDTH = 1 << 16
@@ -61,15 +62,20 @@ def dtype_of(name: str) -> np.dtype[Any]:
     try:
         return _NUMPY[name]
     except KeyError:
-        if name == "bf16":
-            return _bf16()
-        raise InvalidArgument(f"an element type {shown(name)}, expected one of {', '.join([*_NUMPY, 'bf16'])}") from None
+        if name in _ML_DTYPES:
+            return _of_ml_dtypes(name)
+        raise InvalidArgument(f"an element type {shown(name)}, expected one of {', '.join([*_NUMPY, *_ML_DTYPES])}") from None
+
+
+def bytes_of(name: str) -> np.dtype[Any]:
+    """What NumPy's files make of a type that NumPy lacks: elements of so many bytes and no type."""
+    return np.dtype("V2" if name == "bf16" else "V1")
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
     """Pappus's name of an element type; NumPy's, where it has none."""
     dtype = dtype.newbyteorder("<")
-    return _NAMES.get(dtype) or ("bf16" if dtype.name == "bfloat16" else dtype.str)
+    return _NAMES.get(dtype) or _THEIRS.get(dtype.name, dtype.str)
 
 
 def text_of(dtype: np.dtype[Any], dims: Dims | None = None) -> str:
@@ -80,7 +86,7 @@ def text_of(dtype: np.dtype[Any], dims: Dims | None = None) -> str:
 
 def as_dtype(given: npt.DTypeLike | str) -> np.dtype[Any]:
     """A type as a caller gives it: Pappus's name of it, or anything that NumPy takes."""
-    if isinstance(given, str) and (given in _NUMPY or given == "bf16"):
+    if isinstance(given, str) and (given in _NUMPY or given in _ML_DTYPES):
         return dtype_of(given)
     try:
         dtype: np.dtype[Any] = np.dtype(given)
@@ -132,7 +138,7 @@ def as_input(place: str, value: object, dtype: np.dtype[Any] | None, dims: Dims 
     except InvalidArgument as why:
         why.place = why.place or place
         raise
-    if dtype is not None and array.dtype == TWO_BYTES and name_of(dtype) == "bf16":
+    if dtype is not None and array.dtype.kind == "V" and dtype.name in _THEIRS and array.dtype == f"V{dtype.itemsize}":
         return array.view(dtype)
     check_type(place, array, dtype, dims)
     return array
@@ -208,9 +214,10 @@ def _from_torch(tensor: Any, torch: Any) -> Array:
     if tensor.device.type != "cpu":
         # No device memory crosses the socket.
         tensor = tensor.cpu()
-    if tensor.dtype == torch.bfloat16:
-        bits: Array = tensor.view(torch.int16).numpy()
-        return bits.view(_bf16())
+    name = _THEIRS.get(str(tensor.dtype).removeprefix("torch."))
+    if name is not None:
+        bits: Array = tensor.view(torch.int16 if tensor.dtype.itemsize == 2 else torch.uint8).numpy()
+        return bits.view(_of_ml_dtypes(name))
     array: Array = tensor.numpy()
     return array
 
@@ -221,20 +228,19 @@ def _from_dlpack(value: Any) -> Array:
         raise InvalidArgument(
             f"a {type(value).__name__} in the memory of a device (DLPack's kind {int(kind)}): copy it to the host first"
         )
-    if str(getattr(value, "dtype", "")).endswith("bfloat16"):
+    if str(getattr(value, "dtype", "")).endswith(tuple(_THEIRS)):
         # DLPack has the type and NumPy does not: its own conversion yields ml_dtypes'.
         return np.asarray(value)
     array: Array = np.from_dlpack(value)
     return array
 
 
-def _bf16() -> np.dtype[Any]:
+def _of_ml_dtypes(name: str) -> np.dtype[Any]:
     try:
         import ml_dtypes
     except ImportError:
-        raise Unsupported(f"arrays of bf16 need the package ml_dtypes: {install('bf16')}") from None
-    bf16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return bf16
+        raise Unsupported(f"arrays of {name} need the package ml_dtypes: {install('bf16')}") from None
+    return np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
 
 
 def shape_of(given: SupportsIndex | tuple[SupportsIndex, ...]) -> tuple[int, ...]:

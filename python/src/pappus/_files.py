@@ -237,11 +237,11 @@ def _weight(name: str, given: Any, blueprint: Blueprint, config: Path) -> Source
 
 
 def _expected(declared: str) -> np.dtype[Any]:
-    """The declared type of weights; of bf16, where the package for it is missing, as much as is needed to hand it over."""
+    """The declared type of weights; where it takes a package that is missing, as much as is needed to hand it over."""
     try:
         return _arrays.dtype_of(declared)
     except Unsupported:
-        return _arrays.TWO_BYTES
+        return _arrays.bytes_of(declared)
 
 
 def _check_weights(blueprint: Blueprint, weights: Mapping[str, Source]) -> None:

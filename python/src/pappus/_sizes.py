@@ -19,7 +19,7 @@ _MAX_DEPTH = 200
 _ELEMENT_BYTES = {
     name: size
     for size, names in {
-        1: "u8 i8 bool",
+        1: "u8 i8 f8e4m3fn f8e5m2 bool",
         2: "u16 i16 f16 bf16",
         4: "u32 i32 f32",
         8: "u64 i64 f64",

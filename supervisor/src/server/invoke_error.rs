@@ -151,7 +151,8 @@ impl Refusable for InvokeError {
 pub enum ValueError {
     /// A name of no element type.
     #[error(
-        "its element type has an unknown name, expected u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64 or bool"
+        "its element type has an unknown name, expected u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f8e4m3fn, f8e5m2, \
+         f32, f64 or bool"
     )]
     ElementType,
     /// In too many pieces.

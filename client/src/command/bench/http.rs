@@ -217,7 +217,7 @@ fn datatype(name: &str) -> String {
     match kind {
         "u" => format!("UINT{bits}"),
         "i" => format!("INT{bits}"),
-        "f" => format!("FP{bits}"),
+        "f" => format!("FP{}", bits.to_ascii_uppercase()),
         other => format!("{}{bits}", other.to_ascii_uppercase()),
     }
 }
@@ -228,8 +228,8 @@ mod tests {
 
     #[test]
     fn types_have_the_protocols_names() {
-        let names = ["u8", "i64", "f32", "bf16", "bool"].map(datatype);
-        assert_eq!(names, ["UINT8", "INT64", "FP32", "BF16", "BOOL"]);
+        let names = ["u8", "i64", "f32", "bf16", "f8e4m3fn", "bool"].map(datatype);
+        assert_eq!(names, ["UINT8", "INT64", "FP32", "BF16", "FP8E4M3FN", "BOOL"]);
     }
 
     #[test]

@@ -423,7 +423,7 @@ fn check_json_bytes(name: &str, bytes: u64) -> Result<()> {
 fn not_for_json(name: &str) -> Failure {
     Failure::Refused(format!(
         "with --json stdout is one JSON object, and {name:?} has no numbers that could be part of it (its type is not \
-         declared, or is f16 or bf16): name a file in place of -"
+         declared, or is a float of 8 or 16 bits): name a file in place of -"
     ))
 }
 

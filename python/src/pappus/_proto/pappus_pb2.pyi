@@ -788,7 +788,9 @@ class ArrayType(_message.Message):
     DTYPE_FIELD_NUMBER: _builtins.int
     SHAPE_FIELD_NUMBER: _builtins.int
     dtype: _builtins.str
-    """"u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f16", "bf16", "f32", "f64" or "bool"."""
+    """"u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f16", "bf16", "f8e4m3fn", "f8e5m2",
+    "f32", "f64" or "bool".
+    """
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Elements along each dimension, outermost first; at most 32 of at most 2^40. None is a single element."""

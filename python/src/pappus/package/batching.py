@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import sizes
+from . import quantized, sizes
 from .dimensions import Dimensions
 from .plan import ArrayType, Plan
 from .sizes import Size
@@ -90,7 +90,7 @@ def keeps_items_apart(
     pairs = zip(first, others, strict=True)
     moved = [torch.cat([other, leaf[:-1]]) if isinstance(leaf, torch.Tensor) else leaf for leaf, other in pairs]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), quantized.portable():
             before, after = (_outputs(model, torch.utils._pytree.tree_unflatten(given, tree)) for given in (first, moved))
     except Exception as error:
         return f"the model does not run on the processor with {items} items ({error})"

@@ -12,7 +12,21 @@ from . import compiling, sizes
 from .compiling import Compiled
 from .errors import PackageError
 from .files import Package, Weight
-from .plan import ARGUMENTS, Copy, Fill, KernelSource, Launch, Plan, Pointer, Repeat, Step, launches, pointers, unused_name
+from .plan import (
+    ARGUMENTS,
+    NOT_NUMPYS,
+    Copy,
+    Fill,
+    KernelSource,
+    Launch,
+    Plan,
+    Pointer,
+    Repeat,
+    Step,
+    launches,
+    pointers,
+    unused_name,
+)
 from .sizes import Size
 from .targets import Target
 
@@ -261,8 +275,8 @@ def _weights(plan: Plan) -> dict[str, Weight]:
     weights = {}
     for name, array in plan.weights.items():
         kind = plan.types.get(name)
-        # numpy has no bfloat16: its bytes as they are.
-        extension = "bin" if kind is not None and kind.dtype == "bf16" else "npy"
+        # Bytes as they are.
+        extension = "bin" if kind is not None and kind.dtype in NOT_NUMPYS else "npy"
         stem = "".join(c if c.isalnum() or c in "._-" else "_" for c in name).lstrip(".")[:200] or "weight"
         path = unused_name(f"weights/{stem}.{extension}", taken)
         taken.add(path)

@@ -1,6 +1,6 @@
-"""Lets what follows a template be computed in it where arrays have their channels innermost.
+"""Lets more be computed in templates: what follows where arrays have their channels innermost, and quantised weights.
 
-Inductor writes such arrays in loops over their bytes, and a template's result in loops over its dimensions; it puts the
+Inductor writes the former in loops over their bytes, and a template's result in loops over its dimensions; it puts the
 former into the latter only where the two orders are the same, though a template is told each place by its dimensions.
 """
 
@@ -15,6 +15,8 @@ from unittest import mock
 from torch._inductor.dependencies import MemoryDep
 from torch._inductor.scheduler import Scheduler, SchedulerNode
 
+# Of quantised weights at most one byte is read for so many that become of it.
+_PACKED = 2
 # Rotary embeddings read two, resizing four, pooling of 3 by 3 nine.
 _MOST_PLACES = 4
 
@@ -23,6 +25,7 @@ _MOST_PLACES = 4
 def loops_of_templates() -> Iterator[None]:
     """Has Inductor turn the loops behind a template into the template's meanwhile."""
     vertical, merged = Scheduler.can_fuse_vertical, SchedulerNode.merge_loops
+    worth = Scheduler.check_prologue_fusion_heuristics_fusable
 
     # Releases differ in what else they say.
     def can(self: Any, first: Any, second: Any, **how: Any) -> bool:
@@ -43,12 +46,21 @@ def loops_of_templates() -> Iterator[None]:
             second.reorder_loops_by_dep_pair(turned, read)
         return False
 
+    def pays(self: Any, before: Any, template: Any, why: Any) -> bool:
+        # Inductor keeps what is computed in 32 bits out of products of 16: weights would be written whole, and read again.
+        packed = _PACKED * before.get_read_buffer_sizes() <= before.get_write_buffer_sizes()
+        return packed or bool(worth(self, before, template, why))
+
     def merge(self: Any) -> None:
         # Two dimensions in one loop would be computed from one number, from which the compiler sees no order of addresses.
         if not self.scheduler.name_to_fused_node[self.get_name()].is_template():
             merged(self)
 
-    with mock.patch.object(Scheduler, "can_fuse_vertical", can), mock.patch.object(SchedulerNode, "merge_loops", merge):
+    with (
+        mock.patch.object(Scheduler, "can_fuse_vertical", can),
+        mock.patch.object(Scheduler, "check_prologue_fusion_heuristics_fusable", pays),
+        mock.patch.object(SchedulerNode, "merge_loops", merge),
+    ):
         yield
 
 

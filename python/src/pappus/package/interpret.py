@@ -17,7 +17,7 @@ import torch
 
 from . import sizes
 from .errors import PackageError
-from .plan import DTYPES, KernelSource
+from .plan import DTYPES, NOT_NUMPYS, KernelSource
 
 if TYPE_CHECKING:
     from .files import Package
@@ -34,13 +34,15 @@ _TORCH = {
     "i64": torch.int64,
     "f16": torch.float16,
     "bf16": torch.bfloat16,
+    "f8e4m3fn": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2,
     "f32": torch.float32,
     "f64": torch.float64,
 }
 
 
 def interpret(package: Package, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Outputs by name, as numpy arrays (bf16 as tensors)."""
+    """Outputs by name, as numpy arrays (those that NumPy lacks as tensors)."""
     if package.blueprint.get("state"):
         raise PackageError("the function has state: make its calls in a session, package.session()")
     return Session(package)(**inputs)
@@ -58,7 +60,7 @@ class Session:
         self._state = {name: torch.zeros(sizes.known(size), dtype=torch.uint8) for name, size in state.items()}
 
     def __call__(self, **inputs: Any) -> dict[str, Any]:
-        """Outputs by name, as numpy arrays (bf16 as tensors)."""
+        """Outputs by name, as numpy arrays (those that NumPy lacks as tensors)."""
         run = _Run(self._package, inputs, self._state)
         with _interpreter():
             for action in self._package.blueprint["control_flow"]:
@@ -162,7 +164,7 @@ class _Run:
         tensor = self.bytes[name].view(_TORCH[kind["dtype"]])
         if "shape" in kind:
             tensor = tensor.reshape([self.size(size) for size in kind["shape"]])
-        return tensor if kind["dtype"] == "bf16" else tensor.numpy()
+        return tensor if kind["dtype"] in NOT_NUMPYS else tensor.numpy()
 
 
 def _mentions(size: Any) -> set[str]:
@@ -211,6 +213,14 @@ def _interpreter() -> Iterator[None]:
         # It multiplies bf16 as the whole numbers that it keeps their bits in.
         return multiplied(self, _widened(a), _widened(b), *rest)
 
+    cast = InterpreterBuilder.cast_impl
+
+    def converted(self: Any, source: Any, to: Any) -> Any:
+        # It converts between whole numbers and the bits of a bf16.
+        if triton.language.bfloat16 in (source.dtype.scalar, to.scalar):
+            source = cast(self, source, triton.language.float32)
+        return cast(self, source, to)
+
     language = triton.language
     owners = (language, language.core, language.math, language.tensor, language.dtype, language.core.tensor_descriptor_base)
     # The interpreter puts functions of its own in the language's place, and leaves some of them there.
@@ -220,6 +230,7 @@ def _interpreter() -> Iterator[None]:
             mock.patch.object(JITFunction, "__call__", call),
             mock.patch.object(InterpreterBuilder, "create_splat", splat),
             mock.patch.object(InterpreterBuilder, "create_dot", dot),
+            mock.patch.object(InterpreterBuilder, "cast_impl", converted),
         ):
             yield
     finally:

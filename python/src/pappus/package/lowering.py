@@ -30,6 +30,7 @@ from . import (
     fusing,
     precision,
     pretend,
+    quantized,
     recurrent,
     sampling,
     single_rows,
@@ -187,15 +188,15 @@ def _export(
     contiguous = lambda x: x.detach().contiguous() if isinstance(x, torch.Tensor) else x  # noqa: E731
     args, kwargs = torch.utils._pytree.tree_map(contiguous, (args, kwargs))
     try:
-        with torch.no_grad():
+        with torch.no_grad(), quantized.portable() as known:
             if given:
                 program = _copied(model)
             else:
                 with recurrent.kept():
                     program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes)
             recurrent.rewrite(program)
-            # Decomposes nothing, but tells what is changed in place.
-            functional = program.run_decompositions({})
+            # Decomposes next to nothing, but tells what is changed in place.
+            functional = program.run_decompositions(known)
     except Exception as error:
         where = _raised_at(error)
         if isinstance(error, GuardOnDataDependentSymNode):
@@ -210,6 +211,8 @@ def _export(
         raise PackageError(f"torch.export cannot make a graph of the model{place}: {error}") from error
     _refuse_data(program)
     changed = _changed(program, functional)
+    if quantized.occur(program):
+        program = quantized.as_plain(program, functional)
     if complex_numbers.occur(functional):
         program = complex_numbers.as_pairs(program, functional)
     single_rows.rewrite_attention(program)
@@ -497,7 +500,8 @@ def _with_buffers(program: Any) -> Any:
 
 def _changes() -> tuple[contextlib.AbstractContextManager[None], ...]:
     """What is otherwise in Inductor while a model is lowered."""
-    return decompositions.used(), deferred.templates(), convolutions.lowered(), fusing.loops_of_templates()
+    lowerings = convolutions.lowered(), quantized.lowered()
+    return decompositions.used(), deferred.templates(), *lowerings, fusing.loops_of_templates()
 
 
 def _is_inductors(kernel: str) -> bool:

@@ -28,6 +28,8 @@ DTYPES = {
     "u64": "u64",
     "fp16": "f16",
     "bf16": "bf16",
+    "fp8e4nv": "f8e4m3fn",
+    "fp8e5": "f8e5m2",
     "fp32": "f32",
     "fp64": "f64",
 }
@@ -40,6 +42,8 @@ DTYPE_BYTES = {
     "i16": 2,
     "f16": 2,
     "bf16": 2,
+    "f8e4m3fn": 1,
+    "f8e5m2": 1,
     "u32": 4,
     "i32": 4,
     "f32": 4,
@@ -47,6 +51,9 @@ DTYPE_BYTES = {
     "i64": 8,
     "f64": 8,
 }
+
+# Types that NumPy lacks.
+NOT_NUMPYS = ("bf16", "f8e4m3fn", "f8e5m2")
 
 # Argument forms by Triton's type of the parameter. Those of 1 and 2 bytes need a supervisor that knows free dimensions.
 ARGUMENTS = {

@@ -26,7 +26,7 @@ from torch._inductor.virtualized import V
 from . import dimensions, expressions, recurrent, sizes
 from .dimensions import Dimensions
 from .errors import PackageError, Unsupported
-from .plan import ArrayType, Copy, Fill, KernelSource, Launch, Plan, Pointer, dense_bytes, map_pointers, unused_name
+from .plan import NOT_NUMPYS, ArrayType, Copy, Fill, KernelSource, Launch, Plan, Pointer, dense_bytes, map_pointers, unused_name
 from .sizes import Size
 
 _HERE = Path(__file__).parent
@@ -43,6 +43,8 @@ TORCH_DTYPES = {
     torch.int64: "i64",
     torch.float16: "f16",
     torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "f8e4m3fn",
+    torch.float8_e5m2: "f8e5m2",
     torch.float32: "f32",
     torch.float64: "f64",
 }
@@ -418,8 +420,8 @@ def _stored(weight: torch.Tensor, strides: tuple[int, ...]) -> tuple[Any, ArrayT
             weight, order = weight.as_strided((extent,), (1,)), None
     shape = tuple(sizes.absolute(size) for size in weight.shape)
     kind = ArrayType(dtype_name(weight.dtype), shape)
-    if weight.dtype == torch.bfloat16:
-        weight = weight.view(torch.uint16)
+    if kind.dtype in NOT_NUMPYS:
+        weight = weight.view(torch.uint16 if weight.dtype.itemsize == 2 else torch.uint8)
     return weight.contiguous().numpy(), kind, order
 
 

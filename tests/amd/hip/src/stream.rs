@@ -46,8 +46,8 @@ pub(crate) struct Stream {
     capture: Mutex<Option<Capture>>,
 }
 
-/// For how long whoever asks for an event that has not passed waits for the answer.
-const BETWEEN_ANSWERS: Duration = Duration::from_micros(50);
+/// For how long who asks for an event waits until the event has passed.
+const PATIENCE: Duration = Duration::from_micros(50);
 
 /// How far a stream's thread is.
 #[derive(Default)]
@@ -70,6 +70,7 @@ pub(crate) struct Event {
     passed: AtomicU64,
     timed: bool,
     at: Mutex<Option<Instant>>,
+    moved: Condvar,
 }
 
 /// Collected work.
@@ -242,8 +243,10 @@ impl Work {
                 }
             }
             Self::Record(event) => {
-                *locked(&event.at) = Some(Instant::now());
+                let mut at = locked(&event.at);
+                *at = Some(Instant::now());
                 event.passed.fetch_add(1, Ordering::AcqRel);
+                event.moved.notify_all();
             }
             Self::Graph(work) => work.iter().try_for_each(Self::run)?,
         }
@@ -280,12 +283,13 @@ impl Event {
     pub(crate) fn query(&self) -> Result<(), Code> {
         error::stuck()?;
         let recorded = self.recorded.load(Ordering::Acquire);
-        if self.passed.load(Ordering::Acquire) >= recorded {
-            return Ok(());
+        let has_passed = || self.passed.load(Ordering::Acquire) >= recorded;
+        if !has_passed() {
+            // Whoever asks over and over takes no processor from the streams, which compute on the same ones.
+            let at = locked(&self.at);
+            drop(self.moved.wait_timeout(at, PATIENCE).unwrap_or_else(PoisonError::into_inner));
         }
-        // Whoever asks over and over takes no processor from the streams, which compute on the same ones.
-        std::thread::sleep(BETWEEN_ANSWERS);
-        Err(NOT_READY)
+        if has_passed() { Ok(()) } else { Err(NOT_READY) }
     }
 
     /// Milliseconds from another event on.

@@ -53,7 +53,9 @@ pub(crate) fn encode(map: &TensorMap, address: u64) -> Result<[u64; 16], CudaErr
 /// Copies do not look at elements: only what is read beyond an array, and reductions, depend on their type.
 fn data_type(dtype: DType) -> DataType {
     match dtype {
-        DType::U8 | DType::I8 | DType::Bool => DataType::CU_TENSOR_MAP_DATA_TYPE_UINT8,
+        DType::U8 | DType::I8 | DType::F8E4M3FN | DType::F8E5M2 | DType::Bool => {
+            DataType::CU_TENSOR_MAP_DATA_TYPE_UINT8
+        }
         DType::U16 | DType::I16 => DataType::CU_TENSOR_MAP_DATA_TYPE_UINT16,
         DType::U32 => DataType::CU_TENSOR_MAP_DATA_TYPE_UINT32,
         DType::I32 => DataType::CU_TENSOR_MAP_DATA_TYPE_INT32,
