@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -151,6 +150,11 @@ def test_a_flat_array_is_no_matrix_and_bytes_are_what_they_are(echo: Echo) -> No
         ("f16", [70000.0]),
         ("f16", 70000),
         ("bf16", [257]),
+        ("f8e4m3fn", [17]),
+        ("f8e4m3fn", [500.5]),
+        ("f8e4m3fn", [float("inf")]),
+        ("f8e5m2", [61440.0]),
+        ("f8e5m2", [1e-9]),
         ("f32", [2**24 + 1]),
         ("f32", [0.5, 2**24 + 1]),
         ("f64", [[0.5, 1], [2.0, 2**53 + 1]]),
@@ -200,6 +204,8 @@ def test_what_loses_value_is_refused(dtype: str, value: Any) -> None:
         ("f64", [[0.5, 2**53], [-(2**63), 7]]),
         ("f64", 2**62),
         ("bf16", [1.5, 256]),
+        ("f8e4m3fn", [448, 0.1, -0.0, float("nan")]),
+        ("f8e5m2", [57344, float("inf")]),
         ("f16", [65504, 0.0]),
         ("i64", [-(2**63), 2**63 - 1]),
         ("u64", [2**64 - 1]),
@@ -214,7 +220,13 @@ def test_numbers_that_are_held_are_taken(dtype: str, value: Any) -> None:
     kind = _arrays.dtype_of(dtype)
     array = _arrays.as_input("X", value, kind, None)
     assert array.dtype == kind
-    np.testing.assert_array_equal(array, np.array(value).astype(kind))
+    np.testing.assert_array_equal(array.astype(np.float64), np.array(value).astype(kind).astype(np.float64))
+
+
+def test_a_fraction_is_rounded_to_eight_bits_once() -> None:
+    # Between 1 and 1.125, a little above the middle.
+    (found,) = _arrays.as_input("X", [1.0625 + 2**-40], _arrays.dtype_of("f8e4m3fn"), None).astype(np.float64)
+    assert found == 1.125
 
 
 def test_fractions_are_rounded_to_bf16_once() -> None:
@@ -268,14 +280,16 @@ def test_types_that_are_declared_stay(echo: Echo) -> None:
         echo(("X", None)).options(dtypes={"X": "text"})
 
 
-def test_bits_of_bf16_come_as_numpy_saves_them(echo: Echo, tmp_path: Path) -> None:
-    values = np.array([1.5, -2], ml_dtypes.bfloat16)
+@pytest.mark.parametrize(("dtype", "bits"), [("bf16", "u16"), ("f8e4m3fn", "u8"), ("f8e5m2", "u8")])
+def test_bits_of_what_numpy_lacks_come_as_it_saves_them(echo: Echo, tmp_path: Path, dtype: str, bits: str) -> None:
+    values = np.array([1.5, -2], _arrays.dtype_of(dtype))
     np.save(tmp_path / "a.npy", values)
-    loaded = np.load(tmp_path / "a.npy")
-    function = echo(("X", "bf16"))
+    # Of E5M2 it writes a type that it does not read.
+    loaded = np.load(tmp_path / "a.npy") if dtype != "f8e5m2" else values.view("V1")
+    function = echo(("X", dtype))
     np.testing.assert_array_equal(function(loaded), values)
-    with pytest.raises(pappus.InvalidArgument, match=r"u16\[2\] came, bf16 is expected"):
-        function(values.view(np.uint16))
+    with pytest.raises(pappus.InvalidArgument, match=rf"{bits}\[2\] came, {dtype} is expected"):
+        function(values.view(_arrays.dtype_of(bits)))
 
 
 def test_what_is_put_into_an_arena_keeps_its_value(client: pappus.Client, vec_add: pappus.Function) -> None:

@@ -75,7 +75,12 @@ def test_weights_of_three_bits_an_odd_number_of_which_are_kept_as_they_are() -> 
 
 # The largest number of a row becomes 127.5 of them, which is rounded up or down as the last bit of a quotient is.
 @pytest.mark.parametrize(
-    "config", [ao.Int8DynamicActivationInt8WeightConfig(), ao.Int8DynamicActivationIntxWeightConfig(torch.int4, ao.PerGroup(32))]
+    "config",
+    [
+        ao.Int8DynamicActivationInt8WeightConfig(),
+        ao.Int8DynamicActivationIntxWeightConfig(torch.int4, ao.PerGroup(32)),
+    ],
+    ids=["eight bits", "four bits"],
 )
 def test_inputs_that_are_quantised_while_the_model_runs(config: Any) -> None:
     model, x = quantised(config), torch.randn(20, 64)

@@ -183,7 +183,7 @@ def is_plain(dtype: np.dtype[Any]) -> bool:
         and not dtype.hasobject
         and dtype.fields is None
         and 0 < dtype.itemsize <= _MAX_WIDTH
-        and dtype.itemsize in _WIDTHS.get(dtype.kind, (dtype.itemsize,))
+        and (dtype.itemsize in _WIDTHS.get(dtype.kind, (dtype.itemsize,)) or dtype.name in _THEIRS)
     )
 
 
@@ -240,7 +240,8 @@ def _of_ml_dtypes(name: str) -> np.dtype[Any]:
         import ml_dtypes
     except ImportError:
         raise Unsupported(f"arrays of {name} need the package ml_dtypes: {install('bf16')}") from None
-    return np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+    theirs: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+    return theirs
 
 
 def shape_of(given: SupportsIndex | tuple[SupportsIndex, ...]) -> tuple[int, ...]:

@@ -70,8 +70,8 @@ def _converted(exact: npt.NDArray[Any], dtype: np.dtype[Any]) -> tuple[npt.NDArr
     """The numbers as another type, and which of them are lost by it."""
     if (exact.dtype.kind == "c" and dtype.kind != "c") or (exact.dtype.kind in "fc" and dtype.kind in "biu"):
         return exact, np.ones(exact.shape, bool)
-    # ml_dtypes rounds to its own types, which are of no kind of NumPy's, by way of f32.
-    twice = dtype.kind not in "biufc" and exact.dtype.kind == "f" and exact.itemsize > 4
+    # ml_dtypes rounds to its own types, which are none of NumPy's, by way of f32.
+    twice = dtype.isbuiltin == 2 and exact.dtype.kind == "f" and exact.itemsize > 4
     array = (_odd(exact) if twice else exact).astype(dtype)
     if exact.dtype.kind in "biu":
         back = array.real if dtype.kind == "c" else array

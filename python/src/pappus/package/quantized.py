@@ -38,20 +38,21 @@ def as_plain(program: Any, functional: Any) -> Any:
             names |= {f"{inside}{at}": f"{name}.{part}" for at, part in enumerate(_parts(value))}
             if getattr(value, "target_dtype", None) in _SMALL and value.shape[-1] % 2 == 0:
                 small.add(f"{name}.qdata")
-    signature = functional.graph_signature
-    for spec in signature.input_specs:
-        spec.target = names.get(spec.target, spec.target)
+    graph, specs = functional.graph, functional.graph_signature.input_specs
     values = {names.get(name, name): value for name, value in functional.state_dict.items()}
-    placeholders = functional.graph.find_nodes(op="placeholder")
-    whole = {spec.target: node for node, spec in zip(placeholders, signature.input_specs, strict=True) if spec.target in small}
-    for name, node in whole.items():
-        values[name] = torch.nn.Parameter(packed(values[name]), requires_grad=False)
-        _read_packed(functional.graph, node, placeholders[-1])
-    user_inputs = {node for node, spec in zip(placeholders, signature.input_specs, strict=True) if spec.kind == InputKind.USER_INPUT}
-    for node in functional.graph.find_nodes(op="call_function", target=_aten.linear.default):
-        weight = node.args[1]
-        if weight.op == "call_function" and not _reaches(weight, user_inputs):
-            _turn(functional.graph, node, weight)
+    placeholders = graph.find_nodes(op="placeholder")
+    given = set()
+    for node, spec in zip(placeholders, specs, strict=True):
+        spec.target = names.get(spec.target, spec.target)
+        if spec.kind == InputKind.USER_INPUT:
+            given.add(node)
+        elif spec.target in small:
+            values[spec.target] = torch.nn.Parameter(packed(values[spec.target]), requires_grad=False)
+            _read_packed(graph, node, placeholders[-1])
+    for product in graph.find_nodes(op="call_function", target=_aten.linear.default):
+        weight = product.args[1]
+        if weight.op == "call_function" and not _depends(weight, given):
+            _turn(graph, product, weight)
     functional._state_dict = values
     functional.graph_module.recompile()
     return functional
@@ -89,9 +90,16 @@ def _turn(graph: torch.fx.Graph, product: torch.fx.Node, weight: torch.fx.Node) 
     product.replace_input_with(weight, turned)
 
 
-def _reaches(node: torch.fx.Node, wanted: set[torch.fx.Node]) -> bool:
-    """True if a node is computed from one of others."""
-    return node in wanted or any(_reaches(each, wanted) for each in node.all_input_nodes)
+def _depends(node: torch.fx.Node, inputs: set[torch.fx.Node]) -> bool:
+    """True if a value changes with the model's inputs."""
+    seen: set[torch.fx.Node] = set()
+    behind = [node]
+    while behind:
+        each = behind.pop()
+        if each not in seen:
+            seen.add(each)
+            behind += each.all_input_nodes
+    return not seen.isdisjoint(inputs)
 
 
 def _parts(tensor: Any) -> Iterator[str]:
@@ -106,7 +114,7 @@ def _parts(tensor: Any) -> Iterator[str]:
 
 @contextlib.contextmanager
 def portable() -> Iterator[dict[Any, Any]]:
-    """Has processors know the products for which torchao asks a library for GPUs, and says what they are made of."""
+    """Has processors know the product for which torchao asks a library for GPUs, and says what it is made of."""
     with torch.library._scoped_library("mslk", "FRAGMENT") as library:
         if not hasattr(torch.ops.mslk, "bf16i4bf16_rowwise"):
             library.define("bf16i4bf16_rowwise(Tensor X, Tensor W, Tensor w_scale_group, Tensor w_zero_group) -> Tensor")
@@ -114,10 +122,8 @@ def portable() -> Iterator[dict[Any, Any]]:
         yield {torch.ops.mslk.bf16i4bf16_rowwise.default: _product_of_four_bits}
 
 
-def _product_of_four_bits(
-    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor
-) -> torch.Tensor:
-    """``x`` by numbers of four bits, each times its group's scale plus its group's zero (groups by rows)."""
+def _product_of_four_bits(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+    """``x`` by numbers of four bits, each times its group's scale plus its group's zero, of which a group has a row each."""
     scale, zero = (each.mT.unsqueeze(-1) for each in (scale, zero))
     groups = unpacked(weight.view(torch.int8)).unflatten(-1, (scale.shape[1], -1))
     return torch.nn.functional.linear(x, (groups * scale + zero).flatten(-2).to(x.dtype))
@@ -131,7 +137,7 @@ def lowered() -> Iterator[None]:
 
 
 def _product(x: Any, weight: Any, scale: Any) -> Any:
-    """``aten._weight_int8pack_mm``, in Inductor's terms: it has no kernel of Triton's, and PyTorch makes it of two that have."""
+    """``aten._weight_int8pack_mm``, in Inductor's terms: PyTorch makes it of two operators, and Triton has no kernel of it."""
     call = lowering.lowerings
     # In this order the product takes the conversion along.
     turned = lowering.to_dtype(call[_aten.permute.default](weight, [1, 0]), x.get_dtype())
