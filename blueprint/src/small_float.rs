@@ -41,7 +41,7 @@ impl SmallFloat {
         }
     }
 
-    /// The bits of the nearest number, of two the even one; none where that is infinite.
+    /// The bits of the nearest number, of two the even one; none where it has no such number.
     pub(crate) fn nearest(self, value: f64) -> Option<u16> {
         if !value.is_finite() {
             return None;

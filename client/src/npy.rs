@@ -172,6 +172,8 @@ fn element(descr: &str) -> Option<(Element, bool)> {
     let element = match kind {
         "c8" => Element::Complex(4),
         "c16" => Element::Complex(8),
+        // What ml_dtypes calls E5M2, and NumPy does not read.
+        "f1" => Element::Bytes(1),
         _ => match kind.strip_prefix('V') {
             Some(bytes) => Element::Bytes(number(bytes).filter(|bytes| (1..=MAX_WIDTH).contains(bytes))?),
             None => Element::Of(one(kind)?),
@@ -388,6 +390,15 @@ mod tests {
         let text = b"{'descr': '<i8', 'fortran_order': False, 'shape': (3,), }";
         assert_eq!(&header("<i8", &[3])[..10], b"\x93NUMPY\x01\x00\x76\x00");
         assert_eq!(&header("<i8", &[3])[10..10 + text.len()], text);
+    }
+
+    #[test]
+    fn floats_of_eight_bits_are_bytes() {
+        for (descr, dtype) in [("<V1", DType::F8E4M3FN), ("|V1", DType::F8E4M3FN), ("<f1", DType::F8E5M2)] {
+            let (element, turned) = element(descr).unwrap();
+            assert!(element.is(dtype) && !turned, "{descr}");
+            assert!(!element.is(DType::U8) && !element.is(DType::Bf16), "{descr}");
+        }
     }
 
     fn refused(edit: impl Fn(&mut String), words: &str) {

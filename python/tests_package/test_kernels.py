@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import triton
 
 import kernels
@@ -229,3 +230,12 @@ def test_mistakes_are_named() -> None:
     for words, call in cases:
         with pytest.raises(PackageError, match=words.replace("(", r"\(")):
             call()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_types_that_numpy_lacks_are_described_by_their_names(dtype: torch.dtype) -> None:
+    name = str(dtype).removeprefix("torch.").replace("bfloat", "bf").replace("float8_", "f8")
+    values = torch.tensor([1.5, -2]).to(dtype)
+    described = package.array("x", dtype, (2,)), package.weight("w", values)
+    assert [each.dtype for each in described] == [name, name]
+    assert described[1].data.tobytes() == values.view(torch.uint8).numpy().tobytes()

@@ -143,6 +143,66 @@ def test_floats_of_eight_bits(kept: torch.dtype, dtype: torch.dtype, rows: int) 
     assert all("poi" not in name for name in kernels(built))
 
 
+def test_attention_between_quantised_products() -> None:
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(32, 2, 64, dropout=0, batch_first=True).eval()
+    ao.quantize_(model, ao.Int8WeightOnlyConfig())
+    x = torch.randn(2, 5, 32)
+    same(package.torch(model, (x,)), model, x)
+
+
+class Beside(nn.Module):
+    """A quantised layer beside weights that are computed otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+        self.row = nn.Parameter(torch.randn(32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + nn.functional.linear(x, self.row * 2)[..., None]
+
+
+def test_other_computed_weights_stay_as_they_are() -> None:
+    model, x = Beside().eval(), torch.randn(4, 32)
+    ao.quantize_(model, ao.Int8WeightOnlyConfig())
+    same(package.torch(model, (x,)), model, x)
+
+
+def test_what_is_not_quantised_is_computed_once() -> None:
+    class Sums(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return nn.functional.gelu(a[:, None] + b[None, :]) @ w
+
+    inputs = [torch.randn(shape, dtype=torch.float16) for shape in [(256,), (64,), (64, 512)]]
+    # In the product, each column of tiles would compute it anew.
+    assert len(kernels(package.torch(Sums().eval(), tuple(inputs)))) == 2
+
+
+def test_older_gpus_convert_no_e4m3() -> None:
+    model, x = quantised(ao.Float8WeightOnlyConfig()), torch.randn(4, 64)
+    with pytest.raises(package.Unsupported, match=r"numbers of torch.float8_e4m3fn.*sm_80 does not convert them"):
+        package.torch(model, (x,), targets=["sm_80", "sm_90"])
+
+
+class Converted(nn.Module):
+    def __init__(self, to: torch.dtype) -> None:
+        super().__init__()
+        self.to_type = to
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to(self.to_type).float()
+
+
+@pytest.mark.parametrize("kept", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_conversions_are_pytorchs(kept: torch.dtype) -> None:
+    codes = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(kept)
+    odd = torch.tensor([31.208, -7.862, 2**-10 * 1.01, -124.4, 0.1, -0.0, float("nan")])
+    for model, x in ((Converted(torch.float32), codes), (Converted(kept), odd)):
+        found = torch.as_tensor(package.torch(model.eval(), (x,)).interpret(x=x)["output"])
+        assert torch.equal(found.nan_to_num(12345), model(x).nan_to_num(12345)), x[found != model(x)]
+
+
 class Scaled(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x.float() * 2).to(x.dtype)

@@ -143,7 +143,7 @@ pub(crate) fn an_arena_closed_under_a_call_changes_no_other_call(gpu: &Gpu) {
     let supervisor = on_gpu(gpu, SETTINGS);
     let mut neighbours = Neighbours::of(&supervisor);
     let mut client = supervisor.client();
-    add_copy(&mut client, "slow", gpu.or(50_000_000, 10_000_000));
+    add_copy(&mut client, "slow", gpu.or(50_000_000, 2_000_000));
     for round in 0..20 {
         let mut arena = client.open_arena(1 << 20).unwrap();
         let (input, output) = (arena.store(&[round; 64]).unwrap(), arena.alloc(64).unwrap());

@@ -49,16 +49,16 @@ fn demo(gpu: &TempDir, device: &str, pictures: &Path) {
 }
 
 #[test]
-fn the_demo_draws_the_same_pictures_on_both_architectures() {
+fn the_demo_draws_the_same_pictures() {
     let folder = tempfile::tempdir().unwrap();
     let pictures = |name: &str| folder.path().join(name);
-    demo(&gpu("gfx90a"), "cpu:workers=2,memory=256MiB", &pictures("cpu"));
-    for arch in ["gfx90a", "gfx942"] {
-        demo(&gpu(arch), "hip:0", &pictures(arch));
-        for picture in ["photo.png", "drawing.png", "edges.png"] {
-            let [cpu, amd] = ["cpu", arch].map(|name| fs::read(pictures(name).join(picture)).unwrap());
-            assert!(cpu == amd, "{picture} on {arch}");
-        }
+    // One architecture stands for both: gpu_system compares all kernels on each.
+    let gpu = gpu("gfx942");
+    demo(&gpu, "cpu:workers=2,memory=256MiB", &pictures("cpu"));
+    demo(&gpu, "hip:0", &pictures("amd"));
+    for picture in ["photo.png", "drawing.png", "edges.png"] {
+        let [cpu, amd] = ["cpu", "amd"].map(|name| fs::read(pictures(name).join(picture)).unwrap());
+        assert!(cpu == amd, "{picture}");
     }
 }
 

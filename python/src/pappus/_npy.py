@@ -86,7 +86,9 @@ def _header(file: BinaryIO) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
     shape = tuple(int(size) for size in dims.split(",") if size.strip())
     if len(shape) > _MAX_RANK:
         raise ValueError(f"a shape of {len(shape)} dimensions, expected at most {_MAX_RANK}")
-    dtype = np.dtype(descr) if _DESCR.fullmatch(descr) else np.dtype(object)
+    # What ml_dtypes calls E5M2, and NumPy does not read.
+    known = "V1" if descr[1:] == "f1" else descr
+    dtype = np.dtype(known) if _DESCR.fullmatch(descr) else np.dtype(object)
     if not is_plain(dtype):
         raise ValueError(f"elements of type {descr!r}, expected plain numbers")
     return dtype, flag == "True", shape

@@ -55,7 +55,7 @@ def numbers(value: Any, dtype: np.dtype[Any] | None, name: str) -> npt.NDArray[A
     if dtype is not None and exact.dtype.kind in "fc" and dtype.kind not in "biu":
         # Beside fractions, NumPy rounds whole numbers before anybody sees them.
         for whole in _wholes(value, 0):
-            if complex(dtype.type(whole)).real != whole:
+            if complex(dtype.type(float(whole) if dtype.isbuiltin == 2 else whole)).real != whole:
                 raise InvalidArgument(f"{shown(whole)} is no {name}: in {shown(value)}")
     if dtype is None or exact.dtype == dtype:
         return exact
@@ -78,7 +78,8 @@ def _converted(exact: npt.NDArray[Any], dtype: np.dtype[Any]) -> tuple[npt.NDArr
         lost = (back.astype(exact.dtype) != exact) | ((back < 0) != (exact < 0))
         if dtype.kind not in "biu":
             # The largest round up to what comes back as anything.
-            lost |= np.asarray(back, np.float64) >= 2.0 ** (exact.dtype.itemsize * 8 - (exact.dtype.kind == "i"))
+            floats = np.asarray(back, np.float64)
+            lost |= ~np.isfinite(floats) | (floats >= 2.0 ** (exact.dtype.itemsize * 8 - (exact.dtype.kind == "i")))
         return array, lost
     parts = [(exact.real, array.real), (exact.imag, array.imag)] if exact.dtype.kind == "c" else [(exact, array)]
     lost = np.zeros(exact.shape, bool)

@@ -14,9 +14,8 @@ from unittest import mock
 
 from torch._inductor.dependencies import MemoryDep
 from torch._inductor.scheduler import Scheduler, SchedulerNode
+from torch._inductor.virtualized import V
 
-# Of quantised weights at most one byte is read for so many that become of it.
-_PACKED = 2
 # Rotary embeddings read two, resizing four, pooling of 3 by 3 nine.
 _MOST_PLACES = 4
 
@@ -48,8 +47,7 @@ def loops_of_templates() -> Iterator[None]:
 
     def pays(self: Any, before: Any, template: Any, why: Any) -> bool:
         # Inductor keeps what is computed in 32 bits out of products of 16: weights would be written whole, and read again.
-        packed = _PACKED * before.get_read_buffer_sizes() <= before.get_write_buffer_sizes()
-        return packed or bool(worth(self, before, template, why))
+        return _takes_apart(before) or bool(worth(self, before, template, why))
 
     def merge(self: Any) -> None:
         # Two dimensions in one loop would be computed from one number, from which the compiler sees no order of addresses.
@@ -68,6 +66,13 @@ def _reads_around(node: Any) -> bool:
     """True if an array is read at many places, as by pooling: a template's stages would keep it once for each."""
     places = Counter(dep.name for dep in node.read_writes.reads if isinstance(dep, MemoryDep))
     return max(places.values(), default=0) > _MOST_PLACES
+
+
+def _takes_apart(node: Any) -> bool:
+    """True if a kernel makes larger numbers of weights of one byte each."""
+    weights = [dep.name for dep in node.read_writes.reads if dep.name in V.graph.constants]
+    small = any(V.graph.get_dtype(name).itemsize == 1 for name in weights)
+    return small and bool(node.get_read_buffer_sizes() < node.get_write_buffer_sizes())
 
 
 def _pairs(template: Any, after: Any) -> list[tuple[MemoryDep, MemoryDep]]:

@@ -213,13 +213,19 @@ def _interpreter() -> Iterator[None]:
         # It multiplies bf16 as the whole numbers that it keeps their bits in.
         return multiplied(self, _widened(a), _widened(b), *rest)
 
-    cast = InterpreterBuilder.cast_impl
+    cast, rounded = InterpreterBuilder.cast_impl, InterpreterBuilder.create_fp_to_fp
 
     def converted(self: Any, source: Any, to: Any) -> Any:
-        # It converts between whole numbers and the bits of a bf16.
-        if triton.language.bfloat16 in (source.dtype.scalar, to.scalar):
-            source = cast(self, source, triton.language.float32)
-        return cast(self, source, to)
+        # It converts between whole numbers and the bits of a small float.
+        if _small(to) is not None:
+            return _narrowed(cast(self, _widened(source), triton.language.float32), to)
+        return cast(self, _widened(source), to)
+
+    def from_float(self: Any, source: Any, to: Any, how: Any) -> Any:
+        # Of eight bits it loses what is carried, and what is no number.
+        small = (_small(source.dtype), _small(to))
+        eight = any(kind is not None and kind.itemsize == 1 for kind in small)
+        return converted(self, source, to) if eight else rounded(self, source, to, how)
 
     language = triton.language
     owners = (language, language.core, language.math, language.tensor, language.dtype, language.core.tensor_descriptor_base)
@@ -231,6 +237,7 @@ def _interpreter() -> Iterator[None]:
             mock.patch.object(InterpreterBuilder, "create_splat", splat),
             mock.patch.object(InterpreterBuilder, "create_dot", dot),
             mock.patch.object(InterpreterBuilder, "cast_impl", converted),
+            mock.patch.object(InterpreterBuilder, "create_fp_to_fp", from_float),
         ):
             yield
     finally:
@@ -243,15 +250,32 @@ def _interpreter() -> Iterator[None]:
                     setattr(owner, name, value)
 
 
+def _small(kind: Any) -> torch.dtype | None:
+    """PyTorch's type of floats of which the interpreter keeps the bits, in whole numbers."""
+    name = DTYPES.get(str(kind.scalar), "")
+    return _TORCH[name] if name in NOT_NUMPYS else None
+
+
 def _widened(handle: Any) -> Any:
-    """A value of the interpreter's, as float32 where it is bf16."""
+    """A value of the interpreter's, as float32 where it keeps bits."""
     import triton.language as tl
     from triton.runtime.interpreter import TensorHandle
 
-    if handle.dtype.scalar != tl.bfloat16:
+    kind = _small(handle.dtype)
+    if kind is None:
         return handle
-    bits = handle.data.astype(numpy.uint32) << 16
-    return TensorHandle(bits.view(numpy.float32), tl.float32)
+    bits = torch.from_numpy(numpy.array(handle.data, f"u{kind.itemsize}"))
+    return TensorHandle(bits.view(kind).float().numpy(), tl.float32)
+
+
+def _narrowed(handle: Any, to: Any) -> Any:
+    """A value of float32 as bits of a smaller float."""
+    from triton.runtime.interpreter import TensorHandle
+
+    kind = _small(to)
+    assert kind is not None
+    bits = torch.from_numpy(numpy.array(handle.data)).to(kind).view(torch.int16 if kind.itemsize == 2 else torch.uint8).numpy()
+    return TensorHandle(bits.view(f"u{kind.itemsize}"), to.scalar)
 
 
 @contextlib.contextmanager

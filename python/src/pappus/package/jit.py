@@ -16,7 +16,7 @@ import sympy
 
 from . import expressions, sizes
 from .errors import PackageError, Unsupported
-from .plan import DTYPE_BYTES, DTYPES, ArrayType, KernelSource, Launch, Plan, Pointer, dense_bytes, unused_name
+from .plan import DTYPE_BYTES, DTYPES, NOT_NUMPYS, ArrayType, KernelSource, Launch, Plan, Pointer, dense_bytes, unused_name
 from .points import Table
 from .sizes import Size
 
@@ -59,11 +59,16 @@ def array(name: str, dtype: Any, shape: Sequence[int | str | sympy.Expr]) -> Arr
 def weight(name: str, data: Any) -> Weight:
     """An array of constants, from a numpy array or a tensor."""
     import numpy
+    import torch
 
+    kind = _dtype(data.dtype) if hasattr(data, "dtype") else None
     if hasattr(data, "detach"):
-        data = data.detach().cpu().contiguous().numpy()
+        data = data.detach().cpu().contiguous()
+        if kind in NOT_NUMPYS:
+            data = data.view(torch.int16 if data.dtype.itemsize == 2 else torch.uint8)
+        data = data.numpy()
     data = numpy.ascontiguousarray(data)
-    return Weight(name, _dtype(data.dtype), tuple(map(sympy.Integer, data.shape)), data)
+    return Weight(name, kind or _dtype(data.dtype), tuple(map(sympy.Integer, data.shape)), data)
 
 
 @dataclass(frozen=True)
@@ -350,6 +355,8 @@ def _dtype(dtype: Any) -> str:
     name = str(dtype).removeprefix("torch.")
     if name in DTYPE_BYTES:
         return name
+    if name.replace("float8_", "f8") in NOT_NUMPYS:
+        return name.replace("float8_", "f8")
     short = {"float": "f", "bfloat": "bf", "uint": "u", "int": "i"}
     for long in ("bfloat", "float", "uint", "int"):
         if name.startswith(long) and name.removeprefix(long) in ("8", "16", "32", "64"):

@@ -71,6 +71,9 @@ _SIZED_BY_DATA = {
     "aten::bincount": "torch.zeros(n, dtype=torch.int32).scatter_add(0, x, torch.ones_like(x, dtype=torch.int32)) counts n",
 }
 
+# The first of NVIDIA's architectures that converts E4M3.
+_E4M3_SINCE = 89
+
 _OPTIONS: dict[str, Any] = {
     "fx_wrapper": True,
     "compile_threads": 1,
@@ -140,6 +143,7 @@ def lower(
     if not torch.__version__.startswith(tuple(f"{release}." for release in SUPPORTED)):
         warnings.warn(f"packaging was tried with PyTorch {' and '.join(SUPPORTED)}, this is {torch.__version__}", stacklevel=3)
     exported = _export(model, tuple(example_inputs), dynamic_shapes, dict(kwargs or {}), state)
+    _check_types(exported.program, targets)
     arch = max((t for t in targets if t.kind == "cuda"), key=lambda t: t.capability, default=pretend.MODEL_ARCH)
     choices = Choices(arch, min(target.shared_bytes for target in targets), table or Table(), candidates, float32)
     with pretend.gpu(arch):
@@ -156,6 +160,15 @@ def lower(
             at = f" (at {where})" if where else ""
             said = str(error).strip() or type(error).__name__
             raise PackageError(f"PyTorch cannot lower {operator or 'the model'}{at} to kernels: {said}") from error
+
+
+def _check_types(program: Any, targets: Sequence[Target]) -> None:
+    """Refuses numbers that Triton does not convert on one of the targets."""
+    older = [target.arch for target in targets if target.kind == "cuda" and target.capability < _E4M3_SINCE]
+    for node in program.graph.nodes if older else ():
+        if getattr(node.meta.get("val"), "dtype", None) == torch.float8_e4m3fn:
+            why = f"{older[0]} does not convert them; sm_{_E4M3_SINCE} and newer do, and all convert torch.float8_e5m2"
+            raise Unsupported("numbers of torch.float8_e4m3fn", why, wrapper.place_of(node))
 
 
 def _cause(error: BaseException | None) -> Unsupported | None:
@@ -215,6 +228,7 @@ def _export(
         program = quantized.as_plain(program, functional)
     if complex_numbers.occur(functional):
         program = complex_numbers.as_pairs(program, functional)
+    _leave_strides_open(program)
     single_rows.rewrite_attention(program)
     sampling.rewrite(program)
     inputs, outputs = _signature(program)
@@ -249,6 +263,13 @@ def _decider(error: GuardOnDataDependentSymNode) -> tuple[str, str]:
             operator = found.group(2)
             return f" by {operator}", _NUMBER if operator.startswith("aten.item") else _FOUND
     return "", _NUMBER
+
+
+def _leave_strides_open(program: Any) -> None:
+    """Has nothing rely on how the processor's operators lay their results: Inductor's lay some of them otherwise."""
+    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        node.target = torch.ops.aten.reshape.default
+    program.graph_module.recompile()
 
 
 def _copied(program: Any) -> Any:

@@ -30,7 +30,7 @@ def occur(program: Any) -> bool:
 def as_plain(program: Any, functional: Any) -> Any:
     """The functional program, in which PyTorch took weights apart, with names that say what each part is."""
     names: dict[str, str] = {}
-    small: set[str] = set()
+    small = set()
     for name, value in program.state_dict.items():
         if is_traceable_wrapper_subclass(value):
             owner, _, leaf = name.rpartition(".")
@@ -41,17 +41,20 @@ def as_plain(program: Any, functional: Any) -> Any:
     graph, specs = functional.graph, functional.graph_signature.input_specs
     values = {names.get(name, name): value for name, value in functional.state_dict.items()}
     placeholders = graph.find_nodes(op="placeholder")
-    given = set()
+    given, parts = set(), set()
     for node, spec in zip(placeholders, specs, strict=True):
-        spec.target = names.get(spec.target, spec.target)
         if spec.kind == InputKind.USER_INPUT:
             given.add(node)
-        elif spec.target in small:
+        elif spec.target in names:
+            parts.add(node)
+            spec.target = names[spec.target]
+        if spec.target in small:
             values[spec.target] = torch.nn.Parameter(packed(values[spec.target]), requires_grad=False)
             _read_packed(graph, node, placeholders[-1])
     for product in graph.find_nodes(op="call_function", target=_aten.linear.default):
         weight = product.args[1]
-        if weight.op == "call_function" and not _depends(weight, given):
+        behind = _behind(weight)
+        if weight.op == "call_function" and not behind.isdisjoint(parts) and behind.isdisjoint(given):
             _turn(graph, product, weight)
     functional._state_dict = values
     functional.graph_module.recompile()
@@ -90,16 +93,16 @@ def _turn(graph: torch.fx.Graph, product: torch.fx.Node, weight: torch.fx.Node) 
     product.replace_input_with(weight, turned)
 
 
-def _depends(node: torch.fx.Node, inputs: set[torch.fx.Node]) -> bool:
-    """True if a value changes with the model's inputs."""
+def _behind(node: torch.fx.Node) -> set[torch.fx.Node]:
+    """A node and all that it is computed from."""
     seen: set[torch.fx.Node] = set()
-    behind = [node]
-    while behind:
-        each = behind.pop()
+    left = [node]
+    while left:
+        each = left.pop()
         if each not in seen:
             seen.add(each)
-            behind += each.all_input_nodes
-    return not seen.isdisjoint(inputs)
+            left += each.all_input_nodes
+    return seen
 
 
 def _parts(tensor: Any) -> Iterator[str]:

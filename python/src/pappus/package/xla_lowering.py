@@ -253,7 +253,7 @@ def _type(name: str, aval: Any) -> ArrayType:
     short = re.sub("^(bool|bfloat|float|uint|int)", lambda kind: _SHORT[kind[0]], str(aval.dtype))
     kind = short if short in DTYPE_BYTES else None
     if kind is None:
-        raise Unsupported(f"{name!r} of type {aval.dtype}", "blueprints do not have it")
+        raise Unsupported(f"{name!r} of type {aval.dtype}", "packages of JAX do not have it")
     return ArrayType(kind, tuple(sizes.absolute(size) for size in aval.shape))
 
 
