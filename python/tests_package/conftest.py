@@ -18,6 +18,7 @@ if importlib.util.find_spec("torch") is None:
         "test_models.py",
         "test_convolutions.py",
         "test_operators.py",
+        "test_quantized.py",
         "test_kernels.py",
         "test_refusals.py",
         "test_state.py",
