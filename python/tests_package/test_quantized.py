@@ -183,6 +183,8 @@ def test_older_gpus_convert_no_e4m3() -> None:
     model, x = quantised(ao.Float8WeightOnlyConfig()), torch.randn(4, 64)
     with pytest.raises(package.Unsupported, match=r"numbers of torch.float8_e4m3fn.*sm_80 does not convert them"):
         package.torch(model, (x,), targets=["sm_80", "sm_90"])
+    # Of the other type they convert.
+    package.torch(Converted(torch.float8_e5m2).eval(), (x,), targets=["sm_80"])
 
 
 class Converted(nn.Module):

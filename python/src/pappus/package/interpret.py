@@ -17,7 +17,7 @@ import torch
 
 from . import sizes
 from .errors import PackageError
-from .plan import DTYPES, NOT_NUMPYS, KernelSource
+from .plan import DTYPES, NOT_NUMPYS, KernelSource, bits
 
 if TYPE_CHECKING:
     from .files import Package
@@ -264,8 +264,8 @@ def _widened(handle: Any) -> Any:
     kind = _small(handle.dtype)
     if kind is None:
         return handle
-    bits = torch.from_numpy(numpy.array(handle.data, f"u{kind.itemsize}"))
-    return TensorHandle(bits.view(kind).float().numpy(), tl.float32)
+    kept = torch.from_numpy(numpy.array(handle.data, f"u{kind.itemsize}"))
+    return TensorHandle(kept.view(kind).float().numpy(), tl.float32)
 
 
 def _narrowed(handle: Any, to: Any) -> Any:
@@ -274,8 +274,7 @@ def _narrowed(handle: Any, to: Any) -> Any:
 
     kind = _small(to)
     assert kind is not None
-    bits = torch.from_numpy(numpy.array(handle.data)).to(kind).view(torch.int16 if kind.itemsize == 2 else torch.uint8).numpy()
-    return TensorHandle(bits.view(f"u{kind.itemsize}"), to.scalar)
+    return TensorHandle(bits(torch.from_numpy(numpy.array(handle.data)).to(kind)).numpy(), to.scalar)
 
 
 @contextlib.contextmanager

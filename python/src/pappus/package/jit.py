@@ -16,7 +16,19 @@ import sympy
 
 from . import expressions, sizes
 from .errors import PackageError, Unsupported
-from .plan import DTYPE_BYTES, DTYPES, NOT_NUMPYS, ArrayType, KernelSource, Launch, Plan, Pointer, dense_bytes, unused_name
+from .plan import (
+    DTYPE_BYTES,
+    DTYPES,
+    NOT_NUMPYS,
+    ArrayType,
+    KernelSource,
+    Launch,
+    Plan,
+    Pointer,
+    bits,
+    dense_bytes,
+    unused_name,
+)
 from .points import Table
 from .sizes import Size
 
@@ -59,13 +71,12 @@ def array(name: str, dtype: Any, shape: Sequence[int | str | sympy.Expr]) -> Arr
 def weight(name: str, data: Any) -> Weight:
     """An array of constants, from a numpy array or a tensor."""
     import numpy
-    import torch
 
     kind = _dtype(data.dtype) if hasattr(data, "dtype") else None
     if hasattr(data, "detach"):
         data = data.detach().cpu().contiguous()
         if kind in NOT_NUMPYS:
-            data = data.view(torch.int16 if data.dtype.itemsize == 2 else torch.uint8)
+            data = bits(data)
         data = data.numpy()
     data = numpy.ascontiguousarray(data)
     return Weight(name, kind or _dtype(data.dtype), tuple(map(sympy.Integer, data.shape)), data)

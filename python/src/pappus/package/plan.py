@@ -55,6 +55,14 @@ DTYPE_BYTES = {
 # Types that NumPy lacks.
 NOT_NUMPYS = ("bf16", "f8e4m3fn", "f8e5m2")
 
+
+def bits(tensor: Any) -> Any:
+    """A tensor's elements as whole numbers of as many bits: what there is in NumPy of a type that it lacks."""
+    import torch
+
+    return tensor.view(torch.uint16 if tensor.dtype.itemsize == 2 else torch.uint8)
+
+
 # Argument forms by Triton's type of the parameter. Those of 1 and 2 bytes need a supervisor that knows free dimensions.
 ARGUMENTS = {
     "i32": "I32",

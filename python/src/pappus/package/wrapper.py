@@ -26,7 +26,20 @@ from torch._inductor.virtualized import V
 from . import dimensions, expressions, recurrent, sizes
 from .dimensions import Dimensions
 from .errors import PackageError, Unsupported
-from .plan import NOT_NUMPYS, ArrayType, Copy, Fill, KernelSource, Launch, Plan, Pointer, dense_bytes, map_pointers, unused_name
+from .plan import (
+    NOT_NUMPYS,
+    ArrayType,
+    Copy,
+    Fill,
+    KernelSource,
+    Launch,
+    Plan,
+    Pointer,
+    bits,
+    dense_bytes,
+    map_pointers,
+    unused_name,
+)
 from .sizes import Size
 
 _HERE = Path(__file__).parent
@@ -421,7 +434,7 @@ def _stored(weight: torch.Tensor, strides: tuple[int, ...]) -> tuple[Any, ArrayT
     shape = tuple(sizes.absolute(size) for size in weight.shape)
     kind = ArrayType(dtype_name(weight.dtype), shape)
     if kind.dtype in NOT_NUMPYS:
-        weight = weight.view(torch.uint16 if weight.dtype.itemsize == 2 else torch.uint8)
+        weight = bits(weight)
     return weight.contiguous().numpy(), kind, order
 
 
