@@ -23,7 +23,6 @@ use hyper::body::Incoming;
 use hyper::header::AUTHORIZATION;
 use hyper::{Request, Response};
 use tonic::Status;
-use tonic::codec::CompressionEncoding;
 use tonic::codegen::Service as _;
 
 use self::metered::{Comes, Meter, Metered};
@@ -65,9 +64,10 @@ pub struct Grpc {
 impl Grpc {
     /// The service for these callers; a message has so many bytes at most.
     pub fn new(callers: Arc<Callers>, memory: Arc<Memory>, max_message: usize) -> Self {
-        // Compressed messages are not taken: tonic expands a whole one before anything of it can be counted.
+        // Compressed messages are not taken: tonic expands a whole one before anything of it can be counted. None are sent, as by Triton:
+        // every client of gRPC's C++ core offers to take them, and some of its releases hand on what they did not expand, now and then,
+        // where an answer comes whole (grpc/grpc#42823).
         let server = GrpcInferenceServiceServer::new(Service::new(callers.clone()))
-            .send_compressed(CompressionEncoding::Gzip)
             .max_decoding_message_size(max_message)
             .max_encoding_message_size(usize::MAX);
         Self { server, callers, memory }

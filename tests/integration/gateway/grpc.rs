@@ -157,6 +157,17 @@ fn an_inference_gives_what_the_function_computes() {
         request.parameters.insert("triton_enable_empty_final_response".into(), unknown);
         let answer: ModelInferResponse = client.ask("ModelInfer", request).await.unwrap();
         assert_eq!(answer.raw_output_contents, [floats(&[2., 3., 4.])]);
+        // An offer to take compressed answers is not used, and a message that says it is compressed is refused.
+        let with = |name: &'static str| {
+            let mut request = client.request(add([1., 2., 3.]));
+            request.metadata_mut().insert(name, "gzip".parse().unwrap());
+            request
+        };
+        let (offers, compressed) = (with("grpc-accept-encoding"), with("grpc-encoding"));
+        let answer: ModelInferResponse = client.send("ModelInfer", offers).await.unwrap();
+        assert_eq!(answer.raw_output_contents, [floats(&[11., 22., 33.])]);
+        let answer: Result<ModelInferResponse, _> = client.send("ModelInfer", compressed).await;
+        assert_eq!(answer.unwrap_err().code(), Code::Unimplemented);
         // More than one message of the supervisor's protocol takes.
         for bytes in [1 << 20, 3_000_000] {
             let answer: ModelInferResponse = client.ask("ModelInfer", copy(bytes)).await.unwrap();
