@@ -28,7 +28,7 @@ def packaged(model: nn.Module, *example: torch.Tensor, **more: Any) -> tuple[Any
     ("model", "example"),
     [
         (models.MLP(), torch.randn(4, 32)),
-        (models.GPT(), torch.randint(0, 64, (4, 8))),
+        (models.GPT(), torch.randint(0, 64, (4, 4))),
         (models.randomized(models.CNN()), torch.randn(4, 3, 12, 12)),
     ],
     ids=["dense", "transformer", "convolutional"],

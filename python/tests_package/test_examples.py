@@ -31,7 +31,7 @@ def run(page: Path, folder: Path) -> Any:
     return module
 
 
-@pytest.mark.parametrize("page", pages, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [page for page in pages if page.stem != "gpt"], ids=lambda page: page.stem)
 def test_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run(page, tmp_path)
@@ -80,7 +80,7 @@ def doubling_step(shape: list[int]) -> dict[str, Any]:
     }
 
 
-def test_the_transformers_caches_stay_in_the_arena(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_transformers_page_runs_and_its_caches_stay_in_the_arena(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = run(PAGES / "gpt.md", tmp_path)
     config = tmp_path / "step.json"

@@ -75,14 +75,9 @@ def test_a_convolutional_network(tmp_path: Path, check: Check) -> None:
     check(built.save(tmp_path / "cnn.pappus"))
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "any batch"])
-def test_a_transformer(dynamic: bool) -> None:
+def test_a_transformer() -> None:
     model, tokens = models.GPT().eval(), torch.randint(0, 64, (2, 16))
-    shapes = {"tokens": {0: torch.export.Dim("batch", min=2, max=64)}} if dynamic else None
-    built = package.torch(model, (tokens,), dynamic_shapes=shapes)
-    same(built, model, tokens)
-    if dynamic:
-        same(built, model, torch.randint(0, 64, (3, 16)))
+    same(package.torch(model, (tokens,)), model, tokens)
 
 
 class Scores(nn.Module):
@@ -137,7 +132,7 @@ def test_a_transformer_of_any_batch_and_length() -> None:
     model, tokens = models.GPT().eval(), torch.randint(0, 64, (2, 8))
     free = {0: torch.export.Dim("batch", min=2, max=64), 1: torch.export.Dim("length", min=2, max=16)}
     built = package.torch(model, (tokens,), dynamic_shapes=(free,))
-    for shape in ((2, 8), (3, 5), (2, 16)):
+    for shape in ((3, 5), (2, 16)):
         same(built, model, torch.randint(0, 64, shape))
 
 
@@ -237,7 +232,7 @@ def test_machine_code_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_how_float32_is_multiplied_can_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x = models.MLP().eval(), torch.randn(64, 32)
+    model, x = models.MLP().eval(), torch.randn(16, 32)
     compiled = compiling._compile
     texts: list[str] = []
 

@@ -62,7 +62,7 @@ class Session:
     def __call__(self, **inputs: Any) -> dict[str, Any]:
         """Outputs by name, as numpy arrays (those that NumPy lacks as tensors)."""
         run = _Run(self._package, inputs, self._state)
-        with _interpreter():
+        with _interpreter() as run.called:
             for action in self._package.blueprint["control_flow"]:
                 run.step(action)
         self._state = {name: run.bytes[name] for name in self._state}
@@ -77,6 +77,7 @@ class _Run:
             raise PackageError(f"inputs are {blueprint['inputs']}, given were {sorted(inputs)}")
         self.bytes: dict[str, torch.Tensor] = {name: value.clone() for name, value in state.items()}
         self.dims: dict[str, int] = {}
+        self.called: dict[int, Any] = {}
         self.types: Mapping[str, Any] = blueprint.get("types", {})
         for name, value in inputs.items():
             tensor = torch.as_tensor(value).detach().contiguous()
@@ -145,6 +146,7 @@ class _Run:
             values[parameter] = self.argument(kind, argument)
         x, y, z = (self.size(launch[f"grid_dim_{axis}"]) for axis in "xyz")
         grid = (x // self.size(launch.get("cluster_dim_x", sizes.absolute(1))), y, z)
+        self.called.clear()
         with _plain_math(kernel.function):
             InterpretedFunction(kernel.function.fn)[grid](**values)
 
@@ -184,20 +186,22 @@ def _constants(kernel: KernelSource) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _interpreter() -> Iterator[None]:
-    """Functions that kernels call are interpreted, too."""
+def _interpreter() -> Iterator[dict[int, Any]]:
+    """Functions that kernels call are interpreted, too: those of the launch, which begins with none."""
     import triton
-    from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder
+    from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, _patch_lang
     from triton.runtime.jit import JITFunction
 
-    made: dict[int, Any] = {}
+    called: dict[int, Any] = {}
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if id(self) not in made:
-            made[id(self)] = InterpretedFunction(self.fn)
+        if id(self) not in called:
+            # The language stays the interpreter's until the launch ends. Triton replaces all of it again at every call.
+            _patch_lang(self.fn)
+            called[id(self)] = InterpretedFunction(self.fn).rewrite()
         # Functions that kernels call may be of another file.
         with _plain_math(self):
-            return made[id(self)](*args, **kwargs)
+            return called[id(self)](*args, **kwargs)
 
     given = InterpreterBuilder.create_splat
 
@@ -239,7 +243,7 @@ def _interpreter() -> Iterator[None]:
             mock.patch.object(InterpreterBuilder, "cast_impl", converted),
             mock.patch.object(InterpreterBuilder, "create_fp_to_fp", from_float),
         ):
-            yield
+            yield called
     finally:
         for owner, names in before:
             # Modules keep what rewritten functions of theirs refer to.
