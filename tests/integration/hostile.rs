@@ -63,7 +63,7 @@ fn a_kernel_that_writes_past_its_deadline_reaches_no_other_call() {
         add_scribblers(client, BYTES);
     }
     for _ in 0..3 {
-        let scribble = Invocation::new("scribble").deadline(Duration::from_millis(50));
+        let scribble = Invocation::new("scribble").deadline(Duration::from_millis(300));
         let scribble = own.send_invocation(&scribble).unwrap();
         supervisor.until_running();
         // It waits for the place, and gets the memory.

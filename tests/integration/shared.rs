@@ -315,7 +315,7 @@ fn without_sharing_a_block_that_never_ends_costs_its_worker() {
     let mut alice = copying(&supervisor, "alice");
     kit::works(&mut alice);
     let before = supervisor.worker_pids();
-    let call = endless(&mut alice, "endless", Duration::from_millis(20));
+    let call = endless(&mut alice, "endless", Duration::from_millis(300));
     kit::refused(alice.invoke(&call), Code::DeadlineExceeded, "");
     kit::works(&mut alice);
     assert_ne!(supervisor.worker_pids(), before);
@@ -347,7 +347,7 @@ fn stored_code_that_cannot_be_interrupted_is_made_again_for_shared_workers_and_t
         supervisor.restart();
         let mut alice = enter(&supervisor, "alice");
         kit::works(&mut alice);
-        let spin = Invocation::new("spin").deadline(Duration::from_millis(20));
+        let spin = Invocation::new("spin").deadline(Duration::from_millis(300));
         kit::refused(alice.invoke(&spin), Code::DeadlineExceeded, "");
         kit::works(&mut alice);
         let restarts = || supervisor.device().workers.iter().map(|worker| worker.restarts).sum::<u64>();

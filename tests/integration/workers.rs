@@ -159,7 +159,7 @@ fn a_function_that_kills_its_worker_every_time_leaves_room_for_others() {
     let (supervisor, mut client) = supervisor(ONE);
     kit::works(&mut client);
     // It is refused after three times, and others go on.
-    let spin = Invocation::new("spin").deadline(Duration::from_millis(50));
+    let spin = Invocation::new("spin").deadline(Duration::from_millis(300));
     for _ in 0..2 {
         refused(client.invoke(&spin), Code::DeadlineExceeded, "while it ran");
         kit::works(&mut client);

@@ -80,7 +80,7 @@ pub(super) fn hanging(port: u16) -> Option<(Supervisor, Holder, Raw, String)> {
     let holder = Holder::of(&fd);
     // Its worker ends with the deadline, and the supervisor zeroes what it may have written.
     let region = v1::Region { arena: opened.arena, offset: 0, bytes: OUTPUT };
-    let call = Invocation::new("spin-out").output_to("out", region).deadline(Duration::from_millis(50));
+    let call = Invocation::new("spin-out").output_to("out", region).deadline(Duration::from_millis(300));
     alice.send_invocation(&call).unwrap();
     until("a thread hangs", || threads(supervisor.pid()).contains(&("client-io".to_owned(), 'D')));
     Some((supervisor, holder, bob, address))
