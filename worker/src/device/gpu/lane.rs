@@ -22,7 +22,7 @@ use super::driver::{Driver, Event, Stream};
 use super::function::Function;
 use super::layout::{SLICE_STEPS, TIMED_EVERY, Transfer};
 use super::plan_cache::BoundPlan;
-use super::whole_call::{Copies, WholeCall};
+use super::whole_call::{Copies, Range, WholeCall};
 
 /// Slices that may be submitted and not over.
 const SLICES: usize = 2;
@@ -260,23 +260,23 @@ impl<D: Driver> Lane<D> {
         else {
             return Ok(false);
         };
-        let copies = Copies { all: &self.copies, inputs: self.inputs };
+        let range = Range { base: running.base, bytes: if self.uncleared { 0 } else { running.used_bytes } };
+        let copies = Copies { all: &self.copies, inputs: self.inputs, range };
         let (inputs, outputs) = self.copies.split_at(self.inputs);
-        let (base, bytes) = (running.base, if self.uncleared { 0 } else { running.used_bytes });
         let steps = |stream: &D::Stream| {
             bound.commands.submit(stream, &mut Cursor::default(), u32::MAX, &mut None).map(drop)
         };
         let cleared = bound.run_whole(
             &self.stream,
             copies,
-            || kernel.plan(inputs, outputs, base, bytes),
+            || kernel.plan(inputs, outputs, range.base, range.bytes),
             |small| WholeCall::capture(&self.stream, small, copies, &self.done, steps),
         )?;
         let Some(cleared) = cleared else { return Ok(false) };
         // Also where the fill fails: the graph runs.
         running.bound = Some(bound.clone());
         if !cleared {
-            self.stream.fill(base, 0, bytes)?;
+            self.stream.fill(range.base, 0, range.bytes)?;
         }
         self.cleared = true;
         Ok(true)

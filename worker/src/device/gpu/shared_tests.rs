@@ -244,6 +244,33 @@ fn all_that_a_kernel_reaches_is_cleared_behind_each_call() {
 }
 
 #[test]
+fn a_call_that_is_one_graph_clears_what_its_lane_has_now() {
+    let mut driver = Fake::new();
+    driver.properties.host_addresses = true;
+    let mut gpu = Gpu::new(driver, 2, Some(LIMIT)).unwrap();
+    gpu.grow(LANE, GRANULE).unwrap();
+    let mut function = ready(&mut gpu, FENCED, 100);
+    (0..5).for_each(|_| drop(call(&mut gpu, &mut function)));
+    let pool = window(&gpu) + POOL;
+    // The range that the kernel behind the steps clears: nothing is copied in a call without inputs and outputs.
+    let cleared = || {
+        let params = fake::ran().pop().unwrap();
+        let word = |at: usize| u64::from_le_bytes(params[8 * at..8 * at + 8].try_into().unwrap());
+        [word(0), word(1), word(2), word(3)]
+    };
+    let as_one = |did: &[Did]| did.iter().any(|did| matches!(did, Did::Graph(_)));
+    assert!(as_one(&call(&mut gpu, &mut function)));
+    assert_eq!(cleared(), [1, 0, pool, GRANULE], "the control");
+    gpu.grow(LANE, 2 * GRANULE).unwrap();
+    assert!(as_one(&call(&mut gpu, &mut function)));
+    assert_eq!(cleared(), [1, 0, pool, 2 * GRANULE]);
+    gpu.give_back(LANE).unwrap();
+    gpu.grow(LANE, GRANULE).unwrap();
+    assert!(as_one(&call(&mut gpu, &mut function)));
+    assert_eq!(cleared(), [1, 0, pool, GRANULE]);
+}
+
+#[test]
 fn a_call_whose_time_is_over_is_told_to_end_and_the_next_is_not() {
     let mut gpu = gpu();
     let (mut function, plan) = ready(&mut gpu, FENCED, 100);

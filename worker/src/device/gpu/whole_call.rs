@@ -18,15 +18,24 @@ pub(super) struct WholeCall<D: Driver> {
     copies: Vec<Transfer>,
     /// How many of the copies are inputs.
     inputs: usize,
+    range: Range,
     /// True if the graph clears the call's range.
     clears: bool,
 }
 
-/// What a call copies: inputs first.
+/// What is cleared behind a call: in a window all that the lane has, which may be more or less for the same plan's next call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) base: u64,
+    pub(super) bytes: u64,
+}
+
+/// What a call copies, inputs first, and what is cleared behind it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Copies<'a> {
     pub(super) all: &'a [Transfer],
     pub(super) inputs: usize,
+    pub(super) range: Range,
 }
 
 /// What became of a change.
@@ -52,13 +61,13 @@ impl<D: Driver> WholeCall<D> {
             let captured = small.capture(stream, steps)?;
             stream.record_in_graph(done).map(|()| captured)
         })?;
-        let (inputs, clears) = (copies.inputs, small.clears);
-        Ok(Self { graph, captured, copies: copies.all.to_vec(), inputs, clears })
+        let Copies { inputs, range, .. } = copies;
+        Ok(Self { graph, captured, copies: copies.all.to_vec(), inputs, range, clears: small.clears })
     }
 
-    /// True if the graph has exactly these copies.
+    /// True if the graph has exactly these copies, and clears that range, if any.
     pub(super) fn copies(&self, copies: Copies<'_>) -> bool {
-        self.inputs == copies.inputs && self.copies == copies.all
+        self.inputs == copies.inputs && self.range == copies.range && self.copies == copies.all
     }
 
     /// Changes the graph's copies, if possible.
@@ -77,7 +86,7 @@ impl<D: Driver> WholeCall<D> {
         }
         self.copies.clear();
         self.copies.extend_from_slice(copies.all);
-        (self.inputs, self.clears) = (copies.inputs, small.clears);
+        (self.inputs, self.range, self.clears) = (copies.inputs, copies.range, small.clears);
         Ok(Changed::All)
     }
 
