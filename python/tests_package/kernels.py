@@ -55,3 +55,15 @@ def add_in_stages(x_ptr, out_ptr, n, BLOCK: tl.constexpr, num_stages: tl.constex
     for begin in tl.range(0, n, BLOCK, num_stages=num_stages):
         at = begin + tl.arange(0, BLOCK)
         tl.store(out_ptr + at, tl.load(x_ptr + at, mask=at < n) + num_stages, mask=at < n)
+
+
+@triton.jit
+def accumulate(x_ptr, sum_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(sum_ptr + at, tl.load(x_ptr + at, mask=at < n), mask=at < n)
+
+
+@triton.jit
+def times(x_ptr, out_ptr, n, SCALE: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.load(x_ptr + at, mask=at < n) * SCALE, mask=at < n)

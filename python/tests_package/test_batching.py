@@ -61,7 +61,12 @@ class Turns(nn.Module):
         return x.flip(0)
 
 
-@pytest.mark.parametrize("model", [Mixes(), Looks(), Turns()])
+class Counts(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / x.shape[0]
+
+
+@pytest.mark.parametrize("model", [Mixes(), Looks(), Turns(), Counts()])
 def test_a_model_that_mixes_items_says_nothing_of_a_batch(model: nn.Module) -> None:
     built, said = packaged(model, torch.randn(4, 8))
     assert "batch" not in built.blueprint

@@ -209,3 +209,16 @@ def test_pooling_before_a_convolution_is_a_kernel_of_its_own() -> None:
         "max_pool" in kernel["kernel_name"] and "tem" not in kernel["kernel_name"] for kernel in built.document["kernels"]
     )
     same(built, model, x)
+
+
+def test_a_tile_of_groups_reads_no_channel_that_is_not_there(taken: list[str]) -> None:
+    # The second tile has one group of its two: where the second would be, the next pixel's first channels lie.
+    model, x = nn.Conv2d(48, 48, 3, padding=1, groups=3).eval(), torch.randn(1, 48, 4, 4)
+    built = package.torch(model, (x,))
+    assert any("grouped_convolution" in name for name in taken)
+    x[0, :16] = float("inf")
+    with torch.no_grad():
+        wanted = model(x)[0, 32:]
+    found = torch.as_tensor(next(iter(built.interpret(**{built.blueprint["inputs"][0]: x}).values())))[0, 32:]
+    assert torch.isfinite(wanted).all()
+    assert torch.allclose(found, wanted, atol=1e-4)

@@ -178,6 +178,31 @@ def test_a_kernel_specialised_twice_is_two_kernels() -> None:
     np.testing.assert_allclose(built.interpret(x=given)["z"], given * 5, rtol=1e-6)
 
 
+def test_a_buffer_that_kernels_add_to_begins_with_zeros() -> None:
+    x, between, thrice, total, out = (package.array(name, "f32", (64,)) for name in ("x", "between", "thrice", "total", "out"))
+    builder = package.Builder()
+    builder.launch(kernels.add, (1,), x, x, between, 64, BLOCK=64)
+    builder.launch(kernels.add, (1,), between, x, thrice, 64, BLOCK=64)
+    # What lies between is of no use any more; its bytes would be the sum's.
+    builder.launch(kernels.accumulate, (1,), x, total, 64, BLOCK=64)
+    builder.launch(kernels.add, (1,), total, x, out, 64, BLOCK=64)
+    given = numbers(64)
+    found = builder.build(inputs=[x], outputs=[thrice, out]).interpret(x=given)
+    np.testing.assert_allclose(found["thrice"], given * 3, rtol=1e-6)
+    np.testing.assert_allclose(found["out"], given * 2, rtol=1e-6)
+
+
+def test_constants_that_are_equal_and_not_the_same_are_of_two_kernels() -> None:
+    x, doubled, out = (package.array(name, "i32", (1,)) for name in ("x", "doubled", "out"))
+    builder = package.Builder()
+    builder.launch(kernels.times, (1,), x, doubled, 1, SCALE=2.0, BLOCK=16)
+    builder.launch(kernels.times, (1,), x, out, 1, SCALE=2, BLOCK=16)
+    built = builder.build(inputs=[x], outputs=[doubled, out])
+    assert [name for name, _, _ in launches(built)] == ["times", "times_2"]
+    # More than the mantissa of a float32 has.
+    assert built.interpret(x=np.array([16777217], np.int32))["out"].tolist() == [33554434]
+
+
 def test_a_parameter_may_be_called_as_an_option_of_a_launch() -> None:
     x, out = package.array("x", "f32", (100,)), package.array("out", "f32", (100,))
     built = package.triton(kernels.add_in_stages, (1,), x, out, 100, BLOCK=32, num_stages=3, outputs=[out])

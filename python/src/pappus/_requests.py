@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 # Requests for which a supervisor compiles, reads gigabytes or waits for calls.
-_SLOW = frozenset({"put_blob", "add_module", "add_function", "drain"})
+_SLOW = frozenset({"put_blob", "add_module", "add_function", "use_version", "drain"})
 
 
 class Outgoing(NamedTuple):

@@ -219,9 +219,14 @@ _GROUPED = r"""
         reached = (row >= 0) & (row < IN_H) & (column >= 0) & (column < IN_W) & (picture < BATCH)
 {% endif %}
         x_at = row * {{stride("X", 2)}} + column * {{stride("X", 3)}}
+        in_known = inner < INNER
+{% if PACKED > 1 %}
+        # The last tile may have fewer groups.
+        in_known = in_known & (in_first + inner < GROUPS * GROUP_IN)
+{% endif %}
         x = tl.load(
             x_ptr[:, None] + x_at[:, None] + (inner * {{stride("X", 1)}})[None, :],
-            mask=reached[:, None] & (inner < INNER)[None, :],
+            mask=reached[:, None] & in_known[None, :],
             other=0.0,
         )
 {% if TRANSPOSED %}

@@ -172,7 +172,7 @@ class Builder:
             if arrays.setdefault(one.name, one) is not one:
                 raise PackageError(f"two arrays are called {one.name!r}")
         symbols = _dimensions(inputs)
-        plan = Plan(inputs=[a.name for a in inputs], outputs=[a.name for a in outputs])
+        plan = Plan(inputs=[a.name for a in inputs], outputs=[a.name for a in outputs], reads_zeros=True)
         for one in arrays.values():
             shape = tuple(expressions.to_size(size, symbols) for size in one.shape)
             if isinstance(one, Weight):
@@ -347,12 +347,10 @@ def _kind(function: Any, name: str, value: Any, annotated: str) -> str:
 
 
 def _same(a: KernelSource, b: KernelSource) -> bool:
-    return a.function is b.function and (a.signature, a.constants, a.attributes, a.options) == (
-        b.signature,
-        b.constants,
-        b.attributes,
-        b.options,
-    )
+    # By how they are written: 2, 2.0 and True are equal, and are not the same in a kernel.
+    constants, others = ({at: repr(value) for at, value in each.constants.items()} for each in (a, b))
+    same = constants == others and (a.signature, a.attributes, a.options) == (b.signature, b.attributes, b.options)
+    return a.function is b.function and same
 
 
 def _dimension(size: int | str | sympy.Expr) -> sympy.Expr:

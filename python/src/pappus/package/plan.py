@@ -173,6 +173,7 @@ class Plan:
     ``orders`` are of weights whose dimensions lie in another order than their model has them: its dimensions, outermost first.
     ``guards`` are buffers of 0 bytes whose size has no value for a call that the function is not made for.
     ``batch`` is the free dimension along which calls may run side by side, and how many items may.
+    ``reads_zeros`` is true if a step may read what none has written: a buffer is zero then, and shares no bytes with others.
     """
 
     inputs: list[str] = field(default_factory=list)
@@ -186,12 +187,15 @@ class Plan:
     guards: dict[str, Size] = field(default_factory=dict)
     orders: dict[str, tuple[int, ...]] = field(default_factory=dict)
     batch: tuple[str, int] | None = None
+    reads_zeros: bool = False
 
     def arranged(self) -> Plan:
         """The same with buffers of known size placed in one ``arena`` buffer, if that saves memory.
 
-        Buffers whose size depends on the call stay their own: the supervisor shares their memory call by call.
+        Buffers whose size depends on the call stay their own: the supervisor shares their memory call by call, and has them be zero.
         """
+        if self.reads_zeros:
+            return self
         lives = self._lives()
         layout = memory.place(lives)
         if len(lives) < 2:
