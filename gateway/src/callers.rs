@@ -22,7 +22,7 @@ use crate::failure::{Failure, Kind, Result};
 use crate::jwt::{Jwt, JwtError, looks_signed};
 use crate::limits::{
     LOOK_AGAIN, MAX_CALLS_OF_STRANGERS, MAX_CALLS_PER_TOKEN, MAX_JWT_BYTES, MAX_MODELS_PER_TOKEN,
-    MAX_TOKEN_BYTES, MAX_TOKENS,
+    MAX_TOKEN_BYTES, MAX_TOKENS, READY_FOR,
 };
 use crate::memory::Owned;
 use crate::metrics::Metrics;
@@ -49,10 +49,12 @@ pub struct Callers {
     /// Where traces go.
     pub traces: Traces,
     strangers: Arc<Semaphore>,
+    /// Whether the supervisor took calls, and when it said so: one request asks at a time, and others have that answer, too.
+    ready: tokio::sync::Mutex<Option<(Instant, bool)>>,
 }
 
 /// What stands for a token: its SHA-256; zeros for the program's own user.
-type Key = [u8; 32];
+pub type Key = [u8; 32];
 
 /// What is known of a token.
 #[derive(Debug)]
@@ -92,6 +94,8 @@ impl Known {
 pub struct Caller {
     /// The way to the supervisor, for requests of this caller.
     pub client: Client,
+    /// What stands for the caller's token.
+    pub key: Key,
     callers: Arc<Callers>,
     known: Arc<Known>,
     _place: OwnedSemaphorePermit,
@@ -113,8 +117,8 @@ impl Callers {
     ) -> Arc<Self> {
         let strangers = Arc::new(Semaphore::new(MAX_CALLS_OF_STRANGERS));
         let jwt = RwLock::new(jwt.map(Arc::new));
-        let (known, metrics) = (Mutex::default(), Arc::default());
-        Arc::new(Self { upstream, own_tenant, shared_memory, jwt, known, metrics, traces, strangers })
+        let (known, metrics, ready) = Default::default();
+        Arc::new(Self { upstream, own_tenant, shared_memory, jwt, known, metrics, traces, strangers, ready })
     }
 
     /// Whoever sent a request with this header `Authorization`.
@@ -141,7 +145,7 @@ impl Callers {
             }
         };
         let place = place(&known.places)?;
-        Ok(Caller { client, callers: self.clone(), known, _place: place })
+        Ok(Caller { client, key, callers: self.clone(), known, _place: place })
     }
 
     /// The tenant's own token, of what a client sent.
@@ -174,12 +178,18 @@ impl Callers {
         self.shared_memory
     }
 
-    /// True if the supervisor is there and takes calls.
+    /// True if the supervisor is there and takes calls, or did just now.
     pub async fn is_ready(&self) -> bool {
-        match self.upstream.client(None).await {
+        let mut last = self.ready.lock().await;
+        if let Some((_, ready)) = last.filter(|(asked, _)| asked.elapsed() < READY_FOR) {
+            return ready;
+        }
+        let ready = match self.upstream.client(None).await {
             Ok(client) => client.status().await.is_ok_and(|status| status.ready && !status.draining),
             Err(_) => false,
-        }
+        };
+        *last = Some((Instant::now(), ready));
+        ready
     }
 
     /// What is known of a token that the supervisor knows: the same for all of its requests, also those that come at once.
@@ -280,6 +290,25 @@ impl Caller {
                 "this gateway takes no shared memory (--shared-memory): send the bytes",
             )),
         }
+    }
+
+    /// The same for requests that are about regions and nothing else: the supervisor, which has no part in those, checks the token first.
+    pub async fn own_regions(&self) -> Result<&Regions> {
+        let regions = self.regions()?;
+        match prove(&self.client).await {
+            Ok(()) => Ok(regions),
+            Err(failure) => {
+                if failure.kind == Kind::Unauthenticated {
+                    self.disown();
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// The supervisor does not know the token any more: its requests are a stranger's.
+    pub fn disown(&self) {
+        lock(&self.callers.known).remove(&self.key);
     }
 
     /// The caller's sequences.

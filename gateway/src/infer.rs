@@ -20,7 +20,7 @@ use pappus_client::{Arena, Error, Invocation, v1};
 
 use crate::callers::Caller;
 use crate::counted::Counted;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Kind, Result};
 use crate::limits::{MAX_INLINE_BYTES, MAX_RANK, MAX_TENSORS};
 use crate::memory::Share;
 use crate::model::Model;
@@ -119,6 +119,9 @@ pub async fn infer<T>(
     });
     counted.ended(answered.as_ref().map(|(_, timings)| timings));
     if let Err(failure) = &answered {
+        if failure.kind == Kind::Unauthenticated {
+            caller.disown();
+        }
         let (request, code) = (&*asked.origin.request_id, failure.row().name);
         tracing::debug!(request, model = model.name, code, "an inference failed");
     }
@@ -254,7 +257,8 @@ async fn call_current(
 }
 
 async fn call(client: &Client, session: u64, model: &Model, asked: &Asked, share: &Share) -> Result<Ran> {
-    let bytes: u64 = asked.inputs.iter().map(|input| input.bytes.len() as u64).sum();
+    // As the supervisor counts them: each begins at a multiple of eight.
+    let bytes: u64 = asked.inputs.iter().map(|input| (input.bytes.len() as u64).next_multiple_of(8)).sum();
     let mut invocation = Invocation::new(&model.function).made_for(model.number).session(session);
     // It is declared before the call: closed only behind what cancels the call.
     let mut inputs = None;

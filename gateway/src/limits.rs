@@ -4,6 +4,10 @@ use std::time::Duration;
 
 /// Connections of clients at once, over HTTP and gRPC each.
 pub const MAX_CONNECTIONS: usize = 1024;
+/// Of them, those of one token that give no place up where all are taken: sixteen who connect as often as they can fill the gateway.
+pub const MAX_KEPT_PER_TOKEN: usize = 64;
+/// How long the supervisor's answer to whether it is ready holds.
+pub const READY_FOR: Duration = Duration::from_millis(200);
 /// Bytes of a request's line and headers.
 pub const MAX_HEAD_BYTES: usize = 32 << 10;
 /// Headers of a request.

@@ -1,20 +1,31 @@
-//! Places for connections. Whoever sent no request yet with a token that the supervisor knows is a stranger: where all places are
-//! taken, the stranger that came first gives its own up to the next connection.
+//! Places for connections. Whoever sent no request yet with a token that the supervisor knows is a stranger, and so is whoever has more
+//! connections with that token than one may keep: where all places are taken, the stranger that came first gives its own up to the next
+//! connection.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use crate::callers::Key;
+use crate::limits::MAX_KEPT_PER_TOKEN;
 
 /// All places for one kind of connections.
 #[derive(Debug)]
 pub struct Places {
     most: u32,
     free: Arc<Semaphore>,
-    /// By the order in which they came.
-    strangers: Mutex<BTreeMap<u64, Arc<Guest>>>,
+    guests: Mutex<Guests>,
     came: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Guests {
+    /// By the order in which they came.
+    strangers: BTreeMap<u64, Arc<Guest>>,
+    /// How many others there are of each token.
+    known: HashMap<Key, usize>,
 }
 
 /// Whoever is connected.
@@ -22,7 +33,8 @@ pub struct Places {
 pub struct Guest {
     places: Arc<Places>,
     nth: u64,
-    is_known: AtomicBool,
+    /// Whose connection it is, once it is no stranger's.
+    whose: OnceLock<Key>,
     leaves: Notify,
 }
 
@@ -38,7 +50,7 @@ impl Places {
     /// So many places.
     pub fn new(most: usize) -> Arc<Self> {
         let (free, most) = (Arc::new(Semaphore::new(most)), most as u32);
-        Arc::new(Self { most, free, strangers: Mutex::default(), came: AtomicU64::new(0) })
+        Arc::new(Self { most, free, guests: Mutex::default(), came: AtomicU64::new(0) })
     }
 
     /// A place, of a stranger where there is no other; none if there are no strangers either.
@@ -46,15 +58,15 @@ impl Places {
         let permit = match self.free.clone().try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => {
-                let (_, stranger) = self.strangers().pop_first()?;
+                let (_, stranger) = self.guests().strangers.pop_first()?;
                 stranger.leaves.notify_one();
                 self.free.clone().acquire_owned().await.ok()?
             }
         };
         let nth = self.came.fetch_add(1, Ordering::Relaxed);
-        let (is_known, leaves) = (AtomicBool::new(false), Notify::new());
-        let guest = Arc::new(Guest { places: self.clone(), nth, is_known, leaves });
-        self.strangers().insert(nth, guest.clone());
+        let guest =
+            Arc::new(Guest { places: self.clone(), nth, whose: OnceLock::new(), leaves: Notify::new() });
+        self.guests().strangers.insert(nth, guest.clone());
         Some(Place { guest, _permit: permit })
     }
 
@@ -64,17 +76,28 @@ impl Places {
         let _none_left = self.free.acquire_many(self.most).await;
     }
 
-    fn strangers(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Guest>>> {
-        // The map is whole after every step.
-        self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn guests(&self) -> MutexGuard<'_, Guests> {
+        // The maps are whole after every step.
+        self.guests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Guest {
     /// The supervisor knows a token of this guest's.
-    pub fn recognise(&self) {
-        if !self.is_known.swap(true, Ordering::Relaxed) {
-            self.places.strangers().remove(&self.nth);
+    pub fn recognise(&self, token: Key) {
+        if self.whose.get().is_some() {
+            return;
+        }
+        let mut guests = self.places.guests();
+        // One that gives its place up already stays a stranger.
+        if !guests.strangers.contains_key(&self.nth) {
+            return;
+        }
+        let kept = guests.known.entry(token).or_default();
+        if *kept < MAX_KEPT_PER_TOKEN {
+            *kept += 1;
+            guests.strangers.remove(&self.nth);
+            let _ = self.whose.set(token);
         }
     }
 
@@ -86,7 +109,16 @@ impl Guest {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.guest.places.strangers().remove(&self.guest.nth);
+        let mut guests = self.guest.places.guests();
+        guests.strangers.remove(&self.guest.nth);
+        if let Some(token) = self.guest.whose.get()
+            && let Some(kept) = guests.known.get_mut(token)
+        {
+            *kept -= 1;
+            if *kept == 0 {
+                guests.known.remove(token);
+            }
+        }
     }
 }
 
@@ -98,7 +130,7 @@ mod tests {
     async fn strangers_give_their_places_up_and_others_do_not() {
         let places = Places::new(2);
         let known = places.take().await.unwrap();
-        known.guest.recognise();
+        known.guest.recognise([1; 32]);
         let stranger = places.take().await.unwrap();
         let leaves = async {
             stranger.guest.leaves().await;
@@ -106,12 +138,40 @@ mod tests {
         };
         let given_up = async { tokio::join!(places.take(), leaves).0 };
         let next = tokio::time::timeout(std::time::Duration::from_secs(60), given_up).await.unwrap().unwrap();
-        next.guest.recognise();
+        next.guest.recognise([2; 32]);
         assert!(places.take().await.is_none(), "nobody here is a stranger");
         drop(known);
         let last = places.take().await.unwrap();
         drop((next, last));
         places.all_free().await;
-        assert!(places.strangers().is_empty());
+        let guests = places.guests();
+        assert!(guests.strangers.is_empty() && guests.known.is_empty());
+    }
+
+    #[tokio::test]
+    async fn one_token_keeps_no_more_than_its_part() {
+        let places = Places::new(MAX_KEPT_PER_TOKEN + 2);
+        let mut all = Vec::new();
+        for _ in 0..MAX_KEPT_PER_TOKEN + 2 {
+            let place = places.take().await.unwrap();
+            (0..2).for_each(|_| place.guest.recognise([1; 32]));
+            all.push(place);
+        }
+        // The last two are strangers: the first of them gives its place up to another token's.
+        let stranger = all.remove(MAX_KEPT_PER_TOKEN);
+        let leaves = async {
+            stranger.guest.leaves().await;
+            stranger.guest.recognise([1; 32]);
+            drop(stranger);
+        };
+        let other = async { tokio::join!(places.take(), leaves).0 };
+        let other = tokio::time::timeout(std::time::Duration::from_secs(60), other).await.unwrap().unwrap();
+        other.guest.recognise([2; 32]);
+        assert_eq!(places.guests().strangers.len(), 1);
+        // The control: where one of those that are kept leaves, another connection of the token is kept.
+        drop(all.remove(0));
+        all.last().unwrap().guest.recognise([1; 32]);
+        assert!(places.guests().strangers.is_empty());
+        assert!(places.guests().known[&[1; 32]] == MAX_KEPT_PER_TOKEN);
     }
 }

@@ -211,6 +211,27 @@ fn a_closed_pipe_ends_a_command_quietly() {
     assert!(!stderr.contains("roken pipe") && output.status.success(), "{stderr}");
 }
 
+/// What was begun is done to its end, whoever reads how far it is.
+#[test]
+fn applying_a_folder_goes_on_where_nobody_reads() {
+    let supervisor = with_vec_add();
+    let config = config("vec_add").unwrap();
+    for name in ["a", "b", "c"] {
+        supervisor.write(&format!("all/{name}.json"), config.replace("../built", "built"));
+    }
+    supervisor.write("all/built/linalg.wasm", artefact("linalg.wasm").unwrap());
+    let status = Command::new(program("pappus"))
+        .current_dir(supervisor.path("."))
+        .env("PAPPUS_SOCKET", supervisor.socket())
+        .args(["apply", "-f", "all"])
+        .stdout(closed_pipe())
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(0));
+    let list = supervisor.ok(&["function", "list"]);
+    assert!(["a", "b", "c"].iter().all(|name| list.lines().any(|line| line.starts_with(name))), "{list}");
+}
+
 /// A closed stderr costs an error its words, not its exit code.
 #[test]
 fn a_closed_stderr_keeps_the_exit_code() {

@@ -57,18 +57,20 @@ pub(crate) fn run(
     let mut client = connect()?;
     let mut progress = Progress::spinner("comparing");
     let changes = compare(&mut client, &wanted, arguments.keep)?;
-    let mut lines = Vec::new();
+    let (mut lines, mut told) = (Vec::new(), Ok(()));
     for change in changes {
         let done = match arguments.dry_run {
             true => change.done,
             false => carry_out(&mut client, &change, &mut progress)?,
         };
-        if !arguments.json.json {
-            writeln!(out, "{done} {}", change.name)?;
+        // Whoever reads no further has all of it done nevertheless.
+        if !arguments.json.json && told.is_ok() {
+            told = writeln!(out, "{done} {}", change.name);
         }
         lines.push((change.name, done, change.wanted.map(|wanted| &wanted.path)));
     }
     drop(progress);
+    told?;
     summary(&lines, arguments, out)
 }
 

@@ -53,9 +53,7 @@ impl<U: Message + Default> Decoder for BoundedDecoder<U> {
     fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         let message: Bytes = buf.copy_to_bytes(buf.remaining());
         check(&message).map_err(|failure| status(&failure))?;
-        let malformed =
-            |_| status(&Failure::invalid("the message is not the protobuf message of this method"));
-        U::decode(message).map(Some).map_err(malformed)
+        U::decode(message).map(Some).map_err(|_| status(&malformed()))
     }
 }
 
@@ -68,10 +66,11 @@ const DEEPER: [u64; 3] = [4, 5, 6];
 /// Inputs are one level deep, and their contents two.
 const MAX_DEPTH: u32 = 2;
 
-/// An error if a message holds more than is decoded. What is no protobuf passes: the decoder finds that.
+/// An error if a message holds more than is decoded, or cannot be looked through to its end: the decoder skips groups, which proto3 does
+/// not have, and takes what is behind them.
 pub fn check(message: &[u8]) -> Result<(), Failure> {
     let mut scan = Scan { parts: 0, contents: 0 };
-    scan.message(message, 0, false);
+    let is_whole = scan.message(message, 0, false).is_some();
     if scan.parts > MAX_MESSAGE_PARTS {
         let told = format!(
             "the message has more than {MAX_MESSAGE_PARTS} parts: send tensors in raw_input_contents"
@@ -84,7 +83,11 @@ pub fn check(message: &[u8]) -> Result<(), Failure> {
         );
         return Err(Failure::new(Kind::TooLarge, told));
     }
-    Ok(())
+    is_whole.then_some(()).ok_or_else(malformed)
+}
+
+fn malformed() -> Failure {
+    Failure::invalid("the message is not the protobuf message of this method")
 }
 
 struct Scan {
@@ -93,7 +96,7 @@ struct Scan {
 }
 
 impl Scan {
-    /// Counts the fields of a message, and of those inside; stops where there are too many, or where it is none.
+    /// Counts the fields of a message, and of those inside; stops where there are too many. None where it is no message.
     fn message(&mut self, mut rest: &[u8], depth: u32, is_input: bool) -> Option<()> {
         while !rest.is_empty() && self.parts <= MAX_MESSAGE_PARTS {
             self.parts += 1;
@@ -114,8 +117,7 @@ impl Scan {
                         self.contents += inner.len();
                     }
                     if depth < MAX_DEPTH && DEEPER.contains(&field) {
-                        // A text is no message: whatever was counted of it bounds nothing that is decoded.
-                        let _ = self.message(inner, depth + 1, depth == 0 && field == INPUTS);
+                        self.message(inner, depth + 1, depth == 0 && field == INPUTS)?;
                     }
                 }
                 _ => return None,
@@ -161,6 +163,27 @@ mod tests {
         assert!(decoded.inputs.capacity() * size_of::<InferInputTensor>() > 50 * empty.len());
         assert!(check(&empty).unwrap_err().message.contains("parts"));
         assert!(check(&request(1, 2 << 20).encode_to_vec()).unwrap_err().message.contains("numbers"));
+    }
+
+    #[test]
+    fn what_is_behind_a_group_is_not_decoded_either() {
+        // An empty group of field 100, which the decoder skips: the control.
+        let group = [0xa3, 0x06, 0xa4, 0x06];
+        let hidden = [&group[..], &[0x2a, 0].repeat(2 * MAX_MESSAGE_PARTS)].concat();
+        assert!(ModelInferRequest::decode(&hidden[..]).unwrap().inputs.len() > MAX_MESSAGE_PARTS);
+        let input = request(1, 2 << 20).inputs[0].encode_to_vec();
+        let within = [&group[..], &input].concat();
+        let within = [&[0x2a][..], &prost_length(within.len()), &within].concat();
+        assert_eq!(ModelInferRequest::decode(&within[..]).unwrap().inputs.len(), 1);
+        for message in [hidden, within] {
+            assert!(check(&message).unwrap_err().message.contains("not the protobuf message"));
+        }
+    }
+
+    fn prost_length(bytes: usize) -> Vec<u8> {
+        let mut length = Vec::new();
+        prost::encode_length_delimiter(bytes, &mut length).unwrap();
+        length
     }
 
     proptest! {

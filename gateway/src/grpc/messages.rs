@@ -160,8 +160,13 @@ fn numbers(dtype: DType, contents: InferTensorContents) -> Result<Bytes> {
             Box::new(contents.uint_contents.into_iter().map(|value| Number::UInt(value.into())))
         }
         DType::U64 => Box::new(contents.uint64_contents.into_iter().map(Number::UInt)),
-        DType::F32 => Box::new(contents.fp32_contents.into_iter().map(|value| Number::Float(value.into()))),
-        DType::F64 => Box::new(contents.fp64_contents.into_iter().map(Number::Float)),
+        // These have their type already, also where they are infinite or no number.
+        DType::F32 => {
+            return Ok(contents.fp32_contents.iter().flat_map(|value| value.to_le_bytes()).collect());
+        }
+        DType::F64 => {
+            return Ok(contents.fp64_contents.iter().flat_map(|value| value.to_le_bytes()).collect());
+        }
         DType::F16 | DType::Bf16 | DType::F8E4M3FN | DType::F8E5M2 => {
             return Err(Failure::invalid(
                 "numbers of 8 and 16 bits with a fraction go in raw_input_contents",
@@ -306,6 +311,9 @@ mod tests {
         let list = InferTensorContents { int_contents: vec![-1, 2], ..none() };
         let read = asked(request(vec![tensor("INT8", &[2], list.clone())], &[]), None).unwrap().0;
         assert_eq!(&read.inputs[0].bytes[..], [255, 2]);
+        let floats = InferTensorContents { fp32_contents: vec![f32::NEG_INFINITY, f32::NAN], ..none() };
+        let read = asked(request(vec![tensor("FP32", &[2], floats)], &[]), None).unwrap().0;
+        assert_eq!(read.inputs[0].bytes[..4], f32::NEG_INFINITY.to_le_bytes());
         for (input, raw, words) in [
             (tensor("INT8", &[2], list.clone()), &[&b"xy"[..]][..], "one of the two"),
             (tensor("INT8", &[2], none()), &[b"x", b"y"], "2 raw_input_contents for 1"),

@@ -98,7 +98,7 @@ impl Grpc {
                 .await
             {
                 Ok(caller) => {
-                    request.extensions().get::<Arc<Guest>>().inspect(|guest| guest.recognise());
+                    request.extensions().get::<Arc<Guest>>().inspect(|guest| guest.recognise(caller.key));
                     Some(caller)
                 }
                 Err(failure) => return status(&failure).into_http(),

@@ -276,7 +276,7 @@ impl GrpcInferenceService for Service {
         }
         let listed = async {
             let caller = caller(&request)?;
-            let regions = caller.regions()?.list(&request.get_ref().name);
+            let regions = caller.own_regions().await?.list(&request.get_ref().name);
             let told = regions.into_iter().map(|(name, region)| {
                 let (key, offset, byte_size) = (region.key.clone(), region.offset, region.bytes);
                 (name.clone(), RegionStatus { name, key, offset, byte_size })
@@ -293,7 +293,7 @@ impl GrpcInferenceService for Service {
         let registered = async {
             let caller = caller(&request)?;
             let SystemSharedMemoryRegisterRequest { name, key, offset, byte_size } = request.into_inner();
-            caller.regions()?.register(&name, &key, offset, byte_size)?;
+            caller.own_regions().await?.register(&name, &key, offset, byte_size)?;
             Ok(SystemSharedMemoryRegisterResponse {})
         };
         told(registered.await)
@@ -309,7 +309,7 @@ impl GrpcInferenceService for Service {
         }
         let unregistered = async {
             let caller = caller(&request)?;
-            caller.regions()?.unregister(&request.get_ref().name);
+            caller.own_regions().await?.unregister(&request.get_ref().name);
             Ok(SystemSharedMemoryUnregisterResponse {})
         };
         told(unregistered.await)

@@ -176,7 +176,7 @@ impl Http {
                 let authorization = head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
                 let caller = match self.callers.enter(authorization).await {
                     Ok(caller) => {
-                        head.extensions.get::<Arc<Guest>>().inspect(|guest| guest.recognise());
+                        head.extensions.get::<Arc<Guest>>().inspect(|guest| guest.recognise(caller.key));
                         caller
                     }
                     Err(failure) => {
@@ -204,7 +204,7 @@ impl Http {
     ) -> Result<Told> {
         match memory {
             Memory::Status(name) => {
-                let regions = caller.regions()?.list(&name);
+                let regions = caller.own_regions().await?.list(&name);
                 let told = regions.iter().map(|(name, region)| {
                     json!({ "name": name, "key": region.key, "offset": region.offset, "byte_size": region.bytes })
                 });
@@ -215,11 +215,12 @@ impl Http {
                     body::read(headers, body, &self.memory.share_of(caller.memory()), MAX_HEAD_BYTES).await?;
                 let region: NewRegion = serde_json::from_slice(&body)
                     .map_err(|why| Failure::invalid(why.to_string()).at("body"))?;
-                caller.regions()?.register(&name, &region.key, region.offset, region.byte_size)?;
+                let regions = caller.own_regions().await?;
+                regions.register(&name, &region.key, region.offset, region.byte_size)?;
                 Ok(Told::yes())
             }
             Memory::Unregister(name) => {
-                caller.regions()?.unregister(&name);
+                caller.own_regions().await?.unregister(&name);
                 Ok(Told::yes())
             }
         }

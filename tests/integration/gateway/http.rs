@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::{ADD, Gateway, add_vec_add, bearer};
 use crate::fixture::{Supervisor, until};
-use crate::house::{enter, house, token};
-use crate::kit;
+use crate::house::{config, enter, house, token};
+use crate::kit::{self, Function, absolute, constant, launch, ptr};
 use crate::programs::workspace;
 
 #[test]
@@ -236,6 +236,30 @@ fn large_tensors_go_through_arenas() {
     until("every arena is closed", || arena_bytes(&gateway.supervisor) == before);
 }
 
+/// Each input begins at a multiple of eight bytes: these two have no more than a message takes, and with that they do.
+#[test]
+fn what_fits_into_a_message_by_itself_and_not_beside_others_goes_through_an_arena() {
+    let gateway = Gateway::start();
+    let bytes: usize = (1 << 20) - 3;
+    let both = Function {
+        inputs: &["first", "in"],
+        buffers: &[("out", absolute(bytes as u64))],
+        outputs: &["out"],
+        steps: &[launch("copy", &[ptr("in"), ptr("out"), constant(bytes as i64)])],
+        ..Function::default()
+    };
+    both.add(&mut enter(&gateway.supervisor, "alice"), "both");
+    let input = |name: &str, bytes: usize| json!({"name": name, "shape": [bytes], "datatype": "UINT8", "parameters": {"binary_data_size": bytes}});
+    let request = json!({"inputs": [input("first", 3), input("in", bytes)],
+        "outputs": [{"name": "out", "parameters": {"binary_data": true}}]})
+    .to_string();
+    let length = format!("Inference-Header-Content-Length: {}", request.len());
+    let body = [request.as_bytes(), &vec![7; 3 + bytes]].concat();
+    let headers = [&*bearer("alice"), &length];
+    let answer = gateway.connect().ask("POST", "/v2/models/both/infer", &headers, &body);
+    assert_eq!(answer.status, 200, "{}", String::from_utf8_lossy(&answer.body[..200.min(answer.body.len())]));
+}
+
 fn arena_bytes(supervisor: &Supervisor) -> u64 {
     let used =
         |info: v1::TenantInfo| info.quotas.iter().find(|quota| quota.name == "arena-bytes").unwrap().used;
@@ -440,6 +464,10 @@ fn tensors_may_be_in_shared_memory_where_that_is_asked_for() {
         "INVALID_ARGUMENT",
         "outside of the object",
     );
+    // Nor of anybody whose token is none any more.
+    gateway.supervisor.write("pappus.toml", config(&[("alice", "")]));
+    gateway.supervisor.admin().reload().unwrap();
+    of("bob", "GET", "/v2/systemsharedmemory/status", "").error(401, "UNAUTHENTICATED", "");
     assert_eq!(of("alice", "POST", "/v2/systemsharedmemory/unregister", "").status, 200);
     of("alice", "POST", "/v2/models/copy/infer", &copy(0, 4, 4)).error(400, "INVALID_ARGUMENT", "no region");
     std::fs::remove_file(&object).unwrap();
