@@ -22,6 +22,8 @@ use rustix::event::{EventfdFlags, eventfd};
 /// Ranks of locks, lowest first: a lock is taken before those below it here. The locks of `concurrent` have none:
 /// a thread that holds one of them takes no other lock.
 pub mod rank {
+    /// Who reads the configuration again: one at a time, so that the file that was there last is in force. Held while it is read.
+    pub const RELOADS: u8 = 7;
     /// Permits of tenants for slow work.
     pub const SLOW_WORK: u8 = 8;
     /// Connections that wait for a socket thread.

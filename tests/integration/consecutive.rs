@@ -274,6 +274,11 @@ fn an_error_names_its_step_and_nothing_of_others() {
         assert!(!told.contains("alice") && !told.contains("trap") && !told.contains("falls"), "{told}");
         told.contains("quarantine")
     });
+    let quarantined = |client: &mut Client| format!("{:?}", client.status().unwrap().devices[0].quarantined);
+    let told = quarantined(&mut carol);
+    assert!(!told.contains("alice") && !told.contains("trap"), "{told}");
+    // The control: its owner sees it.
+    assert!(quarantined(&mut alice).contains("trap"));
     // Replaced by another, which takes something else.
     add(&mut bob, "marks", &marks(8), false).unwrap();
     compose(&mut bob, "both", &both(), false).unwrap();

@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use pappus_client::{Client, Code, Invocation};
+use pappus_client::{Blob, Client, Code, Invocation, v1};
 use rustix::process::Signal;
 
 use crate::fixture::{Supervisor, signal, until};
@@ -135,4 +135,16 @@ fn machine_code_that_is_damaged_later_costs_one_call_and_no_worker() {
     assert_eq!(says(&mut client).unwrap(), WEIGHTS);
     assert_eq!(supervisor.worker_pids(), pids);
     assert!(!supervisor.log().contains("sandbox violation"));
+}
+
+/// It is refused for what it is, and nothing says that the disk has it wrong.
+#[test]
+fn a_configuration_that_is_too_large_is_not_damaged() {
+    let supervisor = Supervisor::start();
+    let mut client = supervisor.client();
+    let config_sha256 = client.put_blob(Blob::Bytes(&vec![b' '; (4 << 20) + 1])).unwrap().sha256;
+    let large = v1::AddFunction { name: "large".to_owned(), config_sha256, ..Default::default() };
+    refused(client.add_function(large), Code::InvalidArgument, "expected at most 4194304");
+    let log = supervisor.log();
+    assert!(!log.contains("ERROR"), "{log}");
 }

@@ -91,6 +91,8 @@ impl Registry {
         content: impl Read,
     ) -> Result<(Hash, u64), RegistryError> {
         let tenant = account.tenant;
+        let mine = self.registry_of(tenant);
+        mine.change(account.clone()).sweep();
         let files = account.take(Limit::BlobFiles, 1)?;
         let mut taken = account.take(Limit::BlobBytes, disk_bytes(bytes))?;
         // Complete before the tenant's next change: that waits for no content.
@@ -102,7 +104,6 @@ impl Registry {
         })?;
         taken.resize(staged.disk_bytes)?;
         let (bytes, disk_bytes) = (staged.bytes, staged.disk_bytes);
-        let mine = self.registry_of(tenant);
         let mut change = mine.change(account.clone());
         // In the place of the file that is there, which may be damaged.
         self.state.publish_blob(tenant, hash, staged).map_err(|e| failed(&e))?;

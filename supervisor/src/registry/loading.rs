@@ -239,7 +239,9 @@ impl Registry {
         }
         match loaded {
             // Calls hold it: a worker may still have to be given its parts.
-            Some(function) if Arc::strong_count(&function) > 1 => change.leaving.push(function),
+            Some(function) if Arc::strong_count(&function) > 1 => {
+                change.leaving.push((Arc::downgrade(&function), function.record.clone()));
+            }
             _ => {
                 let unneeded = change.blobs.release_function(record);
                 change.remove(unneeded);

@@ -11,15 +11,15 @@
 
 use std::collections::HashSet;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use super::blob_table::{BlobTable, OnDisk, Unneeded};
 use super::snapshot::{FunctionEntry, ModuleEntry, Snapshot};
 use crate::function::Loaded;
 use crate::ids::TenantId;
 use crate::store::StateDir;
-use crate::store::records::Kind;
+use crate::store::records::{FunctionRecord, Kind};
 use crate::sync::{OrderedGuard, OrderedMutex, OrderedRwLock, rank};
 use crate::tenants::{Account, Limit, QuotaError, Taken};
 
@@ -44,8 +44,8 @@ pub(super) struct TenantRegistry {
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     pub(super) blobs: BlobTable,
-    /// Removed functions that calls still hold: their bytes go with the last of these calls.
-    pub(super) leaving: Vec<Arc<Loaded>>,
+    /// Removed functions that calls still hold: their memory goes with the last of these calls, their files at the tenant's next change.
+    pub(super) leaving: Vec<(Weak<Loaded>, Arc<FunctionRecord>)>,
     /// Records of grants and aliases whose function, since its own record is damaged, is not there.
     pub(super) alone: HashSet<(Kind, String)>,
     /// What the records take on disk.
@@ -184,10 +184,10 @@ impl Change<'_> {
 
     /// Removes the bytes of removed functions whose last call is over.
     pub(super) fn sweep(&mut self) {
-        let over = |function: &mut Arc<Loaded>| Arc::strong_count(function) == 1;
+        let over = |(function, _): &mut (Weak<Loaded>, _)| function.strong_count() == 0;
         let gone: Vec<_> = self.writer.leaving.extract_if(.., over).collect();
-        for function in gone {
-            let unneeded = self.writer.blobs.release_function(&function.record);
+        for (_, record) in gone {
+            let unneeded = self.writer.blobs.release_function(&record);
             self.remove(unneeded);
         }
     }

@@ -79,6 +79,7 @@ impl Server {
         if self.config.file.is_none() {
             return Err(RequestError::NoConfigFile);
         }
+        let _one_at_a_time = self.reloads.lock();
         let read_again = || self.read_again();
         self.service_manager
             .reloading(read_again)

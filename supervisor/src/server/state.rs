@@ -31,6 +31,7 @@ use crate::registry::{Handed, Registry};
 use crate::routing::Router;
 use crate::service_manager::ServiceManager;
 use crate::store::StateDir;
+use crate::sync::{OrderedMutex, rank};
 use crate::tenants::{Account, Taken};
 
 /// How often draining looks whether everything is answered.
@@ -80,6 +81,8 @@ pub struct Server {
     pub(super) sockets: Vec<Arc<SocketFile>>,
     /// Who started the supervisor, and keeps its socket.
     pub service_manager: ServiceManager,
+    /// Taken by whoever reads the configuration again.
+    pub(super) reloads: OrderedMutex<(), { rank::RELOADS }>,
     draining: AtomicBool,
     drain_began: Notify,
     drained: Notify,
@@ -184,6 +187,7 @@ impl Server {
             sessions: Sessions::default(),
             sockets: doors.sockets,
             service_manager: doors.service_manager,
+            reloads: OrderedMutex::default(),
             draining: AtomicBool::new(false),
             drain_began: Notify::new(),
             drained: Notify::new(),

@@ -82,11 +82,12 @@ fn of_device(ctx: &RequestCtx, device: &Device) -> v1::DeviceStatus {
     let uses = quarantined.iter().map(|one| one.used).chain(kept_apart.iter().map(|(used, _)| *used));
     let functions = ctx.server.registry.loaded.by_id(uses.map(|used| used.function));
     let name_of = |tenant| ctx.server.registry.tenants.names().name(tenant).to_string();
-    // To the operator all, to others what they own or call.
+    // To the operator all, to others what they own, and of what they call what they may: not steps of others' compositions.
     let shown = |used: Use| {
         let function = functions.get(&used.function)?;
         let tenant = ctx.account.tenant;
-        let is_theirs = ctx.operator || function.owner == tenant || used.caller == tenant;
+        let calls = || used.caller == tenant && function.may_call(&ctx.account);
+        let is_theirs = ctx.operator || function.owner == tenant || calls();
         is_theirs.then(|| (function.record.name.clone(), name_of(function.owner)))
     };
     let quarantined = quarantined.into_iter().filter_map(|one| {

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{MIB, add_steps, keep_busy, kernel_says, raw_of, used};
 use crate::fixture::{Supervisor, until};
 use crate::house::{enter, house};
-use crate::kit::{self, Function, absolute, refused};
+use crate::kit::{self, Function, absolute, fails, launch, refused};
 use crate::raw::{Raw, request as framed, status};
 
 /// Messages inside one request.
@@ -165,6 +165,28 @@ fn functions_with_the_same_weights_share_one_copy() {
     // What has no room by itself is refused.
     let large = vec![3; 6 << 20];
     refused(call(&mut alice, "large", &large), Code::ResourceExhausted, "weight-bytes");
+}
+
+/// What a call still held when its function was removed goes with the call, and waits for no other change.
+#[test]
+fn weights_of_a_removed_function_go_with_its_last_call() {
+    let supervisor = house(&[("alice", "weight-bytes = '5MiB'\nblob-bytes = '9MiB'")]);
+    let mut alice = enter(&supervisor, "alice");
+    let (first, second, third) = (vec![1; 3 << 20], vec![2; 4 << 20], vec![3; 4 << 20]);
+    let endless =
+        Function { weights: &[("w", &first)], steps: &[launch("spin", &[])], ..Function::default() };
+    endless.add(&mut alice, "endless");
+    let call = alice.send_invocation(&Invocation::new("endless")).unwrap();
+    supervisor.until_running();
+    alice.remove_function("endless").unwrap();
+    Function { weights: &[("w", &second)], ..Function::default() }.add(&mut alice, "f");
+    // The control: both do not fit.
+    refused(alice.invoke(&Invocation::new("f")), Code::ResourceExhausted, "weight-bytes");
+    alice.cancel(call).unwrap();
+    fails(&mut alice, call, Code::Cancelled);
+    until("there is room", || alice.invoke(&Invocation::new("f")).is_ok());
+    // Nor do its files.
+    alice.put_blob(Blob::Bytes(&third)).unwrap();
 }
 
 #[test]
