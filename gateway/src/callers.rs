@@ -27,6 +27,7 @@ use crate::limits::{
 use crate::memory::Owned;
 use crate::metrics::Metrics;
 use crate::model::Model;
+use crate::places::Key;
 use crate::sequences::Sequences;
 use crate::shared_memory::Regions;
 use crate::statistics::{ByVersion, Counts, Statistics};
@@ -52,9 +53,6 @@ pub struct Callers {
     /// Whether the supervisor took calls, and when it said so: one request asks at a time, and others have that answer, too.
     ready: tokio::sync::Mutex<Option<(Instant, bool)>>,
 }
-
-/// What stands for a token: its SHA-256; zeros for the program's own user.
-pub type Key = [u8; 32];
 
 /// What is known of a token.
 #[derive(Debug)]

@@ -8,13 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use crate::callers::Key;
-use crate::limits::MAX_KEPT_PER_TOKEN;
+/// What stands for a token: its SHA-256; zeros for the program's own user.
+pub type Key = [u8; 32];
 
 /// All places for one kind of connections.
 #[derive(Debug)]
 pub struct Places {
     most: u32,
+    /// Of one token, those that are kept.
+    most_kept: usize,
     free: Arc<Semaphore>,
     guests: Mutex<Guests>,
     came: AtomicU64,
@@ -47,10 +49,10 @@ pub struct Place {
 }
 
 impl Places {
-    /// So many places.
-    pub fn new(most: usize) -> Arc<Self> {
+    /// Places without guests.
+    pub fn new(most: usize, most_kept: usize) -> Arc<Self> {
         let (free, most) = (Arc::new(Semaphore::new(most)), most as u32);
-        Arc::new(Self { most, free, guests: Mutex::default(), came: AtomicU64::new(0) })
+        Arc::new(Self { most, most_kept, free, guests: Mutex::default(), came: AtomicU64::new(0) })
     }
 
     /// A place, of a stranger where there is no other; none if there are no strangers either.
@@ -94,7 +96,7 @@ impl Guest {
             return;
         }
         let kept = guests.known.entry(token).or_default();
-        if *kept < MAX_KEPT_PER_TOKEN {
+        if *kept < self.places.most_kept {
             *kept += 1;
             guests.strangers.remove(&self.nth);
             let _ = self.whose.set(token);
@@ -128,7 +130,7 @@ mod tests {
 
     #[tokio::test]
     async fn strangers_give_their_places_up_and_others_do_not() {
-        let places = Places::new(2);
+        let places = Places::new(2, 1);
         let known = places.take().await.unwrap();
         known.guest.recognise([1; 32]);
         let stranger = places.take().await.unwrap();
@@ -150,15 +152,15 @@ mod tests {
 
     #[tokio::test]
     async fn one_token_keeps_no_more_than_its_part() {
-        let places = Places::new(MAX_KEPT_PER_TOKEN + 2);
+        let places = Places::new(5, 3);
         let mut all = Vec::new();
-        for _ in 0..MAX_KEPT_PER_TOKEN + 2 {
+        for _ in 0..5 {
             let place = places.take().await.unwrap();
             (0..2).for_each(|_| place.guest.recognise([1; 32]));
             all.push(place);
         }
         // The last two are strangers: the first of them gives its place up to another token's.
-        let stranger = all.remove(MAX_KEPT_PER_TOKEN);
+        let stranger = all.remove(3);
         let leaves = async {
             stranger.guest.leaves().await;
             stranger.guest.recognise([1; 32]);
@@ -172,6 +174,6 @@ mod tests {
         drop(all.remove(0));
         all.last().unwrap().guest.recognise([1; 32]);
         assert!(places.guests().strangers.is_empty());
-        assert!(places.guests().known[&[1; 32]] == MAX_KEPT_PER_TOKEN);
+        assert_eq!(places.guests().known[&[1; 32]], 3);
     }
 }

@@ -26,8 +26,8 @@ use crate::endpoint;
 use crate::grpc::{Answers, Grpc};
 use crate::http::Http;
 use crate::limits::{
-    ANSWER_TIME, DRAIN_TIME, HEAD_TIME, MAX_CONNECTIONS, MAX_HEAD_BYTES, MAX_HEADERS, MAX_RESETS,
-    MAX_STREAMS, MAX_WATCHERS, STALL_TIME, WINDOW_BYTES,
+    ANSWER_TIME, DRAIN_TIME, HEAD_TIME, MAX_CONNECTIONS, MAX_HEAD_BYTES, MAX_HEADERS, MAX_KEPT_PER_TOKEN,
+    MAX_RESETS, MAX_STREAMS, MAX_WATCHERS, STALL_TIME, WINDOW_BYTES,
 };
 use crate::memory::Memory;
 use crate::metrics::Metrics;
@@ -84,7 +84,7 @@ pub async fn run(listeners: Listeners, setup: Setup, end: impl Future<Output = (
     let grpc = Grpc::new(callers, memory, setup.max_body);
     let (ending, ends) = watch::channel(false);
     let watched = watched(listeners.metrics, http.callers.metrics.clone(), ends.clone());
-    let places = [(); 2].map(|()| Places::new(MAX_CONNECTIONS));
+    let places = [(); 2].map(|()| Places::new(MAX_CONNECTIONS, MAX_KEPT_PER_TOKEN));
     let [tls_http, tls_grpc] = match setup.tls {
         None => [None, None],
         Some(both) => both.map(Some),
@@ -137,7 +137,7 @@ pub async fn run(listeners: Listeners, setup: Setup, end: impl Future<Output = (
 /// Answers those who watch, for ever.
 async fn watched(listener: Option<TcpListener>, metrics: Arc<Metrics>, ends: watch::Receiver<bool>) {
     let Some(listener) = listener else { return std::future::pending().await };
-    accept(listener, Places::new(MAX_WATCHERS), move |stream, _| {
+    accept(listener, Places::new(MAX_WATCHERS, MAX_WATCHERS), move |stream, _| {
         let (metrics, ends) = (metrics.clone(), ends.clone());
         serve_http(stream, ends, move |request| endpoint::answer(metrics.clone(), request))
     })

@@ -137,7 +137,7 @@ fn machine_code_that_is_damaged_later_costs_one_call_and_no_worker() {
     assert!(!supervisor.log().contains("sandbox violation"));
 }
 
-/// It is refused for what it is, and nothing says that the disk has it wrong.
+/// A tenant cannot have the log say that the disk is damaged.
 #[test]
 fn a_configuration_that_is_too_large_is_not_damaged() {
     let supervisor = Supervisor::start();

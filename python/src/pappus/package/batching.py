@@ -2,7 +2,8 @@
 
 They may where each item of its outputs depends on the same item of its inputs alone. Shapes say whether a dimension can be
 such a batch. Whether the model mixes its items is tried on the processor: items that are moved to another place, beside
-others and not as many, must give what they gave. That is a trial, no proof: a model that mixes items for few inputs alone passes it.
+others and not as many, must give what they gave. That is a trial, no proof: a model that mixes items for few inputs alone
+passes it.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ class Plan:
     def arranged(self) -> Plan:
         """The same with buffers of known size placed in one ``arena`` buffer, if that saves memory.
 
-        Buffers whose size depends on the call stay their own: the supervisor shares their memory call by call, and has them be zero.
+        Buffers whose size depends on the call stay their own: the supervisor shares their memory call by call, cleared.
         """
         if self.reads_zeros:
             return self
