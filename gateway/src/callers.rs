@@ -292,21 +292,15 @@ impl Caller {
 
     /// The same for requests that are about regions and nothing else: the supervisor, which has no part in those, checks the token first.
     pub async fn own_regions(&self) -> Result<&Regions> {
-        let regions = self.regions()?;
-        match prove(&self.client).await {
-            Ok(()) => Ok(regions),
-            Err(failure) => {
-                if failure.kind == Kind::Unauthenticated {
-                    self.disown();
-                }
-                Err(failure)
-            }
-        }
+        prove(&self.client).await.inspect_err(|failure| self.heed(failure))?;
+        self.regions()
     }
 
-    /// The supervisor does not know the token any more: its requests are a stranger's.
-    pub fn disown(&self) {
-        lock(&self.callers.known).remove(&self.key);
+    /// Where the supervisor does not know the token any more, its next request is a stranger's.
+    pub fn heed(&self, failure: &Failure) {
+        if failure.kind == Kind::Unauthenticated {
+            lock(&self.callers.known).remove(&self.key);
+        }
     }
 
     /// The caller's sequences.

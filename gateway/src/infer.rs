@@ -20,7 +20,7 @@ use pappus_client::{Arena, Error, Invocation, v1};
 
 use crate::callers::Caller;
 use crate::counted::Counted;
-use crate::failure::{Failure, Kind, Result};
+use crate::failure::{Failure, Result};
 use crate::limits::{MAX_INLINE_BYTES, MAX_RANK, MAX_TENSORS};
 use crate::memory::Share;
 use crate::model::Model;
@@ -119,9 +119,7 @@ pub async fn infer<T>(
     });
     counted.ended(answered.as_ref().map(|(_, timings)| timings));
     if let Err(failure) = &answered {
-        if failure.kind == Kind::Unauthenticated {
-            caller.disown();
-        }
+        caller.heed(failure);
         let (request, code) = (&*asked.origin.request_id, failure.row().name);
         tracing::debug!(request, model = model.name, code, "an inference failed");
     }

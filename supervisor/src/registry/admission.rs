@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use bytes::Bytes;
 use pappus_blueprint::Blueprint;
 use pappus_blueprint::code::{self, CodeFormat};
+use pappus_blueprint::limits::JSON_BYTES;
 use pappus_proto::limits::is_valid_name;
 
 use super::blob_table::BlobTable;
@@ -19,6 +20,8 @@ use crate::sha256::NoHash;
 use crate::store::records::{FunctionModule, Hash, Variant, Weight};
 use crate::tenants::{Limit, QuotaError};
 
+/// The place of a configuration that is wrong.
+const CONFIG: &str = "config_sha256";
 /// The place of weights that are wrong.
 const WEIGHTS: &str = "blueprint.weights";
 
@@ -97,6 +100,12 @@ pub enum AdmissionError {
         place: String,
         /// Their name.
         hash: Hash,
+    },
+    /// A configuration that is too large to be read.
+    #[error("{bytes} bytes of JSON, expected at most {JSON_BYTES}")]
+    ConfigSize {
+        /// How large it is.
+        bytes: u64,
     },
     /// A module without variants, or with too many.
     #[error("module {module}: {count} variants, expected 1 to {MAX_VARIANTS}")]
@@ -204,6 +213,7 @@ impl Refusable for AdmissionError {
             Self::Special { .. } => Reason::Unsupported,
             Self::Failure(failure) => failure.reason(),
             Self::BadHash { .. }
+            | Self::ConfigSize { .. }
             | Self::Variants { .. }
             | Self::Format { .. }
             | Self::Arch { .. }
@@ -225,6 +235,7 @@ impl Refusable for AdmissionError {
                 format!("module {module}").into()
             }
             Self::NoWeights(_) | Self::WeightsSize { .. } => WEIGHTS.into(),
+            Self::ConfigSize { .. } => CONFIG.into(),
             _ => "".into(),
         }
     }
@@ -247,15 +258,19 @@ pub(super) fn check_module_bytes<'v>(
 }
 
 /// A blob that the tenant really holds, and how large it is.
-pub(super) fn check_blob(
-    blobs: &BlobTable,
-    place: &str,
-    sha256: &[u8],
-) -> Result<(Hash, u64), AdmissionError> {
+fn check_blob(blobs: &BlobTable, place: &str, sha256: &[u8]) -> Result<(Hash, u64), AdmissionError> {
     let place = || place.to_owned();
     let hash = Hash::try_from(sha256).map_err(|source| AdmissionError::BadHash { place: place(), source })?;
     let bytes = blobs.bytes_of(hash).ok_or_else(|| AdmissionError::NoBlob { place: place(), hash })?;
     Ok((hash, bytes))
+}
+
+/// A configuration that the tenant really holds, and that can be read.
+pub(super) fn check_config(blobs: &BlobTable, sha256: &[u8]) -> Result<Hash, AdmissionError> {
+    match check_blob(blobs, CONFIG, sha256)? {
+        (_, bytes) if bytes > JSON_BYTES as u64 => Err(AdmissionError::ConfigSize { bytes }),
+        (hash, _) => Ok(hash),
+    }
 }
 
 pub(super) fn check_variants(

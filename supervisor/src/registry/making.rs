@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pappus_blueprint::{Blueprint, Mistakes};
 
-use super::admission::{NewFunction, able, check_blob, check_modules, check_weights};
+use super::admission::{NewFunction, able, check_config, check_modules, check_weights};
 use super::codes::Codes;
 use super::device_class::DeviceClass;
 use super::error::RegistryError;
@@ -45,7 +45,7 @@ impl Registry {
     /// The parts of a function that a client handed over.
     pub(super) fn parts(&self, account: &Arc<Account>, new: &NewFunction) -> Result<Parts, RegistryError> {
         let mine = self.registry_of(account.tenant);
-        let hash = check_blob(&mine.change(account.clone()).blobs, "config_sha256", &new.config_sha256)?.0;
+        let hash = check_config(&mine.change(account.clone()).blobs, &new.config_sha256)?;
         let (config, blueprint) = self.parse_config(account, hash)?;
         let change = mine.change(account.clone());
         let modules = check_modules(&change, &blueprint, &new.modules)?;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use pappus_blueprint::compose::is_composition;
 
 use super::admission::{
-    NewFunction, NewModule, check_blob, check_module_bytes, check_no_parts, check_variants,
+    NewFunction, NewModule, check_config, check_module_bytes, check_no_parts, check_variants,
 };
 use super::blobs::Handed;
 use super::codes::Codes;
@@ -114,7 +114,7 @@ impl Registry {
     ) -> Result<Registered, RegistryError> {
         let tenant = account.tenant;
         let mine = self.registry_of(tenant);
-        let hash = check_blob(&mine.change(account.clone()).blobs, "config_sha256", &new.config_sha256)?.0;
+        let hash = check_config(&mine.change(account.clone()).blobs, &new.config_sha256)?;
         let parts = match is_composition(&self.read_config(tenant, hash)?) {
             true => {
                 check_no_parts(new)?;

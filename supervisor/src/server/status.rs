@@ -82,7 +82,7 @@ fn of_device(ctx: &RequestCtx, device: &Device) -> v1::DeviceStatus {
     let uses = quarantined.iter().map(|one| one.used).chain(kept_apart.iter().map(|(used, _)| *used));
     let functions = ctx.server.registry.loaded.by_id(uses.map(|used| used.function));
     let name_of = |tenant| ctx.server.registry.tenants.names().name(tenant).to_string();
-    // To the operator all, to others what they own, and of what they call what they may: not steps of others' compositions.
+    // The operator sees all, others their own functions and those that they called and may call: steps of others' compositions are none.
     let shown = |used: Use| {
         let function = functions.get(&used.function)?;
         let tenant = ctx.account.tenant;

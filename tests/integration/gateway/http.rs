@@ -468,6 +468,10 @@ fn tensors_may_be_in_shared_memory_where_that_is_asked_for() {
     gateway.supervisor.write("pappus.toml", config(&[("alice", "")]));
     gateway.supervisor.admin().reload().unwrap();
     of("bob", "GET", "/v2/systemsharedmemory/status", "").error(401, "UNAUTHENTICATED", "");
+    // By now it is a stranger's, and judged before any of a body is waited for.
+    let mut stranger = gateway.connect();
+    stranger.begin("POST", "/v2/models/alice.copy/infer", &[&bearer("bob")], 1 << 20);
+    stranger.answer().error(401, "UNAUTHENTICATED", "token");
     assert_eq!(of("alice", "POST", "/v2/systemsharedmemory/unregister", "").status, 200);
     of("alice", "POST", "/v2/models/copy/infer", &copy(0, 4, 4)).error(400, "INVALID_ARGUMENT", "no region");
     std::fs::remove_file(&object).unwrap();

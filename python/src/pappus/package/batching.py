@@ -76,7 +76,9 @@ def keeps_items_apart(
     model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], least: int, most: int
 ) -> str | None:
     """Tries it. Why calls may not run side by side, or nothing where they may."""
-    items = min(max(_ITEMS, least), most)
+    if least == most:
+        return f"there are always {most} items, which shows nothing"
+    items = min(max(_ITEMS, least), most - 1)
     generator = torch.Generator().manual_seed(0)
     leaves, tree = torch.utils._pytree.tree_flatten((tuple(args), dict(kwargs)))
 
@@ -84,22 +86,19 @@ def keeps_items_apart(
         return _items(leaf, count, generator) if isinstance(leaf, torch.Tensor) else leaf
 
     first = [drawn(leaf, items) for leaf in leaves]
-    if all(torch.equal(leaf[:-1], leaf[1:]) for leaf in first if isinstance(leaf, torch.Tensor)):
-        return "the example inputs are the same number everywhere, which shows nothing"
-    # The same items one place further, behind another one; and not as many as before.
-    kept = items if items < most else items - 2
-    if kept < max(least - 1, 1):
-        return f"there are always {items} items, which shows nothing"
+    # The same items one place further, behind another one.
     others = [drawn(leaf, 1) for leaf in leaves]
     pairs = zip(first, others, strict=True)
-    moved = [torch.cat([other, leaf[:kept]]) if isinstance(leaf, torch.Tensor) else leaf for leaf, other in pairs]
+    moved = [torch.cat([other, leaf]) if isinstance(leaf, torch.Tensor) else leaf for leaf, other in pairs]
+    if all(torch.equal(leaf[:-1], leaf[1:]) for leaf in moved if isinstance(leaf, torch.Tensor)):
+        return "the example inputs are the same number everywhere, which shows nothing"
     try:
         with torch.no_grad(), quantized.portable():
             before, after = (_outputs(model, torch.utils._pytree.tree_unflatten(given, tree)) for given in (first, moved))
     except Exception as error:
         return f"the model does not run on the processor with {items} items ({error})"
     for one, other in zip(before, after, strict=True):
-        if not _same(one[:kept], other[1:]):
+        if not _same(one, other[1:]):
             return "an item of an output depends on other items of the inputs, or on how many there are"
     return None
 

@@ -62,7 +62,7 @@ class Session:
     def __call__(self, **inputs: Any) -> dict[str, Any]:
         """Outputs by name, as numpy arrays (those that NumPy lacks as tensors)."""
         run = _Run(self._package, inputs, self._state)
-        with _interpreter() as run.called:
+        with _interpreter(run.called):
             for action in self._package.blueprint["control_flow"]:
                 run.step(action)
         self._state = {name: run.bytes[name] for name in self._state}
@@ -77,6 +77,7 @@ class _Run:
             raise PackageError(f"inputs are {blueprint['inputs']}, given were {sorted(inputs)}")
         self.bytes: dict[str, torch.Tensor] = {name: value.clone() for name, value in state.items()}
         self.dims: dict[str, int] = {}
+        # Functions that the launch's kernel called, interpreted.
         self.called: dict[int, Any] = {}
         self.types: Mapping[str, Any] = blueprint.get("types", {})
         for name, value in inputs.items():
@@ -186,13 +187,11 @@ def _constants(kernel: KernelSource) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _interpreter() -> Iterator[dict[int, Any]]:
-    """Functions that kernels call are interpreted, too: those of the launch, which begins with none."""
+def _interpreter(called: dict[int, Any]) -> Iterator[None]:
+    """Functions that kernels call are interpreted, too; ``called`` has those of a launch, which begins with none."""
     import triton
     from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, _patch_lang
     from triton.runtime.jit import JITFunction
-
-    called: dict[int, Any] = {}
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if id(self) not in called:
@@ -243,7 +242,7 @@ def _interpreter() -> Iterator[dict[int, Any]]:
             mock.patch.object(InterpreterBuilder, "cast_impl", converted),
             mock.patch.object(InterpreterBuilder, "create_fp_to_fp", from_float),
         ):
-            yield called
+            yield
     finally:
         for owner, names in before:
             # Modules keep what rewritten functions of theirs refer to.

@@ -248,7 +248,7 @@ impl Run<'_> {
 
     /// Memory of at least so many bytes: its pages, and what workers map, are there where it was used before.
     fn memory(&mut self, bytes: u64) -> Result<Arc<OwnMemory>, Failed> {
-        // No arena has none.
+        // An arena has a byte at least.
         let bytes = bytes.max(1);
         let is_free = |memory: &&Arc<OwnMemory>| Arc::strong_count(memory) == 1 && memory.bytes() >= bytes;
         if let Some(memory) = self.memories.iter().filter(is_free).min_by_key(|memory| memory.bytes()) {

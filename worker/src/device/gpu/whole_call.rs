@@ -65,7 +65,7 @@ impl<D: Driver> WholeCall<D> {
         Ok(Self { graph, captured, copies: copies.all.to_vec(), inputs, range, clears: small.clears })
     }
 
-    /// True if the graph has exactly these copies, and clears that range, if any.
+    /// True if the graph has exactly these copies and was made for this range.
     pub(super) fn copies(&self, copies: Copies<'_>) -> bool {
         self.inputs == copies.inputs && self.range == copies.range && self.copies == copies.all
     }
