@@ -354,4 +354,19 @@ mod tests {
             assert_eq!(callers.enter(None).await.unwrap_err().row().name, "UNAUTHENTICATED");
         });
     }
+
+    #[test]
+    fn the_supervisor_is_not_asked_again_and_again_whether_it_is_ready() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let callers =
+                Callers::new(Upstream::new("/nowhere".into(), 1), false, false, None, Traces::default());
+            let later = Instant::now() + 1000 * READY_FOR;
+            *callers.ready.lock().await = Some((later, true));
+            assert!(callers.is_ready().await);
+            // The control: what it said long ago does not hold, and there is no supervisor.
+            *callers.ready.lock().await = later.checked_sub(2000 * READY_FOR).map(|asked| (asked, true));
+            assert!(!callers.is_ready().await);
+        });
+    }
 }

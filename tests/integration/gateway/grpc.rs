@@ -211,23 +211,6 @@ fn failures_have_the_statuses_of_the_table() {
     });
 }
 
-/// Whoever has no token may ask for it as often as a connection takes requests: the supervisor is asked once.
-#[test]
-fn being_asked_whether_it_is_ready_makes_it_no_less_ready() {
-    let gateway = Gateway::start();
-    with(&gateway, None, async |client| {
-        let asks = (0..250).map(|_| {
-            let mut client = Client { grpc: client.grpc.clone(), tenant: None };
-            tokio::spawn(async move {
-                client.ask::<_, ServerReadyResponse>("ServerReady", ServerReadyRequest {}).await.unwrap()
-            })
-        });
-        for ask in asks.collect::<Vec<_>>() {
-            assert!(ask.await.unwrap().ready);
-        }
-    });
-}
-
 #[test]
 fn functions_are_described_as_models() {
     let gateway = Gateway::start();
