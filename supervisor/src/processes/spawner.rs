@@ -207,6 +207,9 @@ mod tests {
         let spawner = Spawner::start().unwrap();
         // Not closed when a program runs, so that the program can list it.
         let (others, _write) = rustix::pipe::pipe().unwrap();
+        // At a number that a program does not give to what it opens itself.
+        let others = rustix::io::fcntl_dupfd_cloexec(&others, 100).unwrap();
+        rustix::io::fcntl_setfd(&others, rustix::io::FdFlags::empty()).unwrap();
         let (read, write) = std::io::pipe().unwrap();
         let listed = |spawn: &dyn Fn(&str) -> Child, mut read: std::io::PipeReader| {
             let mut child = spawn("echo /proc/self/fd/* >&9");
