@@ -118,6 +118,7 @@ fn replies_out_of_turn_are_not_believed() {
     is_caught("exported it 64", "unavailable");
     is_caught("descriptors it+1 1\nexported it 64", "a packet of another message");
     is_caught("descriptors it 1\nexported it 64", "weights that it was not asked for");
+    is_caught("loaded it max", "larger than what it was asked to load");
 }
 
 /// What a liar says on its turn page, with its first call on a device of two workers.
@@ -364,6 +365,7 @@ fn a_compiler_that_lies_costs_its_own_registration() {
         // Not behind `await`: the supervisor asks nothing of a process that has said nothing.
         ("compiled 1 copy", "before it said hello"),
         ("hello\nawait compile\ndone it 5", "it sent Done"),
+        ("hello\nawait compile\nhello", "it sent Hello"),
         ("hello\nawait compile\nexit 7", "exited with code 7"),
         ("hello 1 cuda liar 0", "it compiles for cuda"),
         ("hello 1 cpu ../x 0", "no plain word"),

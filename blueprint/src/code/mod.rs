@@ -29,6 +29,11 @@ pub trait CodeFormat: std::fmt::Debug + Sync {
     /// run there. Code whose architecture is empty does not say what it is for.
     fn suits(&self, made_for: &str, device: &str) -> Option<Fit>;
 
+    /// True if it is text, of which a device may make code that keeps kernels in a window of addresses.
+    fn can_be_fenced(&self) -> bool {
+        false
+    }
+
     /// What a device of this architecture needs, such as `a .ptx for sm_90 or older`.
     fn needed(&self, device: &str) -> String;
 

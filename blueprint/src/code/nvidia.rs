@@ -72,6 +72,10 @@ impl CodeFormat for Ptx {
         runs.then_some((PTX, made_for))
     }
 
+    fn can_be_fenced(&self) -> bool {
+        true
+    }
+
     fn needed(&self, device: &str) -> String {
         format!("a .ptx for {device} or older")
     }

@@ -27,6 +27,10 @@ impl CodeFormat for Wasm {
         Some((0, 0))
     }
 
+    fn can_be_fenced(&self) -> bool {
+        true
+    }
+
     fn needed(&self, _device: &str) -> String {
         "its .wasm variant".to_owned()
     }

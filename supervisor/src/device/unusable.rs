@@ -97,8 +97,8 @@ pub(super) enum Unusable {
     /// Another worker was asked to share these weights.
     #[error("it sent weights that another worker loads")]
     WeightsOfAnother,
-    /// It says that weights take more memory than there is.
-    #[error("its weights are larger than the device")]
+    /// It says that weights take more memory than it was asked to load.
+    #[error("its weights are larger than what it was asked to load")]
     WeightsTooLarge,
     /// A scrub without a request.
     #[error("it confirmed a scrub that it was not asked for")]

@@ -261,17 +261,6 @@ impl WorkerChannel {
         process.handover.take() == Some(handover)
     }
 
-    /// True if [`Connected::is_forgetting`] is.
-    pub(super) fn is_forgetting(&self, function: FunctionId) -> bool {
-        self.process.as_ref().is_some_and(|process| process.is_forgetting(function))
-    }
-
-    /// The process forgot a function or its weights. True if it had the weights; none if nobody told it to forget. Weights
-    /// go once the calls that use them are over, others before.
-    pub(super) fn forgot(&mut self, function: FunctionId, what: Forget) -> Option<bool> {
-        self.process.as_mut()?.forgot(function, what)
-    }
-
     /// New settings for the process.
     pub(super) fn configure(&mut self, configure: Configure) {
         if let Some(process) = &mut self.process {

@@ -122,10 +122,10 @@ impl WorkerEvents {
         bytes: u64,
         exports: bool,
     ) -> Result<(), Unusable> {
-        let (fd, is_outdated) = {
+        let (fd, is_outdated, asked_bytes) = {
             let channel = self.slots.channel(worker);
             let fd = exports.then(|| channel.receive(function.get())).transpose()?;
-            (fd, channel.is_forgetting(function))
+            (fd, channel.is_forgetting(function), channel.asked_bytes(function))
         };
         // The worker said so before it heard that the weights must go: by now it may have been told to load
         // them again.
@@ -136,7 +136,9 @@ impl WorkerEvents {
         if !has_own_memory && fd.is_some() {
             return Err(Unusable::WeightsNotAsked);
         }
-        if has_own_memory && bytes > self.processes.total_bytes().saturating_add(SLACK_BYTES) {
+        // Memory that other weights left may be an eighth larger.
+        let slack_bytes = if has_own_memory { asked_bytes / 8 + SLACK_BYTES } else { 0 };
+        if bytes > asked_bytes.saturating_add(slack_bytes) {
             return Err(Unusable::WeightsTooLarge);
         }
         let mut actions = Actions::default();

@@ -14,7 +14,7 @@ use pappus_shmem::{ValidatedMemfd, memfd};
 use super::code_target::CodeTarget;
 use super::packed_weights::PackedWeights;
 use super::uses::Uses;
-use super::variants::choose;
+use super::variants::{choose, choose_shared};
 use super::version::Versions;
 use crate::ids::{FunctionId, TenantId};
 use crate::metrics::calls::{self, CallCounts};
@@ -202,8 +202,13 @@ impl Loaded {
         self.weights.as_ref().and_then(|weights| weights.descriptor())
     }
 
-    /// What a worker with this target must be told to install the function.
-    pub fn install(&self, state: &StateDir, target: &CodeTarget) -> Result<(Install, Parts), Refusal> {
+    /// What a worker with this target, whose process is made to be `shared` or not, must be told to install the function.
+    pub fn install(
+        &self,
+        state: &StateDir,
+        target: &CodeTarget,
+        shared: bool,
+    ) -> Result<(Install, Parts), Refusal> {
         let config = memfd::sealed("pappus-config", &self.config)
             .map_err(|e| failed("cannot pass the configuration", &e))?;
         let modules = match &self.code {
@@ -212,7 +217,7 @@ impl Loaded {
                 .map(|code| code.as_fd().try_clone_to_owned().map(File::from))
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(|e| failed("cannot pass the machine code", &e))?,
-            None => self.stored_code(state, target)?,
+            None => self.stored_code(state, target, shared)?,
         };
         let install = Install {
             modules: modules.len() as u32,
@@ -223,7 +228,8 @@ impl Loaded {
     }
 
     /// The machine code of its modules, as it is stored for a target.
-    fn stored_code(&self, state: &StateDir, target: &CodeTarget) -> Result<Vec<File>, Refusal> {
+    fn stored_code(&self, state: &StateDir, target: &CodeTarget, shared: bool) -> Result<Vec<File>, Refusal> {
+        let choose = if shared { choose_shared } else { choose };
         let modules = self.record.modules.iter().map(|module| {
             // Registration made sure that there is a variant.
             let variant = choose(&module.variants, target.kind, &target.arch);

@@ -1,12 +1,29 @@
-//! Which compiled form of a module a device runs: the one that suits it best, as each format says.
+//! Which compiled form of a module a device runs: the one that suits it best, as each format says. A process that strangers share
+//! runs what can be kept in a window of addresses, so PTX also where machine code lies beside it.
 
+use pappus_blueprint::code::CodeFormat;
 use pappus_protocol::Kind;
 
 use crate::store::records::Variant;
 
 /// The variant of a module that a device of this kind and architecture runs, if there is one.
 pub fn choose<'v>(variants: &'v [Variant], kind: Kind, arch: &str) -> Option<&'v Variant> {
-    let format = |name: &str| kind.traits().formats.iter().find(|format| format.name() == name);
+    best(variants, kind, arch, |_| true)
+}
+
+/// The variant that a shared process of such a device runs, if there is one.
+pub fn choose_shared<'v>(variants: &'v [Variant], kind: Kind, arch: &str) -> Option<&'v Variant> {
+    best(variants, kind, arch, |format| format.can_be_fenced())
+}
+
+fn best<'v>(
+    variants: &'v [Variant],
+    kind: Kind,
+    arch: &str,
+    may: fn(&dyn CodeFormat) -> bool,
+) -> Option<&'v Variant> {
+    let formats = || kind.traits().formats.iter().filter(|format| may(**format));
+    let format = |name: &str| formats().find(|format| format.name() == name);
     let fit = |variant: &Variant| format(&variant.format)?.suits(&variant.arch, arch);
     let fits = variants.iter().filter_map(|variant| Some((fit(variant)?, variant)));
     fits.max_by_key(|(fit, _)| *fit).map(|(_, variant)| variant)
@@ -61,6 +78,11 @@ mod tests {
             gone.push(expect);
         }
         assert_eq!(without(&gone), None, "nothing newer, older generations or other vendors");
+        let all_of_them: Vec<_> = all.iter().map(|name| variant(name)).collect();
+        let shared =
+            |many: &[Variant]| choose_shared(many, Kind::Cuda, "sm_90").map(|one| one.format.clone());
+        assert_eq!(shared(&all_of_them).as_deref(), Some("ptx"), "also where there is machine code");
+        assert_eq!(shared(&[variant("cubin sm_90")]), None, "machine code cannot be fenced");
         assert_eq!(chosen(&all, Kind::Cuda, "sm_89").unwrap(), "cubin sm_86");
         assert_eq!(chosen(&all, Kind::Cuda, "sm_120").unwrap(), "fatbin");
         assert_eq!(chosen(&["ptx sm_90a", "ptx sm_100"], Kind::Cuda, "sm_103").unwrap(), "ptx sm_100");

@@ -303,6 +303,7 @@ impl ProcessReservation {
     pub fn measured(&mut self, context_bytes: u64) {
         // The first process's measurement holds for all: later ones would count other processes' memory as
         // well.
+        let context_bytes = context_bytes.min(self.table.total_bytes());
         let serves = self.table.config.kind.traits().has_own_memory && !self.compiles;
         let context_bytes = match serves {
             true => *self.table.context_bytes.get_or_init(|| context_bytes),

@@ -89,21 +89,44 @@ impl Registry {
             if !classes.iter().any(|chosen| std::ptr::eq(*chosen, class)) {
                 continue;
             }
-            let found = modules.iter().map(|module| match class.choose(&module.variants) {
-                Some(variant) => self.code(tenant, &module.name, variant, Some(nth), codes),
-                None => Ok(None),
-            });
-            let found = found.collect::<Result<Vec<_>, CodeError>>()?;
-            if found.iter().all(Option::is_some) {
-                let place = DeviceLimits { devices: &class.names(), stack_bytes: class.stack_bytes };
-                layout::check(blueprint, &found, place).map_err(|why| CodeError::Layout(why.into()))?;
-            }
-            let kernels = found.iter().flatten().flat_map(|info| &info.kernels);
+            let own = self.checked_code(tenant, blueprint, modules, nth, DeviceClass::choose, codes)?;
+            let shared =
+                match self.checked_code(tenant, blueprint, modules, nth, DeviceClass::choose_shared, codes) {
+                    // It runs where its other variants do.
+                    Err(CodeError::Compile { why, .. }) if why.is_of_the_module() => Vec::new(),
+                    Err(CodeError::Layout(_)) => Vec::new(),
+                    found => found?,
+                };
+            let kernels = own.iter().chain(&shared).flatten().flat_map(|info| &info.kernels);
             let stack_bytes = kernels.map(|kernel| kernel.stack_bytes).max().unwrap_or(0);
-            let fenced = can_share_window(&found);
+            let fenced = shared.len() == modules.len() && can_share_window(&shared);
             runs_on.push(RunsOn { kind: class.kind, arch: class.arch.clone(), stack_bytes, fenced });
         }
         codes.all_made().map(|()| runs_on)
+    }
+
+    /// What is known about the variants that `choose` takes of each module for one class of devices, checked against a blueprint where
+    /// all of them are made.
+    fn checked_code(
+        &self,
+        tenant: TenantId,
+        blueprint: &Blueprint,
+        modules: &[FunctionModule],
+        nth: usize,
+        choose: for<'c, 'v> fn(&'c DeviceClass, &'v [Variant]) -> Option<&'v Variant>,
+        codes: &mut Codes,
+    ) -> Result<Vec<Option<Arc<CodeInfo>>>, CodeError> {
+        let class = &self.classes[nth];
+        let found = modules.iter().map(|module| match choose(class, &module.variants) {
+            Some(variant) => self.code(tenant, &module.name, variant, Some(nth), codes),
+            None => Ok(None),
+        });
+        let found = found.collect::<Result<Vec<_>, CodeError>>()?;
+        if found.iter().all(Option::is_some) {
+            let place = DeviceLimits { devices: &class.names(), stack_bytes: class.stack_bytes };
+            layout::check(blueprint, &found, place).map_err(|why| CodeError::Layout(why.into()))?;
+        }
+        Ok(found)
     }
 
     /// Checks a blueprint against what the PTX and the code objects of its modules tell, where no device here runs them:
@@ -350,6 +373,37 @@ mod tests {
         assert_eq!((room(1 << 20).unwrap(), room(3 << 29).unwrap(), room(3 << 30).unwrap()), (3, 2, 1));
         let why = room(5 << 30).unwrap_err();
         assert_eq!((why.reason(), &*why.place()), (Reason::OutOfMemory, "blueprint.weights"));
+    }
+
+    #[test]
+    fn where_processes_are_shared_text_is_compiled_beside_machine_code() {
+        let variant = |format: &str, arch: &str, hash| Variant {
+            format: format.into(),
+            arch: arch.into(),
+            sha256: Hash([hash; 32]),
+            bytes: 1,
+        };
+        let machine_code = variant("cubin", "sm_90", 1);
+        let both = vec![machine_code.clone(), variant("ptx", "sm_90", 2)];
+        let blueprint = pappus_blueprint::parse(
+            br#"{"modules": [], "kernels": [], "blueprint": {"inputs": ["a"], "buffers": {}, "outputs": ["a"], "control_flow": []}}"#,
+        );
+        let blueprint = blueprint.unwrap();
+        for (device, variants, compiled) in [
+            ("cuda:0:isolation=auto", both.clone(), &[1, 2][..]),
+            ("cuda:0", both, &[1]),
+            ("cuda:0:isolation=auto", vec![machine_code], &[1]),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let registry = registry(dir.path(), &[device]);
+            let modules = [FunctionModule { name: "m".into(), variants: variants.into() }];
+            let classes = registry.runnable(&modules).unwrap();
+            let mut codes = Codes::new(Wish::Known);
+            let outcome = registry.check_code(TenantId::new(7), &blueprint, &modules, &classes, &mut codes);
+            assert!(matches!(outcome, Err(CodeError::NotMade)), "{outcome:?}");
+            let jobs: Vec<_> = codes.take_missing().iter().map(|job| job.module.0[0]).collect();
+            assert_eq!(jobs, compiled, "{device}");
+        }
     }
 
     #[test]

@@ -302,7 +302,7 @@ fn converse(
     loop {
         while let Some(frame) = worker.inbox.frame()? {
             match FromWorker::decode(frame)? {
-                FromWorker::Hello(hello) => {
+                FromWorker::Hello(hello) if fingerprint.is_none() => {
                     if let Some(reservation) = &mut reservation {
                         reservation.measured(hello.context_bytes);
                     }

@@ -6,7 +6,7 @@ use pappus_protocol::Kind;
 
 use super::compile::Compiler;
 use crate::config::DeviceConfig;
-use crate::function::variants::choose;
+use crate::function::variants::{choose, choose_shared};
 use crate::limits::MAX_WEIGHT_BYTES;
 use crate::processes::launcher::Launcher;
 use crate::processes::target::DeviceTarget;
@@ -64,6 +64,12 @@ impl DeviceClass {
     /// The variant that the devices run, if any.
     pub fn choose<'v>(&self, variants: &'v [Variant]) -> Option<&'v Variant> {
         choose(variants, self.kind, &self.arch)
+    }
+
+    /// The variant that their shared processes run, if there are such processes and any variant can be fenced.
+    pub fn choose_shared<'v>(&self, variants: &'v [Variant]) -> Option<&'v Variant> {
+        let shares = self.compiler.target.interruptible;
+        shares.then(|| choose_shared(variants, self.kind, &self.arch)).flatten()
     }
 
     /// The devices' names, for messages.

@@ -272,8 +272,9 @@ impl<T: Clone> Weights<T> {
         })?;
         let taken = self.leaving.swap_remove(at);
         *known = taken.device;
-        self.used_bytes = self.used_bytes - entry.bytes + taken.bytes;
+        self.used_bytes -= entry.taken_bytes();
         entry.bytes = taken.bytes;
+        self.used_bytes += entry.taken_bytes();
         evicted.retain(|other| *other != taken.function);
         self.counts.reused += 1;
         Some(taken.function)
@@ -453,8 +454,10 @@ impl<T: Clone> Weights<T> {
             (None, None) => return false,
         };
         entry.state = State::Shared(device);
-        self.used_bytes = self.used_bytes - entry.bytes + bytes;
+        // Others may have copies of their own.
+        self.used_bytes -= entry.taken_bytes();
         entry.bytes = bytes;
+        self.used_bytes += entry.taken_bytes();
         true
     }
 

@@ -2,7 +2,7 @@
 
 use pappus_protocol::ToWorker;
 
-use super::{Connected, StartError};
+use super::{Connected, StartError, WorkerChannel};
 use crate::call::Call;
 use crate::device::weights::{Memory, descriptor_of, load_of};
 use crate::ids::FunctionId;
@@ -76,7 +76,7 @@ impl Connected {
             oldest.into_iter().for_each(|oldest| self.uninstall(oldest));
         }
         let function = call.function.id;
-        let installed = call.function.install(state, &self.arrival.target);
+        let installed = call.function.install(state, &self.arrival.target, self.arrival.shared);
         let (install, parts) = installed.map_err(StartError::Refused)?;
         self.pass(function.get(), &parts.descriptors())?;
         self.arrival.outbox.push_to_worker(&ToWorker::Install { function, install });
@@ -93,6 +93,12 @@ impl Connected {
     pub(super) fn weight_bytes(&self) -> u64 {
         let there = self.installed.values().filter(|installed| installed.weights);
         there.map(|installed| installed.weight_bytes).sum()
+    }
+
+    /// What the weights of a function take that the process was told to load; nothing where it was not.
+    pub(super) fn asked_bytes(&self, function: FunctionId) -> u64 {
+        let asked = self.installed.get(&function).filter(|installed| installed.weights);
+        asked.map_or(0, |installed| installed.weight_bytes)
     }
 
     /// The process forgot a function or its weights. True if it had the weights; none if nobody told it to forget.
@@ -123,5 +129,23 @@ impl Connected {
             self.forgetting.push(Forgetting { function, what: Forget::Weights, had_weights: true });
             self.arrival.outbox.push_to_worker(&ToWorker::Unload { function });
         }
+    }
+}
+
+impl WorkerChannel {
+    /// True if [`Connected::is_forgetting`] is.
+    pub(in crate::device) fn is_forgetting(&self, function: FunctionId) -> bool {
+        self.process.as_ref().is_some_and(|process| process.is_forgetting(function))
+    }
+
+    /// As [`Connected::asked_bytes`].
+    pub(in crate::device) fn asked_bytes(&self, function: FunctionId) -> u64 {
+        self.process.as_ref().map_or(0, |process| process.asked_bytes(function))
+    }
+
+    /// The process forgot a function or its weights. True if it had the weights; none if nobody told it to forget. Weights
+    /// go once the calls that use them are over, others before.
+    pub(in crate::device) fn forgot(&mut self, function: FunctionId, what: Forget) -> Option<bool> {
+        self.process.as_mut()?.forgot(function, what)
     }
 }
