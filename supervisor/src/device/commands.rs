@@ -109,9 +109,10 @@ impl CommandRunner {
                 self.complete(&call, Outcome::NotCleared);
             }
             Action::Bring { worker } => self.slots.want(worker),
-            Action::OverQuota { call, has_bytes, needs_bytes } => {
+            Action::OverQuota { call, is_caller, has_bytes, needs_bytes } => {
                 self.metrics.failed.increment(1);
-                let error = exceeds(&call.function.account, has_bytes, needs_bytes);
+                let account = if is_caller { call.reply.account() } else { &call.function.account };
+                let error = exceeds(account, has_bytes, needs_bytes);
                 self.complete(&call, Outcome::Refused(error.into()));
             }
             Action::Release { memory } => drop(memory),

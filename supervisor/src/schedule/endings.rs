@@ -111,6 +111,7 @@ impl<C: Call> Scheduler<C> {
         if let Some(entry) = self.calls.get_mut(id) {
             entry.attempts.moved_out();
         }
+        self.review(domain.caller);
         self.wait_again(id, false);
         self.fill_lane(worker, domain, had_weights);
         true
@@ -126,12 +127,9 @@ impl<C: Call> Scheduler<C> {
             return self.line_up(domain.caller, id);
         }
         self.enqueue(id);
-        for worker in WorkerId::first(self.workers.len()) {
-            let state = self.workers[worker].state;
-            if state == State::Free || state == State::Bound(queue.compartment()) {
-                self.feed(worker);
-            }
-        }
+        self.feed_where(|worker| {
+            worker.state == State::Free || worker.state == State::Bound(queue.compartment())
+        });
         self.make_room();
         // Who waits for memory may be next, since this call waits behind.
         self.memory_came();

@@ -160,3 +160,19 @@ fn a_call_is_in_the_way_of_who_asks_for_the_device() {
     b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     assert!(b.scheduler.next_overrun_check_ns().is_some());
 }
+
+#[test]
+fn a_call_that_has_the_device_is_in_the_way_of_who_has_a_worker() {
+    let mut b = Bench::of(Shape { quantum_us: Some(1000), ..Shape::new(2, 1) });
+    let first = b.submit(1, BOB);
+    b.finish(W0, first);
+    b.submit_sized(2, ALICE, WHOLE);
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    assert_eq!(b.scheduler.next_overrun_check_ns(), None, "no other wants it");
+    b.submit(3, ALICE);
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    assert_eq!(b.scheduler.next_overrun_check_ns(), None, "her own call");
+    b.submit(4, BOB);
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    assert!(b.scheduler.next_overrun_check_ns().is_some());
+}

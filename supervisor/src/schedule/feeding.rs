@@ -4,7 +4,7 @@ use super::calls::Entry;
 use super::queues::View;
 use super::scheduler::Scheduler;
 use super::types::{Call, CallId, Compartment, QueueKey};
-use super::workers::State;
+use super::workers::{State, Worker};
 use crate::ids::{TenantId, WorkerId};
 
 impl<C: Call> Scheduler<C> {
@@ -55,6 +55,20 @@ impl<C: Call> Scheduler<C> {
         let at_ns = self.queues.idle_gives_way_ns(&self.workers[worker], self.view());
         self.queues.search_again(Some(at_ns));
         at_ns > self.now_ns
+    }
+
+    /// Starts calls that may start in some of the workers.
+    pub(super) fn feed_where(&mut self, is_one: impl Fn(&Worker) -> bool) {
+        for worker in WorkerId::first(self.workers.len()) {
+            if is_one(&self.workers[worker]) {
+                self.feed(worker);
+            }
+        }
+    }
+
+    /// A call left its queue without having started: those behind it may start.
+    pub(super) fn move_up(&mut self, queue: QueueKey) {
+        self.feed_where(|worker| worker.state == State::Bound(queue.compartment()));
     }
 
     /// Gives a shared worker with free lanes what it should do next. Where a payer's call lacks memory, other payers' calls go

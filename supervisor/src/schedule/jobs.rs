@@ -9,7 +9,7 @@ use super::limits::MAX_JOB_CALLS;
 use super::quarantine::Use;
 use super::scheduler::Scheduler;
 use super::starting::Group;
-use super::types::{Call, CallId, CallSpec, Compartment, Job, QueueKey};
+use super::types::{Call, CallId, CallSpec, Job, QueueKey};
 use crate::ids::WorkerId;
 
 impl<C: Call> Scheduler<C> {
@@ -109,19 +109,13 @@ impl<C: Call> Scheduler<C> {
         let held = self.holds(used.caller);
         let room = self.queues.find_lane(queue, false, held, self.view());
         calls.into_iter().for_each(|id| self.enqueue(id));
-        match room {
-            Some(worker) => self.feed(worker),
-            None if queue.compartment() == Compartment::Shared => {
-                for worker in self.workers.shared() {
-                    self.feed(worker);
-                }
-            }
-            None => {
-                self.make_room();
-                if weight_bytes > 0 {
-                    self.look_ahead_for(domain);
-                }
-            }
+        if let Some(worker) = room {
+            self.feed(worker);
+        }
+        // Not all of them need be in one queue.
+        self.resume();
+        if weight_bytes > 0 {
+            self.look_ahead_for(domain);
         }
         true
     }

@@ -76,6 +76,8 @@ impl<C: Call> Scheduler<C> {
             self.list_whole(domain.caller);
         }
         self.waits_no_more(held_up);
+        self.move_up(QueueKey::Of(domain));
+        self.move_up(QueueKey::Shared(domain.caller));
     }
 
     /// A process ended under a caller, or is about to.

@@ -120,6 +120,7 @@ impl<C: Call> Scheduler<C> {
         let next = next.filter_map(|id| Some((id, calls.get(id)?)));
         let next = next.filter(|(_, entry)| entry.weight_bytes > 0);
         if next.clone().all(|(_, entry)| self.book.weights.has(entry.function, worker)) {
+            self.book.weights.expect(worker, Vec::new());
             return;
         }
         let next: Vec<(CallId, FunctionId, u64)> =
@@ -150,11 +151,19 @@ impl<C: Call> Scheduler<C> {
 
     /// The owner of a waiting call's function may not have its weights, beside the `weights_bytes` of others: the call is over.
     pub(super) fn refuse_weights(&mut self, id: CallId, weights_bytes: u64) {
+        let Some(entry) = self.calls.get(id) else { return };
+        let (owner, needs_bytes) = (entry.domain.owner, entry.weight_bytes);
+        let has_bytes = self.book.bytes_of(owner, &self.workers).saturating_add(weights_bytes);
+        self.refuse_memory(id, false, has_bytes, needs_bytes);
+    }
+
+    /// A call that waits is refused, since its caller or the owner of its function may not have what it needs.
+    pub(super) fn refuse_memory(&mut self, id: CallId, is_caller: bool, has_bytes: u64, needs_bytes: u64) {
         let Some((entry, held_up)) = self.unqueue(id) else { return };
         self.judge(&entry, Verdict::Neither);
-        let has_bytes = self.book.bytes_of(entry.domain.owner, &self.workers).saturating_add(weights_bytes);
-        self.actions.push(Action::OverQuota { has_bytes, needs_bytes: entry.weight_bytes, call: entry.call });
+        self.actions.push(Action::OverQuota { is_caller, has_bytes, needs_bytes, call: entry.call });
         self.waits_no_more(held_up);
+        self.move_up(entry.queue);
     }
 
     pub(super) fn loaded(&mut self, loaded: Loaded<C::Memory>) -> bool {

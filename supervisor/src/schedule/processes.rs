@@ -42,13 +42,13 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn gone(&mut self, worker: WorkerId) -> Vec<(CallId, C)> {
         let now_ns = self.now_ns;
         let charge = self.turn(|turns, orders| turns.gone(now_ns, worker, orders));
-        self.charge(charge.flatten());
         self.book.gone(worker);
         self.book.weights.worker_gone(worker, self.workers[worker].generation);
         let served = self.workers[worker].served();
         self.unbind(worker, WhyGone::Ended);
         let emptied = self.refill(worker);
         let mut lost = Vec::new();
+        let mut waiting = Vec::new();
         let mut charged_lanes = 0u64;
         for id in self.workers.take_all(worker) {
             let Some(entry) = self.calls.get_mut(id) else { continue };
@@ -58,25 +58,36 @@ impl<C: Call> Scheduler<C> {
             let CallState::Running { lane, .. } = entry.state else { continue };
             entry.state = CallState::Lost;
             lost.push((id, entry.call.clone()));
-            let (caller, started_ns) = (entry.domain.caller, entry.started_ns);
+            let (domain, started_ns) = (entry.domain, entry.started_ns);
             // The calls of a job had the time together.
             if charged_lanes >> lane & 1 == 0 {
-                self.charge_call(caller, started_ns);
+                self.charge_call(domain.caller, started_ns);
+                if self.workers.is_for_shared(worker) {
+                    self.shared_charges.ran(domain.caller, now_ns.saturating_sub(started_ns));
+                }
             }
             charged_lanes |= 1 << lane;
+            waiting.push(domain);
         }
+        // Those whose calls were there pay for a shared worker's turn.
+        self.charge(charge.flatten());
         // Not before: what it sets going looks for workers.
         if let Some(domain) = served.filter(|_| !self.shape.shared_faults) {
             let draw = self.draw(domain.caller);
             self.drawn.push((worker, self.workers[worker].generation, draw));
         }
         self.leave_device(worker);
-        if let Some(domain) = served {
+        if served.is_some() {
+            self.lanes_are_free();
+        }
+        waiting.extend(served);
+        waiting.sort_unstable();
+        waiting.dedup();
+        for domain in waiting {
             self.review(domain.caller);
             self.feed_limited(domain.caller);
             // No call there uses weights any more, which may give way to calls of their owner.
             self.feed_limited(domain.owner);
-            self.lanes_are_free();
         }
         if emptied {
             // Until now the slot counted as one that gets a process. The domain may go to a free worker instead.
@@ -192,6 +203,7 @@ impl<C: Call> Scheduler<C> {
         self.actions.push(Action::Kill { worker, generation: self.workers[worker].generation, why });
         if let Some(domain) = served {
             self.draw(domain.caller);
+            self.feed_limited(domain.caller);
         }
     }
 

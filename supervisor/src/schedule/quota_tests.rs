@@ -54,6 +54,48 @@ fn a_whole_device_call_keeps_to_the_limit_too() {
 }
 
 #[test]
+fn a_whole_device_call_that_never_fits_beside_its_stacks_keeps_nobody_waiting() {
+    let mut b = Bench::of(Shape { memory_bytes: 100, workers_per_domain: 1, ..Shape::new(2, 1) });
+    let allow = Allow { tenant: ALICE.caller, most_bytes: Some(60) };
+    b.scheduler.handle(b.now, allow, &mut b.actions);
+    let spec = CallSpec { memory_bytes: 55, stack_bytes: 10, deadline_ns: 1000 * MS, ..TERMS };
+    let submit = Submit { call: 1, spec, limits: LIMITS };
+    b.scheduler.handle(b.now, submit, &mut b.actions).unwrap();
+    b.submit(2, BOB);
+    b.expect("1 may not have 65, 2 on 1.0");
+}
+
+#[test]
+fn a_limited_callers_call_starts_when_a_killed_process_of_the_caller_had_its_memory() {
+    let mut b = bench();
+    let other = Domain { owner: BOB.owner, caller: ALICE.caller };
+    b.submit_sized(1, ALICE, 32);
+    let beside = b.submit_sized(2, other, 4);
+    b.now = 500 * MS;
+    b.submit_sized(3, other, 16);
+    b.expect("1 on 0.0, 2 on 1.0");
+    // The first two calls are overdue, and the process of the first one is killed.
+    b.now = 1000 * MS;
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    b.finish(W1, beside);
+    b.expect("");
+    b.now = b.scheduler.next_deadline_ns().unwrap();
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    b.expect("kill 0, 3 on 1.0");
+}
+
+#[test]
+fn calls_behind_one_that_is_cancelled_move_up() {
+    let mut b = bench();
+    b.submit_sized(1, ALICE, 32);
+    let large = b.submit_sized(2, ALICE, 16);
+    b.submit_sized(3, ALICE, 4);
+    b.expect("1 on 0.0");
+    b.scheduler.handle(b.now, Cancel { id: large }, &mut b.actions);
+    b.expect("3 on 0.1");
+}
+
+#[test]
 fn more_is_allowed_while_calls_wait() {
     let mut b = bench();
     b.submit_sized(1, ALICE, 32);

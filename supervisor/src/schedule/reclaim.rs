@@ -27,12 +27,20 @@ impl<C: Call> Scheduler<C> {
             Short::OwnLimit => {
                 let Some(need) = self.need_of(worker, &Group::of(id)) else { return };
                 let keep = self.book.lane_of(&self.workers, worker, need);
-                self.take_back_own(domain.caller, keep);
-                if self.give_up_own_weights(worker, need) {
-                    match self.exclusive.is_for(worker) {
-                        true => self.advance(),
-                        false => self.feed(worker),
+                let comes = self.take_back_own(domain.caller, keep);
+                let is_whole = self.exclusive.is_for(worker);
+                match self.give_up_own_weights(worker, need) {
+                    true if is_whole => self.advance(),
+                    true => self.feed(worker),
+                    // Nobody else runs, and nothing of its caller's will be free: the device stays closed no longer.
+                    false if is_whole && !comes && !self.runs(domain.caller) => {
+                        let has_bytes = self.book.tenant_bytes(domain.caller, &self.workers);
+                        let left_bytes =
+                            self.book.most_bytes(domain.caller).unwrap_or(u64::MAX).saturating_sub(has_bytes);
+                        let excess_bytes = self.book.excess_bytes(&self.workers, worker, need);
+                        self.refuse_memory(id, true, has_bytes, left_bytes.saturating_add(excess_bytes));
                     }
+                    false => {}
                 }
             }
             Short::OwnerLimit(weights_bytes) => {

@@ -246,6 +246,7 @@ impl<C: Call> Scheduler<C> {
         let (entry, held_up) = self.unqueue(id)?;
         self.judge(&entry, Verdict::Neither);
         self.waits_no_more(held_up);
+        self.move_up(entry.queue);
         self.serve_line();
         Some(Withdrawn { bytes: entry.bytes, attempts: entry.attempts, call: entry.call })
     }
@@ -379,9 +380,7 @@ impl<C: Call> Scheduler<C> {
 
     /// Starts all calls that may start now.
     pub(super) fn resume(&mut self) {
-        for worker in WorkerId::first(self.workers.len()) {
-            self.feed(worker);
-        }
+        self.feed_where(|_| true);
         self.make_room();
     }
 
@@ -392,9 +391,16 @@ impl<C: Call> Scheduler<C> {
 
     /// A call waits, or a worker has one: whether tenants contend may have changed.
     pub(super) fn note_contention(&mut self) {
+        let is_wanted = self.is_wanted_outside();
         if let Some(turns) = &mut self.turns {
-            turns.set_outside(self.now_ns, self.queues.is_wanted_outside());
+            turns.set_outside(self.now_ns, is_wanted);
         }
+    }
+
+    /// True if anybody asks for a worker or for the whole device, or waits beside a caller who has the whole device.
+    pub(super) fn is_wanted_outside(&self) -> bool {
+        let waits = |caller| self.calls.queued() > self.calls.waiting_of(caller).0;
+        self.queues.is_wanted_outside() || self.exclusive.caller().is_some_and(waits)
     }
 
     /// Does something about turns, where they are in use, and passes on what follows.

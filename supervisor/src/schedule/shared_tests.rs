@@ -196,6 +196,20 @@ fn a_shared_worker_weighs_as_much_as_those_whose_calls_it_has() {
 }
 
 #[test]
+fn who_keeps_a_shared_process_until_it_is_killed_pays_for_its_turn() {
+    let mut b = Bench::of(Shape { shared_workers: 1, quantum_us: Some(5000), ..Shape::new(2, 2) });
+    let of_bob = b.share(1, BOB);
+    b.scheduler.handle(b.now, Ran { worker: W0, id: of_bob, device_ns: 0 }, &mut b.actions);
+    b.finish(W0, of_bob);
+    b.share(2, ALICE);
+    b.submit(3, domain(3));
+    b.pass(500 * MS);
+    b.dies(W0);
+    assert!(b.scheduler.device_time_of(ALICE.caller) >= 100 * MS, "{:?}", b.scheduler.device_times(9));
+    assert!(b.scheduler.device_time_of(BOB.caller) < MS, "{:?}", b.scheduler.device_times(9));
+}
+
+#[test]
 fn who_takes_a_shared_process_from_all_is_not_shared_any_more() {
     let mut b = bench(2);
     b.share(1, ALICE);

@@ -32,7 +32,7 @@ impl Call for u64 {
 }
 
 /// An owner of functions and a caller of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Domain {
     /// Owner of the function (uid).
     pub owner: TenantId,
@@ -343,13 +343,16 @@ pub enum Action<C: Call> {
         /// Which slot.
         worker: WorkerId,
     },
-    /// Answer that the owner of the call's function may not have so much more device memory for its weights.
+    /// Answer that a tenant may not have so much more device memory: the owner of the call's function for its weights, or the caller
+    /// for the call.
     OverQuota {
         /// The call.
         call: C,
-        /// Bytes that the owner has on the device.
+        /// True if it is the caller.
+        is_caller: bool,
+        /// Bytes that the tenant has on the device.
         has_bytes: u64,
-        /// Bytes that the weights take.
+        /// Bytes that the weights or the call take.
         needs_bytes: u64,
     },
     /// Drop what names memory: no process has it any more.
