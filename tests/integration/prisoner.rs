@@ -26,7 +26,7 @@ use crate::fixture::{Supervisor, is_alive, signal, until};
 use crate::kit::{self, as_stranger};
 
 /// What the prisoner tries, by its number there, and which layer besides seccomp stands in its way.
-const ATTEMPTS: [(&str, &[Layer]); 36] = [
+const ATTEMPTS: [(&str, &[Layer]); 37] = [
     ("open an internet socket", &[]),
     ("connect to an abstract socket", &[Layer::NetNs, Layer::Landlock]),
     ("read a file", &[Layer::MountNs, Layer::Landlock]),
@@ -63,6 +63,7 @@ const ATTEMPTS: [(&str, &[Layer]); 36] = [
     ("map memory writable and executable", &[]),
     ("make a pipe in /tmp", &[Layer::MountNs, Layer::Landlock]),
     ("let itself be looked into", &[]),
+    ("make a memfd of huge pages", &[]),
 ];
 /// Attempts that succeed for any user on any machine with the sandbox off.
 const EVERYWHERE: [usize; 8] = [0, 1, 2, 10, 11, 12, 31, 33];

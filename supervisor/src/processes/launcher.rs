@@ -5,7 +5,7 @@
 //! supervisor: control groups, execute ──►  worker: sandbox entered, device started, sandbox closed ──► first frame read
 //! ```
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,11 @@ use super::process::Process;
 use super::spawner::{Program, Spawner};
 use super::subreaper;
 use super::target::DeviceTarget;
+use super::words;
 use crate::limits::WORKER_START_S;
+
+/// The descriptor of a process's standard error.
+const STDERR_FD: RawFd = 2;
 
 /// Starts worker processes from one program, all confined by one decision.
 #[derive(Debug)]
@@ -34,6 +38,8 @@ pub struct Launcher {
     /// supervisor goes on with the workers that it came with.
     file: Option<OwnedFd>,
     confinement: Confinement,
+    /// Their standard error.
+    words: OwnedFd,
     spawner: Spawner,
 }
 
@@ -76,7 +82,8 @@ impl Launcher {
     pub fn new(program: impl AsRef<Path>, confinement: Confinement) -> std::io::Result<Self> {
         let program = program.as_ref().to_owned();
         let file = rustix::fs::open(&program, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
-        Ok(Self { program, file, confinement, spawner: Spawner::start()? })
+        let words = words::listen(|line| tracing::warn!("a worker process writes: {line}"))?;
+        Ok(Self { program, file, confinement, words, spawner: Spawner::start()? })
     }
 
     /// How the processes are confined.
@@ -124,6 +131,7 @@ impl Launcher {
             (commands_read.as_fd(), COMMANDS_FD),
             (answers_write.as_fd(), ANSWERS_FD),
             (control_theirs.as_fd(), CONTROL_FD),
+            (self.words.as_fd(), STDERR_FD),
         ];
         if let Some(SharedMemory { staging, turns }) = memory {
             descriptors.extend([(staging.as_fd(), STAGING_FD), (turns.as_fd(), TURNS_FD)]);
@@ -140,7 +148,6 @@ impl Launcher {
             environment: Some(
                 target.environment().into_iter().map(|(name, value)| (name.into(), value)).collect(),
             ),
-            is_heard: true,
         };
         let child = match self.replaced() {
             None => self.spawner.spawn(program, &descriptors)?,

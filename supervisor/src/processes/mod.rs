@@ -6,6 +6,7 @@
 //! - [`confinement`]: how they are confined; [`cgroup`]: their control groups.
 //! - [`mps`]: ending one process of a device that several share through MPS.
 //! - [`process_table`]: which processes of one device may start, and when.
+//! - `words`: what they write to their standard error.
 //! - [`survey`]: which GPUs there are, found out by a process of its own; [`meter`]: what GPUs measure of themselves.
 
 pub mod cgroup;
@@ -19,3 +20,4 @@ mod spawner;
 pub mod subreaper;
 pub mod survey;
 pub mod target;
+mod words;

@@ -79,12 +79,7 @@ impl Control {
         let broken = |e: std::io::Error| failed(e.to_string());
         let (stdin, mut to_program) = std::io::pipe().map_err(broken)?;
         let (from_program, stdout) = std::io::pipe().map_err(broken)?;
-        let asking = Program {
-            path: self.program.clone().into(),
-            arguments: Vec::new(),
-            environment: None,
-            is_heard: false,
-        };
+        let asking = Program { path: self.program.clone().into(), arguments: Vec::new(), environment: None };
         let started = self.spawner.spawn(asking, &[(stdin.as_fd(), 0), (stdout.as_fd(), 1)]);
         let mut program = started.map_err(|e| MpsError::Missing(self.program.clone(), e))?;
         drop((stdin, stdout));

@@ -28,8 +28,6 @@ pub(super) struct Program {
     pub(super) arguments: Vec<OsString>,
     /// None: that of the supervisor.
     pub(super) environment: Option<Vec<(OsString, OsString)>>,
-    /// Its errors are the supervisor's, or are dropped.
-    pub(super) is_heard: bool,
 }
 
 #[derive(Debug)]
@@ -161,18 +159,17 @@ fn start(program: Program, numbers: &[RawFd], passed: Vec<OwnedFd>) -> std::io::
     let path = file.as_ref().map(|file| format!("/proc/self/fd/{}", file.as_raw_fd()).into());
     let mut command = Command::new(path.as_ref().unwrap_or(&program.path));
     command.arg0(&program.path);
-    command.args(program.arguments).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null());
+    command.args(program.arguments).current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     if let Some(environment) = program.environment {
         command.env_clear().envs(environment);
-    }
-    if !program.is_heard {
-        command.stderr(Stdio::null());
     }
     let mut placed = Vec::with_capacity(passed.len());
     for (fd, number) in passed.into_iter().zip(numbers) {
         match *number {
             0 => drop(command.stdin(fd)),
             1 => drop(command.stdout(fd)),
+            2 => drop(command.stderr(fd)),
             number => {
                 let at = rustix::io::fcntl_dupfd_cloexec(&fd, number)?;
                 if at.as_raw_fd() != number {
@@ -198,7 +195,6 @@ mod tests {
             path: "/bin/sh".into(),
             arguments: vec!["-c".into(), words.into()],
             environment: Some(Vec::new()),
-            is_heard: false,
         }
     }
 

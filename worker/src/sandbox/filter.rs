@@ -35,11 +35,21 @@ pub(crate) fn allow_only(name: &'static str, number: i64, only: Arguments, who: 
 /// Writable and executable at the same time.
 const WRITE_EXEC: u64 = (libc::PROT_WRITE | libc::PROT_EXEC) as u64;
 const PROTECTION: u8 = 2;
+/// Which argument of `mmap` has its flags.
+const FLAGS: u8 = 3;
 
 /// Protections that are not both writable and executable.
 pub(crate) fn never_both() -> Arguments {
     let one_of = [0, libc::PROT_WRITE as u64, libc::PROT_EXEC as u64];
     one_of.into_iter().map(|is| vec![(PROTECTION, SeccompCmpOp::MaskedEq(WRITE_EXEC), is)]).collect()
+}
+
+/// The same of a new mapping, which has no huge pages either: no limit of a process counts them.
+pub(crate) fn never_both_nor_huge() -> Arguments {
+    let mut arguments = never_both();
+    let huge = SeccompCmpOp::MaskedEq(libc::MAP_HUGETLB as u64);
+    arguments.iter_mut().for_each(|one| one.push((FLAGS, huge.clone(), 0)));
+    arguments
 }
 
 /// A filter cannot be made or put in force.

@@ -5,7 +5,7 @@ use seccompiler::SeccompCmpOp;
 
 pub(crate) use super::files::{Files, library_path};
 pub use super::filter::Rule;
-pub(crate) use super::filter::{allow, allow_only, never_both};
+pub(crate) use super::filter::{allow, allow_only, never_both, never_both_nor_huge};
 pub(crate) use super::limits::Limits;
 use crate::Role;
 
@@ -44,8 +44,8 @@ fn common() -> Vec<Rule> {
     vec![
         // Channels.
         allow("read", libc::SYS_read, "commands"),
-        allow("write", libc::SYS_write, "answers; the log"),
-        allow("writev", libc::SYS_writev, "the log"),
+        allow("write", libc::SYS_write, "answers; last words"),
+        allow("writev", libc::SYS_writev, "last words"),
         allow("recvmsg", libc::SYS_recvmsg, "descriptors of arenas, code, weights, inputs"),
         allow("sendmsg", libc::SYS_sendmsg, "descriptors of machine code and of weights in device memory"),
         #[cfg(target_arch = "x86_64")]
@@ -63,7 +63,7 @@ fn common() -> Vec<Rule> {
         allow(
             "newfstatat",
             libc::SYS_newfstatat,
-            "the same, as the C library asks for it; paths are refused by Landlock",
+            "the same, as the C library asks for it; Landlock lets it ask of paths, too, where a worker has no root of its own",
         ),
         allow("statx", libc::SYS_statx, "the same, as the standard library asks for it"),
         allow("fstatfs", libc::SYS_fstatfs, "whether a descriptor is a memfd"),
@@ -74,13 +74,18 @@ fn common() -> Vec<Rule> {
         allow("mremap", libc::SYS_mremap, "the allocator: growing large blocks"),
         allow("madvise", libc::SYS_madvise, "the allocator; clearing"),
         allow("brk", libc::SYS_brk, "the allocator"),
-        allow("memfd_create", libc::SYS_memfd_create, "pools and machine code as descriptors"),
+        allow_only(
+            "memfd_create",
+            libc::SYS_memfd_create,
+            // No limit of a process counts them.
+            vec![vec![(1, SeccompCmpOp::MaskedEq(libc::MFD_HUGETLB.into()), 0)]],
+            "pools and machine code as descriptors; never of huge pages",
+        ),
         allow_only(
             "ftruncate",
             libc::SYS_ftruncate,
-            // The log may be a file.
             vec![vec![(0, SeccompCmpOp::Gt, 2)]],
-            "the size of a new memfd; not of what the log goes to",
+            "the size of a new memfd; not of standard error",
         ),
         // Threads and time.
         allow("futex", libc::SYS_futex, "locks"),

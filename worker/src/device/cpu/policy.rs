@@ -2,7 +2,9 @@
 //! come as descriptors.
 
 use crate::Role;
-use crate::sandbox::policy::{Files, Limits, Policy, Rule, allow, allow_only, never_both};
+use crate::sandbox::policy::{
+    Files, Limits, Policy, Rule, allow, allow_only, never_both, never_both_nor_huge,
+};
 
 pub(super) const POLICY: Policy =
     Policy { files: Files::default, rules, absent: &[], compiling: Limits::compiling(64, Some(4 << 30)) };
@@ -12,8 +14,8 @@ fn rules(role: Role) -> Vec<Rule> {
         allow_only(
             "mmap",
             libc::SYS_mmap,
-            never_both(),
-            "memory, arenas, machine code; never writable and executable",
+            never_both_nor_huge(),
+            "memory, arenas, machine code; never writable and executable, nor of huge pages",
         ),
         allow_only(
             "mprotect",
