@@ -111,7 +111,12 @@ def floats(n, first=0):
     return struct.pack(f"<{n}f", *(float((first + at) % 1000) for at in range(n)))
 
 
-MADE = {"square": square_of_whole_numbers, "picture": picture, "pictures": pictures, "floats": floats}
+def system(n, first=0):
+    """A matrix for Jacobi's method: on its diagonal more than the rest of a row together."""
+    return struct.pack(f"<{n * n}f", *(n if at % (n + 1) == 0 else float((first + at) % 2) / 2 for at in range(n * n)))
+
+
+MADE = {"square": square_of_whole_numbers, "picture": picture, "pictures": pictures, "floats": floats, "system": system}
 
 
 class Supervisor:
@@ -224,7 +229,8 @@ def machine(programs, where):
     model = next((line.split(":")[1].strip() for line in cpuinfo.splitlines() if line.startswith("model name")), "unknown")
     version = subprocess.run([str(programs / "pappus"), "version"], capture_output=True, text=True, check=True).stdout
     if where != "cpu":
-        named = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True)
+        used = ["-i", "0"] if where == "gpu" else []
+        named = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", *used], capture_output=True, text=True)
         found = named.stdout.split("\n")[:-1]
         model = f"{len(found)} × {found[0]}, {model}" if found else model
     return {

@@ -1,7 +1,7 @@
 """What people would use in place of Pappus on a GPU: PyTorch, a process for each tenant, the GPU's time shared by the driver or by MPS.
 Each process has the weights of its tenant, inputs and outputs in pinned memory, and nothing between it and the GPU.
 
-    beside_torch.py contention --tenants 1,4,16 [--case NAME] [--mps] [--graphs]   answers a second, each tenant with one call in flight
+    beside_torch.py contention --tenants 1,4,16 [--of NAME] [--mps] [--graphs]   answers a second, each tenant with one call in flight
     beside_torch.py crash --rate 50 [--mps] [--beside]               a tenant's calls, alone or beside one whose kernels fault
 
 Prints one JSON object. A process that its GPU's error ended is started again, as a server would."""
@@ -38,17 +38,52 @@ class Chain(torch.nn.Module):
         return given
 
 
-class Served:
-    """A model of `bench_models`, or the chain, with its input and output in pinned memory."""
+class Complex(torch.nn.Module):
+    """A product of complex numbers, as the function `cgemm` has it."""
 
-    def __init__(self, case, graphs):
-        if case:
+    def __init__(self):
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.rand(WIDTH, WIDTH, dtype=torch.complex64))
+
+    def forward(self, given):
+        return given @ self.weights
+
+
+class Jacobi(torch.nn.Module):
+    """A hundred steps of Jacobi's method, as the function `jacobi` has them."""
+
+    def __init__(self):
+        super().__init__()
+        self.system = torch.nn.Parameter(torch.rand(WIDTH, WIDTH) + WIDTH * torch.eye(WIDTH))
+        self.right = torch.nn.Parameter(torch.rand(WIDTH))
+
+    def forward(self, given):
+        diagonal = self.system.diagonal()
+        for _ in range(100):
+            given = given + (self.right - self.system @ given) / diagonal
+        return given
+
+
+# The functions of experiments: what does the same, and the shape and type of its input.
+FUNCTIONS = {
+    "sgemm_chain": (Chain, (ROWS, WIDTH), torch.float32),
+    "cgemm": (Complex, (ROWS, WIDTH), torch.complex64),
+    "jacobi": (Jacobi, (WIDTH,), torch.float32),
+}
+
+
+class Served:
+    """What a function does, or a model of `bench_models`, with its input and output in pinned memory."""
+
+    def __init__(self, of, graphs):
+        if of in FUNCTIONS:
+            network, shape, dtype = FUNCTIONS[of]
+            model, given = network(), torch.rand(shape, dtype=dtype)
+        else:
             sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
             from bench_models.cases import named
 
-            model, given = named(case).model(), named(case).example()
-        else:
-            model, given = Chain(), torch.rand(ROWS, WIDTH)
+            model, given = named(of).model(), named(of).example()
         self.model = model.cuda()
         self.given = given.pin_memory()
         self.on_gpu = torch.empty_like(given, device="cuda")
@@ -77,10 +112,10 @@ class Served:
 
 
 @torch.no_grad()
-def tenant(nth, case, graphs, barrier, rounds, answers):
+def tenant(nth, of, graphs, barrier, rounds, answers):
     """Calls from barrier to barrier, in each round in which this tenant takes part."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    served = Served(case, graphs)
+    served = Served(of, graphs)
     for tenants in rounds:
         barrier.wait()
         count, latencies = 0, []
@@ -94,12 +129,12 @@ def tenant(nth, case, graphs, barrier, rounds, answers):
         answers.put((tenants, count, latencies))
 
 
-def contention(tenants, case, graphs):
+def contention(tenants, of, graphs):
     rounds = [int(count) for count in tenants.split(",")]
     most = max(rounds)
     context = multiprocessing.get_context("fork")
     barrier, answers = context.Barrier(most, timeout=60), context.Queue()
-    processes = [context.Process(target=tenant, args=(nth, case, graphs, barrier, rounds, answers), daemon=True) for nth in range(most)]
+    processes = [context.Process(target=tenant, args=(nth, of, graphs, barrier, rounds, answers), daemon=True) for nth in range(most)]
     for process in processes:
         process.start()
     found = [answers.get(timeout=120) for _ in range(most * len(rounds))]
@@ -118,7 +153,7 @@ def contention(tenants, case, graphs):
 @torch.no_grad()
 def honest(rate, ready, answered):
     """Calls that are due at a rate; each that is answered in time is told with its latency, until an error ends the process."""
-    served = Served(None, False)
+    served = Served("sgemm_chain", False)
     ready.set()
     due = time.monotonic()
     while True:
@@ -206,14 +241,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["contention", "crash"])
     parser.add_argument("--tenants", default="1,4,16")
-    parser.add_argument("--case", metavar="NAME", help="a model of python/bench_models in place of the chain")
+    parser.add_argument("--of", metavar="NAME", default="sgemm_chain", help="a function of the experiments, or a model of python/bench_models")
     parser.add_argument("--rate", type=float, default=50)
     parser.add_argument("--mps", action="store_true")
     parser.add_argument("--graphs", action="store_true")
     parser.add_argument("--beside", action="store_true")
     asked = parser.parse_args()
     with mps() if asked.mps else contextlib.nullcontext():
-        found = list(contention(asked.tenants, asked.case, asked.graphs)) if asked.what == "contention" else crash(asked.rate, asked.beside)
+        found = list(contention(asked.tenants, asked.of, asked.graphs)) if asked.what == "contention" else crash(asked.rate, asked.beside)
     print(json.dumps(found))
 
 

@@ -32,15 +32,14 @@ def point(series, x, result):
     return {**found, "errors": all_of_them["errors"]} if all_of_them["errors"] else found
 
 
-def repetitions(experiment, bed, times, say):
-    """All points of all repetitions. A supervisor serves one series of one repetition, so that no two share a process."""
+def repetition(experiment, bed, nth, say):
+    """All points of one repetition. A supervisor serves one series of it, so that no two share a process."""
     measure = KINDS[experiment["kind"]]
+    bed.seed = nth + 1
     points = []
-    for nth in range(times):
-        bed.seed = nth + 1
-        for series in experiment["series"]:
-            say(f"{experiment['name']}: repetition {nth + 1} of {times}, {series['name']}")
-            points += [{"repetition": nth, **one} for one in measure(experiment, series, bed)]
+    for series in experiment["series"]:
+        say(f"{experiment['name']}: repetition {nth + 1}, {series['name']}")
+        points += [{"repetition": nth, **one} for one in measure(experiment, series, bed)]
     return points
 
 
@@ -141,7 +140,7 @@ def switching(experiment, series, bed):
         for name in names:
             supervisor.add(name, config_of(experiment, series), *weights)
         result = supervisor.bench(names, inputs_of(experiment, series, ""), "--clients", "1", *TIMES)
-        yield point(series["name"], series["functions"], result)
+        yield point(series["name"], series.get("x", series["functions"]), result)
 
 
 def owned(supervisor, owner, lines, function, config, others, *arguments):
@@ -154,6 +153,32 @@ def owned(supervisor, owner, lines, function, config, others, *arguments):
     file = supervisor.folder / "tenants.txt"
     file.write_text("\n".join(line for line in lines if line.split()[0] in set(others)) + "\n")
     return file
+
+
+def workflow(experiment, series, bed):
+    """Sums of which each takes the one before: as a composition's steps, or in a client's calls, one after the other."""
+    settings, lines = tenants_of(["caller", "other"])
+    with Supervisor(bed, series["device"], settings) as supervisor:
+        owned(supervisor, "other", lines, "f", config_of(experiment, series), ["caller"])
+        owned(supervisor, "caller", lines, "f", config_of(experiment, series), [])
+        file = supervisor.folder / "caller.txt"
+        file.write_text(lines[0] + "\n")
+        for x in experiment["values"]:
+            name, calls = "f", x
+            if step := series.get("step"):
+                name, calls = f"chain{x}", 1
+                path = supervisor.folder / f"{name}.json"
+                path.write_text(json.dumps(chain(step, x)))
+                supervisor.pappus("--token-file", supervisor.folder / "token", "function", "add", name, path)
+            result = supervisor.bench([name], inputs_of(experiment, series, x), "--clients", "1", "--tenants", file, *TIMES)
+            one = point(series["name"], x, result)
+            yield {**one, "p50_ms": calls * one["p50_ms"], "p99_ms": calls * one["p99_ms"], "answers_per_s": one["answers_per_s"] / calls}
+
+
+def chain(function, length):
+    """A composition of so many sums."""
+    steps = [{"name": f"s{nth}", "function": function, "inputs": {"A": {"step": f"s{nth - 1}"} if nth else "A", "B": "B"}} for nth in range(length)]
+    return {"inputs": ["A", "B"], "steps": steps, "outputs": {"C": {"step": steps[-1]["name"]}}}
 
 
 def shares(experiment, series, bed):
@@ -208,12 +233,13 @@ def closed(experiment, series, bed):
     """Answers a second with so many calls in flight: through Pappus, or of a dedicated program, which has the GPU to itself, its
     kernels compiled and its memory pinned, and neither isolates nor clears."""
     if bare := series.get("bare"):
-        lanes = ",".join(str(x) for x in experiment["values"])
-        command = [bed.program("pappus-bench"), "bare", "closed", *bare, "--lanes", lanes, "--measured-ms", "1000"]
+        values = series.get("values", experiment["values"])
+        lanes = ",".join(str(x) for x in values)
+        command = [bed.program("pappus-bench"), "bare", *bare, "--lanes", lanes, "--measured-ms", "1000"]
         ran = subprocess.run(command, capture_output=True, text=True)
         if ran.returncode != 0:
             raise Failed(f"pappus-bench bare: {ran.stderr[-500:]}")
-        for x, rate in zip(experiment["values"], json.loads(ran.stdout)):
+        for x, rate in zip(values, json.loads(ran.stdout)):
             latencies = {"p50_ms": rate["p50_ns"] / 1e6, "p99_ms": rate["p99_ns"] / 1e6}
             yield {"series": series["name"], "x": x, "answers_per_s": rate["per_second"], **latencies}
         return
@@ -255,8 +281,8 @@ def contention(experiment, series, bed):
     if "package" in experiment and not package:
         return
     if "torch" in series:
-        case = ["--case", package.name] if package else []
-        found = beside_torch(series, "contention", "--tenants", ",".join(str(x) for x in experiment["values"]), *case)
+        what = package.name if package else experiment["function"]
+        found = beside_torch(series, "contention", "--tenants", ",".join(str(x) for x in experiment["values"]), "--of", what)
         yield from ({"series": series["name"], **one} for one in found or [])
         return
     names = [f"t{nth}" for nth in range(max(experiment["values"]))]
@@ -264,7 +290,7 @@ def contention(experiment, series, bed):
     with Supervisor(bed, series["device"], settings) as supervisor:
         for nth, name in enumerate(names):
             # Equal weights would be kept once.
-            weights = [bed.input(f"{weight} floats 262144 {nth}") for weight in experiment.get("weights", [])]
+            weights = [bed.input(f"{weight} {nth}") for weight in experiment.get("weights", [])]
             config = package or config_of(experiment, series)
             owned(supervisor, name, lines, "f", config, [], *(part for said in weights for part in ("--weight", said)))
         for x in experiment["values"]:
@@ -337,4 +363,5 @@ KINDS = {
     "neighbours": neighbours,
     "contention": contention,
     "elastic": elastic,
+    "workflow": workflow,
 }

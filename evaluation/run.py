@@ -79,7 +79,7 @@ def results_of(where):
 
 
 def measure(chosen, asked, results):
-    """Measures experiments; what was found is in the file after each of them."""
+    """Measures experiments; what was found is in the file after each repetition."""
     began = time.monotonic()
 
     def say(text):
@@ -93,18 +93,20 @@ def measure(chosen, asked, results):
             say(f"experiment {nth + 1} of {len(chosen)}: {one['title']}")
             busy = bed.load()
             at = time.monotonic()
-            points = measures.repetitions(one, place, asked.repetitions, say)
-            if not points:
-                say(f"{one['name']} was not measured: it needs packages (scripts/gpu-check models-build) and PyTorch")
-                continue
-            results["experiments"][one["name"]] = {
-                "points": points,
-                "repetitions": asked.repetitions,
-                "seconds": round(time.monotonic() - at),
-                "load_before": round(busy, 2),
-                "machine": bed.machine(asked.programs, asked.where),
-            }
-            file_of(asked.where).write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+            points = []
+            for nth in range(asked.repetitions):
+                points += measures.repetition(one, place, nth, say)
+                if not points:
+                    say(f"{one['name']} was not measured: it needs packages (scripts/gpu-check models-build) and PyTorch")
+                    break
+                results["experiments"][one["name"]] = {
+                    "points": points,
+                    "repetitions": nth + 1,
+                    "seconds": round(time.monotonic() - at),
+                    "load_before": round(busy, 2),
+                    "machine": bed.machine(asked.programs, asked.where),
+                }
+                file_of(asked.where).write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
     say("measured")
 
 

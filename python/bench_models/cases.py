@@ -62,6 +62,10 @@ def _gpt() -> nn.Module:
     return networks.GPT(words=WORDS, width=512, heads=8, layers=6, tokens=TOKENS)
 
 
+def _bert() -> nn.Module:
+    return networks.GPT(words=WORDS, width=768, heads=12, layers=12, tokens=TOKENS, causal=False)
+
+
 def _gpt_step() -> nn.Module:
     return networks.Step(words=WORDS, width=512, heads=8, layers=6, tokens=CACHED)
 
@@ -81,6 +85,9 @@ CASES = (
     Case("dense-fp32", lambda: networks.MLP(1024, 4096, 1024), (64, 1024), compared=False),
     Case("convolutional-fp32", networks.CNN, (16, 3, 64, 64), compared=False),
     Case("attention-fp16", lambda: networks.Block(256, 4), (4, TOKENS, 256), torch.float16, compared=False),
+    # Of several tenants, in scripts/evaluate.
+    Case("resnet50-8-fp16", lambda: mobile.ResNeXt(groups=1, between=64), (8, *PICTURE), torch.float16, compared=False),
+    Case("bert-fp16", _bert, (1, TOKENS), torch.float16, words=WORDS, compared=False),
     # What runs calls together, and what keeps state: measured by `together` alone.
     Case("resnet18-any-fp16", networks.ResNet18, (1, *PICTURE), torch.float16, compared=False, items=32),
     Case("gpt-step-fp16", _gpt_step, (1,), torch.float16, words=WORDS, compared=False),

@@ -158,14 +158,18 @@ class Grouped(nn.Module):
 
 
 class ResNeXt(nn.Module):
-    def __init__(self, width: int = 1, classes: int = 1000, groups: int = 32, depths: tuple[int, ...] = (3, 4, 6, 3)) -> None:
+    """Xie et al. 2017; with one group and 64 channels between, it is ResNet-50 (He et al. 2015)."""
+
+    def __init__(
+        self, width: int = 1, classes: int = 1000, groups: int = 32, between: int = 128, depths: tuple[int, ...] = (3, 4, 6, 3)
+    ) -> None:
         super().__init__()
         come = 64 // width
         layers: list[nn.Module] = [*normed(3, come, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
         for stage, depth in enumerate(depths):
-            between, go = (128 << stage) // width, (256 << stage) // width
+            narrow, go = (between << stage) // width, (256 << stage) // width
             for at in range(depth):
-                layers.append(Grouped(come, between, go, 2 if stage and not at else 1, groups))
+                layers.append(Grouped(come, narrow, go, 2 if stage and not at else 1, groups))
                 come = go
         self.features, self.head = nn.Sequential(*layers), nn.Linear(come, classes)
 

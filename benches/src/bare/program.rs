@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes of the copies that tell the bandwidth.
 const COPY_BYTES: usize = 1 << 30;
 const COPIES: usize = 7;
+/// Hardware queues by the driver's default: some programs are faster with fewer.
+pub const USUAL_CONNECTIONS: u32 = 8;
 
 /// What a program does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -43,6 +45,8 @@ pub enum What {
     Turns,
     /// Copy from pinned memory.
     Copy,
+    /// Keep workers of the ancestors' design busy, as many as lanes are asked for.
+    Ancestors,
     /// Be a worker of the ancestors' design.
     AncestorWorker,
 }
@@ -159,6 +163,7 @@ pub fn run(asked: &Asked) -> Result<()> {
             serde_json::to_string(&turns::serve(&gpu, &program, setups, place, passing)?)?
         }
         What::Copy => serde_json::to_string(&bandwidth()?)?,
+        What::Ancestors => serde_json::to_string(&of_ancestors(asked)?)?,
         What::AncestorWorker => return ancestors::serve(&gpu, work),
     };
     println!("{text}");
@@ -175,6 +180,17 @@ fn closed(gpu: &Gpu, work: Work, asked: &Asked) -> Result<Vec<Rate>> {
         }
     }
     Ok(rates)
+}
+
+fn of_ancestors(asked: &Asked) -> Result<Vec<Rate>> {
+    let chosen = Chosen { ordinal: asked.ordinal, visible: None };
+    let work = asked.work.to_possible_value().ok_or("a function without a name")?;
+    let args = [format!("--work={}", work.get_name()), format!("--repetitions={}", asked.repetitions)];
+    let measured = Duration::from_millis(asked.measured_ms);
+    let rates = asked.lanes.iter().map(|&workers| {
+        ancestors::measure(workers, measured, || chosen.command("ancestor-worker", &args, USUAL_CONNECTIONS))
+    });
+    rates.collect()
 }
 
 /// A fast program that computes something else proves nothing.

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::Result;
 use crate::bare::loops::Rate;
-use crate::bare::program::{Chosen, Survey};
+use crate::bare::program::{Chosen, Survey, USUAL_CONNECTIONS};
 use crate::bare::work::Work;
 use crate::bare::{ancestors, turns};
 use crate::harness::functions::{Form, Handed};
@@ -19,8 +19,6 @@ use crate::harness::supervisor::{Home, Supervisor};
 const REHEARSAL: &str = "cpu";
 /// Hardware queues of bare programs: as many as Pappus' workers have.
 const CONNECTIONS: u32 = 32;
-/// The driver's default: some programs are faster with fewer.
-const USUAL_CONNECTIONS: u32 = 8;
 /// Of the evaluation's `inference`; bare programs do as many unless they are told otherwise.
 const REPETITIONS: u32 = 500;
 /// Lines of a supervisor's log that an error shows.
