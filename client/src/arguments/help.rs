@@ -6,7 +6,7 @@ Exit codes:
   1  status --ready: the supervisor answers and is not ready to take calls
   2  the command line is wrong
   3  refused: bad input, nothing ran
-  4  failed while running: kernel fault, deadline, worker lost, cancelled, internal error
+  4  failed while running: kernel fault, deadline, overrun, worker or session lost, cancelled, internal error
   5  the supervisor cannot be reached, or does not answer
   6  status --ready: it is draining
 

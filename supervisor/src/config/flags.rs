@@ -23,12 +23,13 @@ use clap::Parser;
         pappus-supervisor --list-devices\n\n\
         Devices: cpu (further ones: cpu:1 to cpu:15), cuda:N (an NVIDIA GPU by its position on the bus), cuda:GPU-UUID,\n\
         cuda:MIG-UUID, cuda:all, hip:N (an AMD GPU), hip:GPU-UUID, hip:all.\n\
-        Settings of a device: workers, memory, weights, standbys, turns, quantum, min-residency, tenant-switch;\n\
-        of GPUs also lanes, stack, scrub. docs/operations/devices.md has their defaults.\n\n\
+        Settings of a device: workers, memory, weights, standbys, turns, quantum, min-residency, tenant-switch,\n\
+        isolation, shared-limit; of GPUs also lanes, states, stack, scrub. docs/operations/devices.md has their defaults.\n\n\
         Tenants: the configuration file names them, their tokens and quotas (docs/operations/tenants.md).\n\n\
         Signals: SIGTERM and SIGINT finish what was accepted, then exit; a second one exits at once.\n\
         SIGHUP reads the configuration file again: tenants, settings, settings of devices.\n\
         Environment: PAPPUS_LOG=error|warn|info|debug|trace [default: info]; `pappus settings log=debug` changes it.\n\
+        PAPPUS_LOG_FORMAT=text|json [default: text].\n\
         Exit codes: 0 drained, 1 failed, 2 usage."
 )]
 pub struct Flags {

@@ -358,7 +358,11 @@ pub(crate) fn describe() {
     describe_gauge!("pappus_modules", "Registered modules");
     describe_gauge!("pappus_open_connections", "Connections that are open");
     describe_gauge!("pappus_sessions", "Sessions that are open");
-    describe_gauge!("pappus_session_bytes", Unit::Bytes, "Host memory of their state, twice over");
+    describe_gauge!(
+        "pappus_session_bytes",
+        Unit::Bytes,
+        "Memory of their state, of the host twice over or of a GPU"
+    );
     describe_gauge!("pappus_state_free_bytes", Unit::Bytes, "Room on the disk of the state directory");
     describe_gauge!("pappus_device_lost", "Whether no worker of the device gets ready");
     describe_gauge!("pappus_workers_at_most", "The most worker processes that there may be");
@@ -384,7 +388,7 @@ pub(crate) fn describe() {
     describe_counter!("pappus_protocol_violations_total", "Connections ended for breaking the protocol");
     describe_counter!(
         "pappus_wrong_tokens_total",
-        "Connections of gateways ended for a token that is no tenant's"
+        "Connections of gateways ended and requests refused for a token that is no tenant's"
     );
     describe_counter!(
         "pappus_sandbox_violations_total",

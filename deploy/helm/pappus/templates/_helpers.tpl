@@ -73,11 +73,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if kindIs "slice" $asked -}}{{- toJson $asked -}}{{- else -}}{{- get $promised .Values.security.profile | toJson -}}{{- end -}}
 {{- end -}}
 
+{{/* How a program logs. */}}
+{{- define "pappus.logEnvironment" -}}
+- name: PAPPUS_LOG
+  value: {{ .Values.log.level }}
+- name: PAPPUS_LOG_FORMAT
+  value: {{ .Values.log.format }}
+{{- end -}}
+
 {{/* What values contradict each other in. */}}
 {{- define "pappus.check" -}}
 {{- $gpus := 0 -}}
 {{- range .Values.devices -}}
-{{- if ne .name "cpu" -}}
+{{- if not (hasPrefix "cpu" .name) -}}
 {{- $gpus = add $gpus 1 -}}
 {{- if and (has $.Values.gpu.mode (list "runtimeClass" "cdi")) (not .memory) -}}
 {{- fail (printf "devices: %s needs memory=: with gpu.mode=%s the scheduler does not know that Pappus has this GPU, so others may use it, too" .name $.Values.gpu.mode) -}}
