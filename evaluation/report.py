@@ -93,8 +93,9 @@ def machines(measured, results):
     for text, group in lines.items():
         loads = [found["load_before"] for _, found in group]
         which = "" if len(lines) == 1 else ": " + ", ".join(one["name"] for one, _ in group)
-        out.append(f"- {text}{which}. {min(found['repetitions'] for _, found in group)} repetitions, "
-                   f"{sum(found['seconds'] for _, found in group)} s in all.")
+        times = sorted({found["repetitions"] for _, found in group})
+        several = " to ".join(map(str, dict.fromkeys([times[0], times[-1]])))
+        out.append(f"- {text}{which}. Repeated: {several}; {sum(found['seconds'] for _, found in group)} s in all.")
         if max(loads) > 0.5:
             out.append(f"  Processes waited for a core before experiments began (load average up to {max(loads)} for each core, part of it from the "
                        "experiments before): where spreads are wide, other programs were measured along.")

@@ -160,8 +160,9 @@ pub(crate) fn an_arena_closed_under_a_call_changes_no_other_call(gpu: &Gpu) {
 }
 
 pub(crate) fn a_function_beyond_half_the_memory_has_the_device_to_itself(gpu: &Gpu) {
-    // Little: a device that is a processor clears it well within `overrun-limit`, too.
-    let supervisor = on_gpu(gpu, "workers=2,lanes=8,memory=8GiB");
+    // A device that looks like one clears so much slowly, while a neighbour waits.
+    let settings = "workers=2,lanes=8,memory=24GiB,stack=2GiB";
+    let supervisor = gpu.supervisor(gpu.name(), settings, &["--overrun-limit", "60s"]);
     let mut neighbours = Neighbours::of(&supervisor);
     let mut client = supervisor.client();
     neighbours.send();
