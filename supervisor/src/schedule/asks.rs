@@ -13,68 +13,41 @@ use super::share_line::{Front, ShareLine};
 use super::types::{Domain, QueueKey, TenantShare};
 use crate::ids::{IdMap, TenantId};
 
-/// What a caller waits for.
+/// Who waits for what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum What {
-    /// A worker for functions of this owner.
-    Worker(TenantId),
-    /// Device memory for the first call of functions of this owner; without one, for the first call that waits for a shared worker.
-    Memory(Option<TenantId>),
-    /// A lane of a shared worker.
-    Lane,
-    /// The whole device.
-    Device,
+pub(super) enum Ask {
+    /// What a queue's calls wait for before they can start: a worker of their domain's, or a lane of a shared one.
+    Worker(QueueKey),
+    /// Device memory for a queue's first call.
+    Memory(QueueKey),
+    /// The whole device for a caller's call.
+    Device(TenantId),
 }
 
 /// Kinds of asks, which are counted.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Worker,
-    Memory,
     Lane,
+    Memory,
     Device,
 }
 
-impl What {
-    fn kind(self) -> Kind {
+impl Ask {
+    fn caller(self) -> TenantId {
         match self {
-            Self::Worker(_) => Kind::Worker,
-            Self::Memory(_) => Kind::Memory,
-            Self::Lane => Kind::Lane,
-            Self::Device => Kind::Device,
+            Self::Worker(queue) | Self::Memory(queue) => queue.payer(),
+            Self::Device(caller) => caller,
         }
     }
-}
 
-/// Who waits for what.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Ask {
-    caller: TenantId,
-    what: What,
-}
-
-impl Ask {
-    /// What a queue's calls wait for before they can start: a worker of their domain's, or a lane of a shared one.
-    pub(super) fn worker(queue: QueueKey) -> Self {
-        let what = match queue {
-            QueueKey::Of(domain) => What::Worker(domain.owner),
-            QueueKey::Shared(_) => What::Lane,
-        };
-        Self { caller: queue.payer(), what }
-    }
-
-    /// Memory for a queue's first call.
-    pub(super) fn memory(queue: QueueKey) -> Self {
-        let owner = match queue {
-            QueueKey::Of(domain) => Some(domain.owner),
-            QueueKey::Shared(_) => None,
-        };
-        Self { caller: queue.payer(), what: What::Memory(owner) }
-    }
-
-    /// The whole device for a caller's call.
-    pub(super) fn device(caller: TenantId) -> Self {
-        Self { caller, what: What::Device }
+    fn kind(self) -> Kind {
+        match self {
+            Self::Worker(QueueKey::Of(_)) => Kind::Worker,
+            Self::Worker(QueueKey::Shared(_)) => Kind::Lane,
+            Self::Memory(_) => Kind::Memory,
+            Self::Device(_) => Kind::Device,
+        }
     }
 }
 
@@ -82,7 +55,7 @@ impl Ask {
 #[derive(Debug)]
 pub(super) struct Asks {
     /// The place of each ask among those of its caller.
-    line: ShareLine<(u64, What)>,
+    line: ShareLine<(u64, Ask)>,
     places: IdMap<Ask, u64>,
     next_place: u64,
     /// How many asks there are of each kind.
@@ -112,32 +85,32 @@ impl Asks {
     pub(super) fn push(&mut self, ask: Ask) -> bool {
         let Entry::Vacant(entry) = self.places.entry(ask) else { return false };
         entry.insert(self.next_place);
-        self.line.push(ask.caller, (self.next_place, ask.what));
+        self.line.push(ask.caller(), (self.next_place, ask));
         self.next_place += 1;
-        self.counts[ask.what.kind() as usize] += 1;
-        if ask.what == What::Lane {
-            self.lanes_weight += self.share_of(ask.caller).weight;
+        self.counts[ask.kind() as usize] += 1;
+        if ask.kind() == Kind::Lane {
+            self.lanes_weight += self.share_of(ask.caller()).weight;
         }
         true
     }
 
     /// A caller does not ask for it any more. True if it did.
     pub(super) fn remove(&mut self, ask: Ask) -> bool {
-        if self.count(ask.what.kind()) == 0 {
+        if self.count(ask.kind()) == 0 {
             return false;
         }
         let Some(place) = self.places.remove(&ask) else { return false };
-        self.line.remove(ask.caller, (place, ask.what));
-        self.counts[ask.what.kind() as usize] -= 1;
-        if ask.what == What::Lane {
-            self.lanes_weight -= self.share_of(ask.caller).weight;
+        self.line.remove(ask.caller(), (place, ask));
+        self.counts[ask.kind() as usize] -= 1;
+        if ask.kind() == Kind::Lane {
+            self.lanes_weight -= self.share_of(ask.caller()).weight;
         }
         true
     }
 
     /// True if a caller asks for it.
     pub(super) fn has(&self, ask: Ask) -> bool {
-        self.count(ask.what.kind()) > 0 && self.places.contains_key(&ask)
+        self.count(ask.kind()) > 0 && self.places.contains_key(&ask)
     }
 
     fn count(&self, kind: Kind) -> usize {
@@ -171,9 +144,9 @@ impl Asks {
 
     /// Domains that ask for a worker, the next one first.
     pub(super) fn iter(&self) -> impl Iterator<Item = Domain> {
-        self.line.iter().filter_map(|(caller, (_, what))| match what {
-            What::Worker(owner) => Some(Domain { owner, caller }),
-            What::Memory(_) | What::Lane | What::Device => None,
+        self.line.iter().filter_map(|(_, (_, ask))| match ask {
+            Ask::Worker(QueueKey::Of(domain)) => Some(domain),
+            _ => None,
         })
     }
 
@@ -182,17 +155,16 @@ impl Asks {
         if self.count(Kind::Memory) == 0 {
             return None;
         }
-        self.line.iter().find_map(|(caller, (_, what))| match what {
-            What::Memory(Some(owner)) => Some(QueueKey::Of(Domain { owner, caller })),
-            What::Memory(None) => Some(QueueKey::Shared(caller)),
-            What::Worker(_) | What::Lane | What::Device => None,
+        self.line.iter().find_map(|(_, (_, ask))| match ask {
+            Ask::Memory(queue) => Some(queue),
+            _ => None,
         })
     }
 
     /// The callers that ask for lanes of shared workers, the next one first.
     pub(super) fn lanes(&self) -> impl Iterator<Item = TenantId> {
         let asks = self.has_lanes().then(|| self.line.iter());
-        asks.into_iter().flatten().filter(|(_, (_, what))| *what == What::Lane).map(|(caller, _)| caller)
+        asks.into_iter().flatten().filter(|(_, (_, ask))| ask.kind() == Kind::Lane).map(|(caller, _)| caller)
     }
 
     /// The same, as far as they had less than the first one with so much more.
@@ -206,7 +178,7 @@ impl Asks {
         if !self.has_device() {
             return None;
         }
-        let (caller, _) = self.line.iter().find(|(_, (_, what))| *what == What::Device)?;
+        let (caller, _) = self.line.iter().find(|(_, (_, ask))| ask.kind() == Kind::Device)?;
         Some((caller, self.line.place_of(caller)))
     }
 
@@ -214,7 +186,7 @@ impl Asks {
     pub(super) fn first(&self) -> Option<(TenantId, Front)> {
         let (caller, _) = match self.domains() == self.places.len() {
             true => self.line.first()?,
-            false => self.line.iter().find(|(_, (_, what))| matches!(what, What::Worker(_)))?,
+            false => self.line.iter().find(|(_, (_, ask))| ask.kind() == Kind::Worker)?,
         };
         Some((caller, self.line.place_of(caller)))
     }
@@ -258,7 +230,7 @@ impl Asks {
 
     /// A caller is given this from now on.
     pub(super) fn set_share(&mut self, caller: TenantId, share: TenantShare) {
-        if self.has(Ask { caller, what: What::Lane }) {
+        if self.has(Ask::Worker(QueueKey::Shared(caller))) {
             self.lanes_weight = self.lanes_weight - self.share_of(caller).weight + share.weight;
         }
         self.line.set_share(caller, share);
@@ -274,11 +246,11 @@ mod tests {
     }
 
     fn worker(domain: Domain) -> Ask {
-        Ask::worker(QueueKey::Of(domain))
+        Ask::Worker(QueueKey::Of(domain))
     }
 
     fn lane(payer: TenantId) -> Ask {
-        Ask::worker(QueueKey::Shared(payer))
+        Ask::Worker(QueueKey::Shared(payer))
     }
 
     #[test]
@@ -314,7 +286,7 @@ mod tests {
         let next = |asks: &Asks| asks.device().map(|(caller, _)| caller);
         let goes_before = |asks: &Asks, caller| asks.goes_before(asks.device().unwrap().1, caller);
         assert_eq!(next(&asks), None);
-        asks.push(Ask::device(alice));
+        asks.push(Ask::Device(alice));
         assert!(!goes_before(&asks, bob) && !goes_before(&asks, alice));
         asks.serve(alice);
         asks.charge_device(alice, 5);
@@ -322,12 +294,12 @@ mod tests {
         asks.charge(bob, 5);
         assert!(!goes_before(&asks, bob) && goes_before(&asks, carol));
         // Whoever had nothing is next.
-        asks.push(Ask::device(carol));
+        asks.push(Ask::Device(carol));
         assert_eq!(next(&asks), Some(carol));
         // They stand in no line for workers.
         assert_eq!((asks.domains(), asks.iter().count()), (0, 0));
         assert!(asks.first().is_none(), "none asks for one");
-        assert!(asks.remove(Ask::device(carol)) && !asks.remove(Ask::device(carol)));
+        assert!(asks.remove(Ask::Device(carol)) && !asks.remove(Ask::Device(carol)));
         assert_eq!(next(&asks), Some(alice));
     }
 
@@ -355,15 +327,15 @@ mod tests {
         let mut asks = Asks::new(10);
         let [alice, bob] = [QueueKey::Of(domain(1, 1)), QueueKey::Shared(TenantId::new(2))];
         [alice, bob, alice].into_iter().for_each(|queue| {
-            asks.push(Ask::memory(queue));
+            asks.push(Ask::Memory(queue));
         });
-        assert_eq!((asks.memory(), asks.has(Ask::memory(bob)), asks.domains()), (Some(alice), true, 0));
+        assert_eq!((asks.memory(), asks.has(Ask::Memory(bob)), asks.domains()), (Some(alice), true, 0));
         asks.charge(alice.payer(), 5);
         assert_eq!(asks.memory(), Some(bob));
         assert!(asks.first().is_none(), "they stand in no line for workers");
         [bob, bob].into_iter().for_each(|queue| {
-            asks.remove(Ask::memory(queue));
+            asks.remove(Ask::Memory(queue));
         });
-        assert_eq!((asks.memory(), asks.has(Ask::memory(bob))), (Some(alice), false));
+        assert_eq!((asks.memory(), asks.has(Ask::Memory(bob))), (Some(alice), false));
     }
 }

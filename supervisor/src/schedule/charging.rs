@@ -10,6 +10,10 @@ use crate::ids::{TenantId, WorkerId};
 
 impl<C: Call> Scheduler<C> {
     /// A tenant is given this of the device from now on.
+    pub(super) fn allow(&mut self, tenant: TenantId, most_bytes: Option<u64>) {
+        self.book.allow(tenant, most_bytes);
+    }
+
     pub(super) fn set_share(&mut self, tenant: TenantId, share: TenantShare) {
         if self.queues.asks.share_of(tenant) == share {
             return;
@@ -68,7 +72,7 @@ impl<C: Call> Scheduler<C> {
         if let Some(class) = payers.iter().map(|payer| self.queues.asks.share_of(*payer).class).min() {
             everybody.class = class;
             let not_waiting =
-                payers.iter().filter(|payer| !self.queues.asks.has(Ask::worker(QueueKey::Shared(**payer))));
+                payers.iter().filter(|payer| !self.queues.asks.has(Ask::Worker(QueueKey::Shared(**payer))));
             everybody.weight +=
                 not_waiting.map(|payer| self.queues.asks.share_of(*payer).weight).sum::<u32>();
             turns.set_share(TenantId::EVERYBODY, everybody);

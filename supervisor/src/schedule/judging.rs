@@ -98,7 +98,7 @@ impl<C: Call> Scheduler<C> {
     /// Nothing of a caller starts any more, until [`Scheduler::review`] says so. True if it asked for the whole device.
     pub(super) fn hold(&mut self, caller: TenantId) -> bool {
         self.queues.hold(caller);
-        self.queues.asks.remove(Ask::device(caller))
+        self.queues.asks.remove(Ask::Device(caller))
     }
 
     /// Something changed for a caller: calls that were held up and may start now do.

@@ -26,6 +26,10 @@ impl<C: Call> Scheduler<C> {
         self.bring_next();
     }
 
+    pub(super) fn taint(&mut self, worker: WorkerId) {
+        self.workers[worker].tainted = true;
+    }
+
     pub(super) fn scrubbed(&mut self, worker: WorkerId) -> bool {
         let asked = matches!(self.workers[worker].state, State::Scrubbing { .. });
         if asked {

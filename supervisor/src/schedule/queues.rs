@@ -155,7 +155,7 @@ impl Queues {
 
     /// True if a domain's first call waits for memory.
     pub(super) fn waits_for_memory(&self, domain: Domain) -> bool {
-        self.asks.has(Ask::memory(QueueKey::Of(domain)))
+        self.asks.has(Ask::Memory(QueueKey::Of(domain)))
     }
 
     /// True if a call that waits for memory goes before those that wait for the whole device.
@@ -202,7 +202,7 @@ impl Queues {
         let q = self.queue_mut(QueueKey::Of(domain), held);
         q.workers.set(worker, true);
         let is_second = q.workers.len() == 2;
-        self.asks.remove(Ask::worker(QueueKey::Of(domain)));
+        self.asks.remove(Ask::Worker(QueueKey::Of(domain)));
         self.several_workers += usize::from(is_second);
     }
 
@@ -223,7 +223,7 @@ impl Queues {
             return;
         };
         if q.workers.is_empty() {
-            self.asks.push(Ask::worker(queue));
+            self.asks.push(Ask::Worker(queue));
         } else if q.workers.len() < self.shape.workers_per_domain
             && let QueueKey::Of(domain) = queue
             && !std::mem::replace(&mut q.waits, true)
@@ -235,11 +235,11 @@ impl Queues {
     /// Forgets what a queue without calls asks for, and the queue if it has no workers, either.
     fn tidy(&mut self, queue: QueueKey) {
         let Some(q) = self.queues.get(&queue).filter(|q| q.calls.is_empty()) else { return };
-        self.asks.remove(Ask::memory(queue));
+        self.asks.remove(Ask::Memory(queue));
         if !q.workers.is_empty() {
             return;
         }
-        self.asks.remove(Ask::worker(queue));
+        self.asks.remove(Ask::Worker(queue));
         if q.waits {
             self.waiting.retain(|waiting| QueueKey::Of(*waiting) != queue);
         }
@@ -256,8 +256,8 @@ impl Queues {
     pub(super) fn hold(&mut self, caller: TenantId) {
         let mut waited = false;
         for queue in self.of_caller.get(&caller).into_iter().flatten() {
-            self.asks.remove(Ask::memory(*queue));
-            self.asks.remove(Ask::worker(*queue));
+            self.asks.remove(Ask::Memory(*queue));
+            self.asks.remove(Ask::Worker(*queue));
             if let Some(q) = self.queues.get_mut(queue) {
                 q.held = true;
                 waited |= std::mem::take(&mut q.waits);
@@ -315,7 +315,7 @@ impl Queues {
     pub(super) fn next_for_free(&mut self, view: View<'_>) -> Option<Domain> {
         if let Some(domain) = self.next_unplaced(view) {
             self.asks.serve(domain.caller);
-            self.asks.remove(Ask::worker(QueueKey::Of(domain)));
+            self.asks.remove(Ask::Worker(QueueKey::Of(domain)));
             return Some(domain);
         }
         let device = self.asks.device();

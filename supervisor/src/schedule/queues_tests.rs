@@ -38,7 +38,7 @@ fn a_domain_gets_its_own_worker_then_a_free_one() {
     };
     assert_eq!(find(&queues, &workers, ALICE, &exclusive), Some(W1));
     assert_eq!(find(&queues, &workers, BOB, &exclusive), Some(W0));
-    queues.asks.push(Ask::device(BOB.caller));
+    queues.asks.push(Ask::Device(BOB.caller));
     assert_eq!(find(&queues, &workers, ALICE, &exclusive), None, "she had no less than he");
     queues.asks.charge_device(BOB.caller, 1);
     assert_eq!(find(&queues, &workers, BOB, &exclusive), None, "a call of his waits for the whole device");

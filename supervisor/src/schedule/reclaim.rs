@@ -16,7 +16,7 @@ impl<C: Call> Scheduler<C> {
         };
         match short {
             Short::Line | Short::Crowded => {
-                self.queues.asks.push(Ask::memory(queue));
+                self.queues.asks.push(Ask::Memory(queue));
                 if self.queues.asks.memory() == Some(queue) && !self.exclusive.is_closed() {
                     if short == Short::Crowded {
                         self.book.crowded(self.now_ns);
@@ -170,7 +170,7 @@ impl<C: Call> Scheduler<C> {
 
     /// A queue's first call does not wait for memory any more.
     pub(super) fn memory_served(&mut self, queue: QueueKey) {
-        self.queues.asks.remove(Ask::memory(queue));
+        self.queues.asks.remove(Ask::Memory(queue));
         self.book.reopen();
     }
 }

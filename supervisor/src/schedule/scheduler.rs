@@ -230,6 +230,14 @@ impl<C: Call> Scheduler<C> {
         Ok(())
     }
 
+    pub(super) fn submit(&mut self, call: C, spec: CallSpec, limits: Limits) -> Result<CallId, NotNow> {
+        self.accept(call, spec, Some(limits), Attempts::default())
+    }
+
+    pub(super) fn adopt(&mut self, call: C, spec: CallSpec, attempts: Attempts) -> Result<CallId, NotNow> {
+        self.accept(call, spec, None, attempts)
+    }
+
     pub(super) fn cancel(&mut self, id: CallId) -> Option<C> {
         let entry = self.calls.get_mut(id)?;
         if entry.state != CallState::Queued {
@@ -251,12 +259,11 @@ impl<C: Call> Scheduler<C> {
         Some(Withdrawn { bytes: entry.bytes, attempts: entry.attempts, call: entry.call })
     }
 
-    pub(super) fn yielded(
-        &mut self,
-        worker: WorkerId,
-        turn: TurnId,
-        (used_ns, answered): (u64, u64),
-    ) -> bool {
+    pub(super) fn yielding(&mut self, worker: WorkerId, turn: TurnId) -> bool {
+        self.turn(|turns, orders| turns.yielding(worker, turn, orders)).unwrap_or(false)
+    }
+
+    pub(super) fn yielded(&mut self, worker: WorkerId, turn: TurnId, used_ns: u64, answered: u64) -> bool {
         let now_ns = self.now_ns;
         let has_calls = u64::from(self.workers[worker].busy_lanes()) > answered;
         let charge =

@@ -50,7 +50,7 @@ pub enum Compartment {
 }
 
 /// The queue in which a call waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum QueueKey {
     /// Of a domain, for a worker of its own.
     Of(Domain),

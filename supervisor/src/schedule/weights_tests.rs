@@ -104,6 +104,19 @@ fn a_call_that_cannot_wait_for_shared_weights_loads_a_copy() {
 }
 
 #[test]
+fn a_loader_that_tells_another_size_tells_that_of_all_copies() {
+    let mut weights = Weights::new(10 * GIB);
+    let mut claim =
+        |worker| weights.claim(FunctionId::new(1), worker, GIB, When::Now, u64::MAX, &mut Vec::new());
+    assert_eq!((claim(W0), claim(W1)), (Ok(Source::Export), Ok(Source::Host)));
+    assert_eq!(weights.used_bytes(), 2 * GIB);
+    assert!(weights.loaded(FunctionId::new(1), W0, Some(1), GIB + 1));
+    assert_eq!(weights.used_bytes(), 2 * (GIB + 1));
+    weights.forget(FunctionId::new(1));
+    assert_eq!(weights.used_bytes(), 0);
+}
+
+#[test]
 fn what_a_dying_worker_did_not_share_is_not_there() {
     let mut weights = Weights::<u64>::new(2 * GIB);
     assert_eq!(

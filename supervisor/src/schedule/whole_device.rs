@@ -13,9 +13,9 @@ impl<C: Call> Scheduler<C> {
     /// A caller asks for the whole device as long as calls of it need that and may start. True if it asks since now.
     pub(super) fn list_whole(&mut self, caller: TenantId) -> bool {
         match self.exclusive.first_of(caller).is_some() && !self.holds(caller) {
-            true => self.queues.asks.push(Ask::device(caller)),
+            true => self.queues.asks.push(Ask::Device(caller)),
             false => {
-                self.queues.asks.remove(Ask::device(caller));
+                self.queues.asks.remove(Ask::Device(caller));
                 false
             }
         }
@@ -50,7 +50,7 @@ impl<C: Call> Scheduler<C> {
         let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return false };
         if self.holds(caller) {
             // The preparation was in vain: the worker ended, and that spent the caller's budget.
-            self.queues.asks.remove(Ask::device(caller));
+            self.queues.asks.remove(Ask::Device(caller));
             self.resume();
             return true;
         }
@@ -125,7 +125,7 @@ impl<C: Call> Scheduler<C> {
         let Some(need) = self.need_of(worker, &group) else { return };
         if self.holds(domain.caller) {
             // Its caller spent the budget meanwhile, elsewhere.
-            self.queues.asks.remove(Ask::device(domain.caller));
+            self.queues.asks.remove(Ask::Device(domain.caller));
             return self.reopen_to_all();
         }
         if self.book.excess_bytes(&self.workers, worker, need) > 0 {
