@@ -122,8 +122,7 @@ impl<C: Call> Scheduler<C> {
     /// Gives a free worker to a domain.
     pub(super) fn bind(&mut self, worker: WorkerId, domain: Domain) {
         let now_ns = self.now_ns;
-        let held = self.holds(domain.caller);
-        self.queues.bound(worker, domain, held);
+        self.queues.bound(worker, domain);
         self.workers.set_state(worker, State::Bound(Compartment::Of(domain)));
         self.workers[worker].bound_ns = now_ns;
         self.book.came_to(now_ns, &self.workers, worker, domain.caller, &mut self.taken);

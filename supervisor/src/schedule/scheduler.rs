@@ -150,10 +150,7 @@ impl<C: Call> Scheduler<C> {
         let company = self.wants_company(&spec, alone || is_whole);
         let room = match wants_device {
             _ if company.is_some() => None,
-            false => {
-                let held = self.holds(domain.caller);
-                self.queues.find_lane(queue, alone, held, self.view())
-            }
+            false => self.queues.find_lane(queue, alone, self.view()),
             true => None,
         };
         if room.is_none()
@@ -360,9 +357,8 @@ impl<C: Call> Scheduler<C> {
         let (queue, payer) = (entry.queue, entry.queue.payer());
         let kind = Kind::of(entry.function, payer, entry.memory_bytes);
         let takes_ns = self.run_times.at_least_ns(kind).unwrap_or(0);
-        let held = self.holds(payer);
         let waiting = self.queues.asks.lanes_weight();
-        self.queues.enqueue(queue, id, (entry.deadline_ns, takes_ns), held);
+        self.queues.enqueue(queue, id, (entry.deadline_ns, takes_ns));
         if self.queues.asks.lanes_weight() != waiting {
             self.weigh_everybody();
         }
