@@ -1,25 +1,11 @@
 //! The binaries under test. Cargo offers a test only the binaries of its own package, so they are found beside
-//! this one, and built by cargo itself where they are missing or older than their sources.
+//! this one, and built by cargo itself where they are missing or older than one of their sources.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::SystemTime;
 
 const BINARIES: [&str; 4] = ["pappus-supervisor", "pappus-worker", "pappus", "pappus-gateway"];
-/// Folders they are built from.
-const SOURCES: [&str; 10] = [
-    "blueprint",
-    "client",
-    "gateway",
-    "kernels",
-    "proto",
-    "protocol",
-    "shmem",
-    "supervisor",
-    "version",
-    "worker",
-];
 
 /// The root of the workspace.
 pub(crate) fn workspace() -> &'static Path {
@@ -50,22 +36,20 @@ fn up_to_date() -> PathBuf {
     // TARGET/PROFILE/deps/integration-HASH
     let this = std::env::current_exe().unwrap();
     let folder = this.ancestors().nth(2).unwrap();
-    let sources = newest_source();
-    let built = |name: &str| folder.join(name).metadata().and_then(|file| file.modified());
-    if BINARIES.iter().any(|binary| !built(binary).is_ok_and(|time| time >= sources)) {
+    if !BINARIES.iter().all(|binary| is_up_to_date(&folder.join(binary))) {
         build(folder);
     }
     folder.to_owned()
 }
 
-fn newest_source() -> SystemTime {
-    let files = SOURCES.into_iter().flat_map(|folder| {
-        let folder = workspace().join(folder);
-        let sources = files_below(&folder.join("src"));
-        sources.into_iter().chain([folder.join("Cargo.toml")])
-    });
-    let times = files.map(|path| path.metadata().unwrap().modified().unwrap());
-    times.max().unwrap()
+/// True if a binary is there and none of its sources is newer, which cargo lists beside the binary.
+fn is_up_to_date(binary: &Path) -> bool {
+    let changed = |path: &Path| path.metadata().and_then(|file| file.modified()).ok();
+    let Some(built) = changed(binary) else { return false };
+    let Ok(listed) = std::fs::read_to_string(binary.with_extension("d")) else { return false };
+    // `BINARY: SOURCE SOURCE …`
+    let sources = listed.split_whitespace().skip(1);
+    sources.map(Path::new).all(|source| changed(source).is_some_and(|time| time <= built))
 }
 
 fn build(folder: &Path) {
