@@ -23,7 +23,7 @@ NOTICED = 0.95
 HEAD = """# Evaluation
 
 The experiments of the systems that Pappus descends from, repeated through its released programs with default settings, on its CPU device
-and on a GPU. This page and its pictures are made by one command, which takes some 18 minutes on two cores:
+and on a GPU. This page and its pictures are made by one command, which takes some 19 minutes on two cores:
 
 ```sh
 scripts/evaluate cpu             # all of it; --help says what else, and how it is done on a GPU

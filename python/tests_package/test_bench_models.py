@@ -65,7 +65,7 @@ def test_every_model_has_weights_that_are_always_the_same_and_results_that_say_s
         with torch.inference_mode():
             found = case.model().float()(case.example() if case.words else case.example().float())
         # Neither zeros nor beyond what 16 bits hold.
-        assert 1e-3 < float(found.abs().max()) < 1e3
+        assert 1e-3 < float(found.abs().max()) < 6e4
 
 
 def test_differences_are_relative_to_what_is_right(tmp_path: Path) -> None:
