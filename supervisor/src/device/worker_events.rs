@@ -129,9 +129,7 @@ impl WorkerEvents {
         };
         // The worker said so before it heard that the weights must go: by now it may have been told to load
         // them again.
-        if is_outdated {
-            return Ok(());
-        }
+        let Some(asked_bytes) = asked_bytes.filter(|_| !is_outdated) else { return Ok(()) };
         let has_own_memory = self.commands.config.kind.traits().has_own_memory;
         if !has_own_memory && fd.is_some() {
             return Err(Unusable::WeightsNotAsked);

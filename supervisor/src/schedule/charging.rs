@@ -9,11 +9,11 @@ use super::types::{Call, CallId, CallSpec, NotNow, QueueKey, TenantShare};
 use crate::ids::{TenantId, WorkerId};
 
 impl<C: Call> Scheduler<C> {
-    /// A tenant is given this of the device from now on.
     pub(super) fn allow(&mut self, tenant: TenantId, most_bytes: Option<u64>) {
         self.book.allow(tenant, most_bytes);
     }
 
+    /// A tenant is given this of the device from now on.
     pub(super) fn set_share(&mut self, tenant: TenantId, share: TenantShare) {
         if self.queues.asks.share_of(tenant) == share {
             return;

@@ -163,7 +163,6 @@ impl<C: Call> Scheduler<C> {
         self.judge(&entry, Verdict::Neither);
         self.actions.push(Action::OverQuota { is_caller, has_bytes, needs_bytes, call: entry.call });
         self.waits_no_more(held_up);
-        self.move_up(entry.queue);
     }
 
     pub(super) fn loaded(&mut self, loaded: Loaded<C::Memory>) -> bool {

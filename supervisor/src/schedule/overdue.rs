@@ -31,7 +31,6 @@ impl<C: Call> Scheduler<C> {
                 let held = self.holds(caller);
                 let budget_ns = held.then(|| self.budgets.waits_ns(now_ns, caller).unwrap_or(0));
                 self.actions.push(Action::Expired { call: entry.call, budget_ns });
-                self.move_up(entry.queue);
             }
             CallState::Running { worker, overdue: false, .. } if is_early => {
                 self.end_if_stuck(worker, id);

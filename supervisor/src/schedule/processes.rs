@@ -2,7 +2,7 @@
 
 use super::calls::CallState;
 use super::limits::SETTLE_NS;
-use super::residency::is_worth_less;
+use super::residency;
 use super::scheduler::Scheduler;
 use super::types::{Action, Call, CallId, Command, Compartment, Domain, KillReason, WhyGone};
 use super::workers::{State, Worker};
@@ -66,7 +66,7 @@ impl<C: Call> Scheduler<C> {
             // The calls of a job had the time together.
             if charged_lanes >> lane & 1 == 0 {
                 self.charge_call(domain.caller, started_ns);
-                if self.workers.is_for_shared(worker) {
+                if self.turns.is_some() && self.workers.is_for_shared(worker) {
                     self.shared_charges.ran(domain.caller, now_ns.saturating_sub(started_ns));
                 }
             }
@@ -206,16 +206,13 @@ impl<C: Call> Scheduler<C> {
         self.actions.push(Action::Kill { worker, generation: self.workers[worker].generation, why });
         if let Some(domain) = served {
             self.draw(domain.caller);
-            self.feed_limited(domain.caller);
         }
     }
 
     /// Of the workers without processes on their way that may go, the one that is worth least.
     pub(super) fn worth_least(&self, may_go: impl Fn(WorkerId, &Worker) -> bool) -> Option<WorkerId> {
-        let now_ns = self.now_ns;
         let all = self.workers.iter().filter(|(id, worker)| may_go(*id, worker));
-        let least = all.reduce(|best, one| if is_worth_less(now_ns, one.1, best.1) { one } else { best });
-        least.map(|(worker, _)| worker)
+        residency::worth_least(self.now_ns, |_| 0, all).ok()
     }
 
     /// The resident that is worth least leaves, which frees the memory of its process.

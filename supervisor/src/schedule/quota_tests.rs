@@ -81,7 +81,9 @@ fn a_limited_callers_call_starts_when_a_killed_process_of_the_caller_had_its_mem
     b.expect("");
     b.now = b.scheduler.next_deadline_ns().unwrap();
     b.scheduler.handle(b.now, Tick {}, &mut b.actions);
-    b.expect("kill 0, 3 on 1.0");
+    b.expect("kill 0");
+    b.dies(W0);
+    b.expect("3 on 1.0");
 }
 
 #[test]

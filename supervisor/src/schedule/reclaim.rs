@@ -33,7 +33,12 @@ impl<C: Call> Scheduler<C> {
                     true if is_whole => self.advance(),
                     true => self.feed(worker),
                     // Nobody else runs, and nothing of its caller's will be free: the device stays closed no longer.
-                    false if is_whole && !comes && !self.runs(domain.caller) => {
+                    false
+                        if is_whole
+                            && !comes
+                            && !self.runs(domain.caller)
+                            && !self.book.weights.loads_for(domain.caller) =>
+                    {
                         let has_bytes = self.book.tenant_bytes(domain.caller, &self.workers);
                         let left_bytes =
                             self.book.most_bytes(domain.caller).unwrap_or(u64::MAX).saturating_sub(has_bytes);

@@ -72,9 +72,13 @@ impl Residency {
 
     /// A resident is about to be scrubbed: the next domain is expected to have as much to do in it as the last one had.
     pub(super) fn scrubs(&mut self, now_ns: u64, worker: &Worker) {
-        self.scrubs_again_ns = now_ns.saturating_add(
-            self.shape.resident_price.scrub_share * worker.rebuild_cost.scrub_ns(self.shape.resident_price),
-        );
+        self.scrubs_again_ns = now_ns.saturating_add(self.pause_ns(worker));
+    }
+
+    /// How long no other resident in use is scrubbed behind one, so that it costs the device little.
+    fn pause_ns(&self, worker: &Worker) -> u64 {
+        let price = self.shape.resident_price;
+        price.scrub_share * worker.rebuild_cost.again_ns(price, true)
     }
 
     /// True if another process may come into an empty slot, while so many are `coming`: those that take a standby need not be made.
@@ -116,11 +120,8 @@ impl Residency {
         if !self.shape.scrubs {
             return ends_ns;
         }
-        let rest_ns = UNUSED_NS.min(
-            self.shape.resident_price.scrub_share * worker.rebuild_cost.scrub_ns(self.shape.resident_price),
-        );
         let unused_ns = match worker.is_idle() {
-            true => worker.idle_since_ns.saturating_add(rest_ns),
+            true => worker.idle_since_ns.saturating_add(UNUSED_NS.min(self.pause_ns(worker))),
             false => u64::MAX,
         };
         ends_ns.max(self.scrubs_again_ns.min(unused_ns))
@@ -133,14 +134,10 @@ impl Residency {
 
     /// Until when an idle worker is likely to be used again before it would be worth its price to have it made again.
     pub(super) fn stays_ns(&self, worker: &Worker) -> u64 {
-        match self.shape.residency_ns {
+        let Shape { residency_ns, resident_price, scrubs, .. } = self.shape;
+        match residency_ns {
             0 => 0,
-            _ if self.shape.scrubs => {
-                worker.idle_since_ns.saturating_add(worker.rebuild_cost.scrub_ns(self.shape.resident_price))
-            }
-            _ => {
-                worker.idle_since_ns.saturating_add(worker.rebuild_cost.replace_ns(self.shape.resident_price))
-            }
+            _ => worker.idle_since_ns.saturating_add(worker.rebuild_cost.again_ns(resident_price, scrubs)),
         }
     }
 
@@ -154,7 +151,7 @@ impl Residency {
 
 /// True if of two residents without calls the first is worth less. Only the ratio of their prices counts, which is much the same on
 /// any device.
-pub(super) fn is_worth_less(now_ns: u64, one: &Worker, other: &Worker) -> bool {
+fn is_worth_less(now_ns: u64, one: &Worker, other: &Worker) -> bool {
     let idle_ns = |worker: &Worker| u128::from(now_ns.saturating_sub(worker.idle_since_ns).saturating_add(1));
     let cost_ns = |worker: &Worker| u128::from(worker.rebuild_cost.rebuild_ns(ResidentPrice::GPU));
     idle_ns(one) * cost_ns(other) > idle_ns(other) * cost_ns(one)
@@ -212,7 +209,8 @@ mod tests {
         let next_ns = residency.ends_ns(&workers[busy], false);
         assert_eq!(
             next_ns,
-            S + ResidentPrice::GPU.scrub_share * workers[busy].rebuild_cost.scrub_ns(ResidentPrice::GPU)
+            S + ResidentPrice::GPU.scrub_share
+                * workers[busy].rebuild_cost.again_ns(ResidentPrice::GPU, true)
         );
         // Long unused; what ran in it makes it no dearer than that.
         workers[idle].rebuild_cost.ran(0, FunctionId::new(1), 0);

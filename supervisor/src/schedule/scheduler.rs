@@ -311,7 +311,7 @@ impl<C: Call> Scheduler<C> {
 
     pub(super) fn tick(&mut self) {
         let now_ns = self.now_ns;
-        let held_up = self.exclusive.waits();
+        let (held_up, queued) = (self.exclusive.waits(), self.calls.queued());
         while let Some(id) = self.calls.pop_due(now_ns) {
             self.due(id);
         }
@@ -334,8 +334,8 @@ impl<C: Call> Scheduler<C> {
         if self.queues.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
             self.make_room();
         }
-        // Now that no call is overdue which could start.
-        self.waits_no_more(held_up);
+        // Now that no call is overdue which could start: those behind the ones that are over, too.
+        self.waits_no_more(held_up || self.calls.queued() < queued);
         self.serve_line();
     }
 

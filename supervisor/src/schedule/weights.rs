@@ -428,6 +428,13 @@ impl<T: Clone> Weights<T> {
         matches!(state, Some(State::Loading(loader, _)) if *loader == worker)
     }
 
+    /// True if weights of an owner's functions are on their way.
+    pub fn loads_for(&self, owner: TenantId) -> bool {
+        let loads =
+            |entry: &Entry<T>| matches!(entry.state, State::Loading(..)) && entry.owner == Some(owner);
+        self.entries.values().any(loads)
+    }
+
     /// What a worker loaded is there, in memory that `device` names, or that was known before. False if that worker was
     /// not asked for it; if it was evicted meanwhile, nothing happens.
     pub fn loaded(&mut self, function: FunctionId, worker: WorkerId, device: Option<T>, bytes: u64) -> bool {

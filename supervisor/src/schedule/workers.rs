@@ -87,15 +87,10 @@ impl RebuildCost {
         price.made_ns + self.install_ns(price, usize::MAX) + weights_ns
     }
 
-    /// What it would take to have a fresh process ready for such a call as it had. Further functions and weights do not count: a
-    /// domain that has many would keep its process from others for the sake of what only itself has to do again.
-    pub(super) fn replace_ns(&self, price: ResidentPrice) -> u64 {
-        price.made_ns + self.install_ns(price, 1)
-    }
-
-    /// The same of a process that is scrubbed.
-    pub(super) fn scrub_ns(&self, price: ResidentPrice) -> u64 {
-        price.process_ns + self.install_ns(price, 1)
+    /// What it would take to have a fresh process, or one that `is_scrubbed`, ready for such a call as it had. Further functions and
+    /// weights do not count: a domain that has many would keep its process from others for the sake of what only itself has to do again.
+    pub(super) fn again_ns(&self, price: ResidentPrice, is_scrubbed: bool) -> u64 {
+        (if is_scrubbed { price.process_ns } else { price.made_ns }) + self.install_ns(price, 1)
     }
 
     /// To install its functions, or so many of them.
@@ -533,7 +528,7 @@ mod tests {
         past.ran(3, FunctionId::new(2), 1 << 30);
         assert!(dearer(&past), "weights");
         let prices_ns =
-            |past: &RebuildCost| [past.scrub_ns(ResidentPrice::GPU), past.replace_ns(ResidentPrice::GPU)];
+            |past: &RebuildCost| [true, false].map(|scrubbed| past.again_ns(ResidentPrice::GPU, scrubbed));
         let before_ns = prices_ns(&past);
         for id in 0..1000 {
             past.ran(0, FunctionId::new(id), 0);

@@ -138,9 +138,10 @@ impl WorkerChannel {
         self.process.as_ref().is_some_and(|process| process.is_forgetting(function))
     }
 
-    /// As [`Connected::asked_bytes`].
-    pub(in crate::device) fn asked_bytes(&self, function: FunctionId) -> u64 {
-        self.process.as_ref().map_or(0, |process| process.asked_bytes(function))
+    /// As [`Connected::asked_bytes`]; none where that is not known any more: the process is gone, or was told to forget everything.
+    pub(in crate::device) fn asked_bytes(&self, function: FunctionId) -> Option<u64> {
+        let process = self.process.as_ref().filter(|process| process.handover.is_none())?;
+        Some(process.asked_bytes(function))
     }
 
     /// The process forgot a function or its weights. True if it had the weights; none if nobody told it to forget. Weights
