@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use pappus_client::{Blob, Code, Invocation};
 
 use crate::disk::TinyDisk;
-use crate::fixture::Supervisor;
+use crate::fixture::{Supervisor, until};
 use crate::kit::{self, refused};
 use crate::programs::program;
 use crate::tracer::{Deed, trace};
@@ -87,6 +87,7 @@ fn an_arena_that_could_not_be_mapped_is_mapped_by_the_call_that_needs_it() {
     client.invoke(&call).unwrap();
     assert_eq!(arena.load(to).unwrap(), b"twice");
     // The control: it did fail at first.
-    assert!(tracer.stop() && supervisor.log().contains("cannot be mapped"));
+    assert!(tracer.stop());
+    until("the worker's words are in the log", || supervisor.log().contains("cannot be mapped"));
     assert_eq!(supervisor.worker_pids(), pids);
 }

@@ -1,5 +1,4 @@
-//! What workers write to their standard error, such as the last words of a panic: a pipe, which the supervisor reads and logs line by
-//! line. No process has the log itself, which it could empty, overwrite or fill; nor can a line of it pass for the supervisor's.
+//! What workers write to their standard error, such as a panic: a pipe, which the supervisor reads and logs line by line. No process has the log itself, which it could empty, overwrite or fill; nor can a line of it pass for the supervisor's.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
