@@ -113,7 +113,7 @@ def floats(n, first=0):
 
 def system(n, first=0):
     """A matrix for Jacobi's method: on its diagonal more than the rest of a row together."""
-    return struct.pack(f"<{n * n}f", *(n if at % (n + 1) == 0 else float((first + at) % 2) / 2 for at in range(n * n)))
+    return struct.pack(f"<{n * n}f", *(n if at % (n + 1) == 0 else (first + at) % 1000 / 2000 for at in range(n * n)))
 
 
 MADE = {"square": square_of_whole_numbers, "picture": picture, "pictures": pictures, "floats": floats, "system": system}

@@ -1,6 +1,7 @@
 //! The binaries under test. Cargo offers a test only the binaries of its own package, so they are found beside
 //! this one, and built by cargo itself where they are missing or older than one of their sources.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -42,14 +43,18 @@ fn up_to_date() -> PathBuf {
     folder.to_owned()
 }
 
-/// True if a binary is there and none of its sources is newer, which cargo lists beside the binary.
+/// True if a binary is there, and none of its sources, which cargo lists beside the binary, nor of their crates' manifests is newer.
 fn is_up_to_date(binary: &Path) -> bool {
     let changed = |path: &Path| path.metadata().and_then(|file| file.modified()).ok();
     let Some(built) = changed(binary) else { return false };
     let Ok(listed) = std::fs::read_to_string(binary.with_extension("d")) else { return false };
     // `BINARY: SOURCE SOURCE …`
-    let sources = listed.split_whitespace().skip(1);
-    sources.map(Path::new).all(|source| changed(source).is_some_and(|time| time <= built))
+    let sources = || listed.split_whitespace().skip(1).map(Path::new);
+    let manifest =
+        |source: &Path| source.ancestors().map(|up| up.join("Cargo.toml")).find(|file| file.exists());
+    let manifests: HashSet<PathBuf> = sources().filter_map(manifest).collect();
+    let all = sources().chain(manifests.iter().map(PathBuf::as_path));
+    all.map(changed).all(|time| time.is_some_and(|time| time <= built))
 }
 
 fn build(folder: &Path) {

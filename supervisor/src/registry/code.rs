@@ -117,10 +117,11 @@ impl Registry {
         codes: &mut Codes,
     ) -> Result<Vec<Option<Arc<CodeInfo>>>, CodeError> {
         let class = &self.classes[nth];
-        let found = modules.iter().map(|module| match choose(class, &module.variants) {
-            Some(variant) => self.code(tenant, &module.name, variant, Some(nth), codes),
-            None => Ok(None),
-        });
+        let chosen: Option<Vec<_>> = modules.iter().map(|module| choose(class, &module.variants)).collect();
+        // Of a function that cannot run there as a whole, nothing is made.
+        let Some(chosen) = chosen else { return Ok(vec![None; modules.len()]) };
+        let named = modules.iter().zip(chosen);
+        let found = named.map(|(module, variant)| self.code(tenant, &module.name, variant, Some(nth), codes));
         let found = found.collect::<Result<Vec<_>, CodeError>>()?;
         if found.iter().all(Option::is_some) {
             let place = DeviceLimits { devices: &class.names(), stack_bytes: class.stack_bytes };
@@ -385,18 +386,23 @@ mod tests {
         };
         let machine_code = variant("cubin", "sm_90", 1);
         let both = vec![machine_code.clone(), variant("ptx", "sm_90", 2)];
+        let other = vec![variant("cubin", "sm_90", 3)];
         let blueprint = pappus_blueprint::parse(
             br#"{"modules": [], "kernels": [], "blueprint": {"inputs": ["a"], "buffers": {}, "outputs": ["a"], "control_flow": []}}"#,
         );
         let blueprint = blueprint.unwrap();
-        for (device, variants, compiled) in [
-            ("cuda:0:isolation=auto", both.clone(), &[1, 2][..]),
-            ("cuda:0", both, &[1]),
-            ("cuda:0:isolation=auto", vec![machine_code], &[1]),
+        for (device, modules, compiled) in [
+            ("cuda:0:isolation=auto", vec![both.clone()], &[1, 2][..]),
+            ("cuda:0", vec![both.clone()], &[1]),
+            ("cuda:0:isolation=auto", vec![vec![machine_code]], &[1]),
+            // One module without text keeps the function out of shared processes.
+            ("cuda:0:isolation=auto", vec![both, other], &[1, 3]),
         ] {
             let dir = tempfile::tempdir().unwrap();
             let registry = registry(dir.path(), &[device]);
-            let modules = [FunctionModule { name: "m".into(), variants: variants.into() }];
+            let modules = modules.into_iter().map(|variants: Vec<_>| variants.into());
+            let modules: Vec<_> =
+                modules.map(|variants| FunctionModule { name: "m".into(), variants }).collect();
             let classes = registry.runnable(&modules).unwrap();
             let mut codes = Codes::new(Wish::Known);
             let outcome = registry.check_code(TenantId::new(7), &blueprint, &modules, &classes, &mut codes);

@@ -117,8 +117,8 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// A payer's call was on the device for so long, in a worker whose turns others pay for, too.
-    fn ran_beside_others(&mut self, worker: WorkerId, payer: TenantId, device_ns: u64) {
-        if self.turns.is_some() && self.workers[worker].is_shared() {
+    pub(super) fn ran_beside_others(&mut self, worker: WorkerId, payer: TenantId, device_ns: u64) {
+        if self.turns.is_some() && self.workers.is_for_shared(worker) {
             self.shared_charges.ran(payer, device_ns);
         }
     }

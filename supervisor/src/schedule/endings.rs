@@ -111,8 +111,8 @@ impl<C: Call> Scheduler<C> {
         if let Some(entry) = self.calls.get_mut(id) {
             entry.attempts.moved_out();
         }
-        self.review(domain.caller);
         self.wait_again(id, false);
+        self.review(domain.caller);
         self.fill_lane(worker, domain, had_weights);
         true
     }

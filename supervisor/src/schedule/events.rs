@@ -41,7 +41,7 @@ macro_rules! events {
         $(
             $(#[$doc])*
             #[derive(Debug, Clone, Copy)]
-            #[allow(missing_docs, reason = "what a field is says its name, or the event")]
+            #[allow(missing_docs, reason = "its name says what a field is, or the text of the event")]
             pub struct $name $(<$call>)? { $(pub $field: $type,)* }
 
             impl<C: Call> Event<C> for $name $(<$call>)? {

@@ -66,11 +66,6 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
-    /// A call left its queue without having started: those behind it may start.
-    pub(super) fn move_up(&mut self, queue: QueueKey) {
-        self.feed_where(|worker| worker.state == State::Bound(queue.compartment()));
-    }
-
     /// Gives a shared worker with free lanes what it should do next. Where a payer's call lacks memory, other payers' calls go
     /// before that call, if they need none.
     fn feed_shared(&mut self, worker: WorkerId) {

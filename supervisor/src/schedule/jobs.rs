@@ -106,7 +106,8 @@ impl<C: Call> Scheduler<C> {
         let first = calls.first().and_then(|first| self.calls.get(*first));
         let first = first.map(|entry| (entry.queue, entry.domain, entry.weight_bytes));
         let Some((queue, domain, weight_bytes)) = first else { return false };
-        let room = self.queues.find_lane(queue, false, self.view());
+        let held = self.holds(used.caller);
+        let room = self.queues.find_lane(queue, false, held, self.view());
         calls.into_iter().for_each(|id| self.enqueue(id));
         if let Some(worker) = room {
             self.feed(worker);

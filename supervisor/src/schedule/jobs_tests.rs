@@ -202,6 +202,24 @@ fn calls_wait_for_company_until_one_has_waited_enough_or_a_job_is_full() {
 }
 
 #[test]
+fn calls_that_waited_for_company_start_each_where_it_may() {
+    let mut b = Bench::of(Shape { shared_workers: 1, memory_bytes: 1000, ..Shape::new(2, 1) });
+    let mut submit = |call, domain, delay_ns, sharing| {
+        let batch = Some(Batch { items: 1, most: 5, delay_ns, regions: 1, staged_bytes: 8 });
+        let spec = CallSpec { domain, batch, deadline_ns: 1000 * MS, sharing, ..TERMS };
+        b.scheduler.handle(0, Submit { call, spec, limits: LIMITS }, &mut b.actions).unwrap()
+    };
+    submit(1, BOB, 0, Sharing::May);
+    submit(2, ALICE, 5 * MS, Sharing::May);
+    submit(4, ALICE, 5 * MS, Sharing::Never);
+    b.expect("1 on 0.0");
+    b.now = 5 * MS;
+    b.scheduler.handle(b.now, Tick {}, &mut b.actions);
+    // The shared worker has no lane, and the other one is for the second call alone.
+    b.expect("4 on 1.0");
+}
+
+#[test]
 fn a_call_waits_for_company_as_long_as_its_deadline_and_its_client_let() {
     let mut b = bench();
     // Of what is left of the time no more than half.

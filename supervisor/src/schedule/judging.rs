@@ -68,6 +68,7 @@ impl<C: Call> Scheduler<C> {
         let held_up = !whole.is_empty();
         refused.extend(whole);
         refused.sort_unstable();
+        let any = !refused.is_empty();
         for id in refused {
             let call = self.calls.remove(id).map(|entry| entry.call);
             self.actions.extend(call.map(|call| Action::Refused { call, refusal }));
@@ -75,9 +76,8 @@ impl<C: Call> Scheduler<C> {
         if held_up {
             self.list_whole(domain.caller);
         }
-        self.waits_no_more(held_up);
-        self.move_up(QueueKey::Of(domain));
-        self.move_up(QueueKey::Shared(domain.caller));
+        // Those behind them may start, too.
+        self.waits_no_more(any);
     }
 
     /// A process ended under a caller, or is about to.

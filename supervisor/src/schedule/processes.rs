@@ -52,7 +52,7 @@ impl<C: Call> Scheduler<C> {
         self.unbind(worker, WhyGone::Ended);
         let emptied = self.refill(worker);
         let mut lost = Vec::new();
-        let mut waiting = Vec::new();
+        let mut domains = Vec::new();
         let mut charged_lanes = 0u64;
         for id in self.workers.take_all(worker) {
             let Some(entry) = self.calls.get_mut(id) else { continue };
@@ -66,12 +66,10 @@ impl<C: Call> Scheduler<C> {
             // The calls of a job had the time together.
             if charged_lanes >> lane & 1 == 0 {
                 self.charge_call(domain.caller, started_ns);
-                if self.turns.is_some() && self.workers.is_for_shared(worker) {
-                    self.shared_charges.ran(domain.caller, now_ns.saturating_sub(started_ns));
-                }
+                self.ran_beside_others(worker, domain.caller, now_ns.saturating_sub(started_ns));
             }
             charged_lanes |= 1 << lane;
-            waiting.push(domain);
+            domains.push(domain);
         }
         // Those whose calls were there pay for a shared worker's turn.
         self.charge(charge.flatten());
@@ -84,10 +82,11 @@ impl<C: Call> Scheduler<C> {
         if served.is_some() {
             self.lanes_are_free();
         }
-        waiting.extend(served);
-        waiting.sort_unstable();
-        waiting.dedup();
-        for domain in waiting {
+        // Calls elsewhere may have waited for what these had.
+        domains.extend(served);
+        domains.sort_unstable();
+        domains.dedup();
+        for domain in domains {
             self.review(domain.caller);
             self.feed_limited(domain.caller);
             // No call there uses weights any more, which may give way to calls of their owner.
@@ -122,7 +121,8 @@ impl<C: Call> Scheduler<C> {
     /// Gives a free worker to a domain.
     pub(super) fn bind(&mut self, worker: WorkerId, domain: Domain) {
         let now_ns = self.now_ns;
-        self.queues.bound(worker, domain);
+        let held = self.holds(domain.caller);
+        self.queues.bound(worker, domain, held);
         self.workers.set_state(worker, State::Bound(Compartment::Of(domain)));
         self.workers[worker].bound_ns = now_ns;
         self.book.came_to(now_ns, &self.workers, worker, domain.caller, &mut self.taken);

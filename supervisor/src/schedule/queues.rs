@@ -7,7 +7,7 @@
 
 mod eviction;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 
 use super::asks::{Ask, Asks};
 use super::domain_queue::DomainQueue;
@@ -26,8 +26,8 @@ pub(super) struct Queues {
     queues: IdMap<QueueKey, Queue>,
     /// Domains that have several workers.
     several_workers: usize,
-    /// Callers who spent their budgets: no call of their queues starts, and these stand in no line.
-    held: HashSet<TenantId>,
+    /// The queues of each caller.
+    of_caller: IdMap<TenantId, Vec<QueueKey>>,
     /// The one line of all that anybody asks for.
     pub(super) asks: Asks,
     /// Domains that have workers and may have more calls than those can take.
@@ -43,6 +43,8 @@ struct Queue {
     workers: WorkerSet,
     /// True if the domain stands in [`Queues::waiting`].
     waits: bool,
+    /// True if the caller spent its budget: no call of the queue starts, and the queue stands in no line.
+    held: bool,
 }
 
 /// The state of others that queues are looked at beside.
@@ -62,7 +64,7 @@ impl Queues {
             shape: *shape,
             queues: IdMap::default(),
             several_workers: 0,
-            held: HashSet::new(),
+            of_caller: IdMap::default(),
             asks: Asks::new(shape.residency_ns),
             waiting: VecDeque::new(),
             room_ns: None,
@@ -84,14 +86,18 @@ impl Queues {
     }
 
     /// A worker that can take a call at once which would wait in this queue: of the queue's own or of the shared ones the fullest with a
-    /// free lane, so that others stay idle; else, for a domain, one that is free. Calls that wait go first.
-    pub(super) fn find_lane(&self, queue: QueueKey, all: bool, view: View<'_>) -> Option<WorkerId> {
+    /// free lane, so that others stay idle; else, for a domain, one that is free. Calls that wait go first; so do all others if the
+    /// call's payer is `held`.
+    pub(super) fn find_lane(
+        &self,
+        queue: QueueKey,
+        all: bool,
+        held: bool,
+        view: View<'_>,
+    ) -> Option<WorkerId> {
         let state = self.queues.get(&queue);
-        let is_first = state.is_none_or(|q| q.calls.is_empty());
-        if self.held.contains(&queue.payer())
-            || !is_first
-            || !self.goes_before(self.asks.device(), queue.payer(), None, view)
-        {
+        let is_first = state.is_none_or(|q| !q.held && q.calls.is_empty());
+        if held || !is_first || !self.goes_before(self.asks.device(), queue.payer(), None, view) {
             return None;
         }
         let QueueKey::Of(domain) = queue else {
@@ -111,9 +117,23 @@ impl Queues {
         own.or_else(|| view.workers.first_free().filter(|_| may_have_more))
     }
 
+    /// A queue, made if there is none yet for a caller that is `held`, or not.
+    fn queue_mut(&mut self, queue: QueueKey, held: bool) -> &mut Queue {
+        self.queues.entry(queue).or_insert_with(|| {
+            self.of_caller.entry(queue.payer()).or_default().push(queue);
+            Queue { held, ..Queue::default() }
+        })
+    }
+
     /// A call waits, for the first time or again, which is over at its deadline and takes so long at least.
-    pub(super) fn enqueue(&mut self, queue: QueueKey, id: CallId, (deadline_ns, takes_ns): (u64, u64)) {
-        self.queues.entry(queue).or_default().calls.push(id, deadline_ns, takes_ns);
+    pub(super) fn enqueue(
+        &mut self,
+        queue: QueueKey,
+        id: CallId,
+        (deadline_ns, takes_ns): (u64, u64),
+        held: bool,
+    ) {
+        self.queue_mut(queue, held).calls.push(id, deadline_ns, takes_ns);
         self.join_line(queue);
     }
 
@@ -178,8 +198,8 @@ impl Queues {
     }
 
     /// A worker serves a domain from now on.
-    pub(super) fn bound(&mut self, worker: WorkerId, domain: Domain) {
-        let q = self.queues.entry(QueueKey::Of(domain)).or_default();
+    pub(super) fn bound(&mut self, worker: WorkerId, domain: Domain, held: bool) {
+        let q = self.queue_mut(QueueKey::Of(domain), held);
         q.workers.set(worker, true);
         let is_second = q.workers.len() == 2;
         self.asks.remove(Ask::Worker(QueueKey::Of(domain)));
@@ -199,10 +219,9 @@ impl Queues {
 
     /// Puts a queue in line for a worker, if its calls need one and it may have one.
     pub(super) fn join_line(&mut self, queue: QueueKey) {
-        if self.held.contains(&queue.payer()) {
+        let Some(q) = self.queues.get_mut(&queue).filter(|q| !q.held && !q.calls.is_empty()) else {
             return;
-        }
-        let Some(q) = self.queues.get_mut(&queue).filter(|q| !q.calls.is_empty()) else { return };
+        };
         if q.workers.is_empty() {
             self.asks.push(Ask::Worker(queue));
         } else if q.workers.len() < self.shape.workers_per_domain
@@ -225,30 +244,41 @@ impl Queues {
             self.waiting.retain(|waiting| QueueKey::Of(*waiting) != queue);
         }
         self.queues.remove(&queue);
+        if let Some(all) = self.of_caller.get_mut(&queue.payer()) {
+            all.retain(|one| *one != queue);
+            if all.is_empty() {
+                self.of_caller.remove(&queue.payer());
+            }
+        }
     }
 
     /// No call of a caller starts any more.
     pub(super) fn hold(&mut self, caller: TenantId) {
-        if !self.held.insert(caller) {
-            return;
-        }
-        for (queue, q) in self.queues.iter_mut().filter(|(queue, _)| queue.payer() == caller) {
+        let mut waited = false;
+        for queue in self.of_caller.get(&caller).into_iter().flatten() {
             self.asks.remove(Ask::Memory(*queue));
             self.asks.remove(Ask::Worker(*queue));
-            q.waits = false;
+            if let Some(q) = self.queues.get_mut(queue) {
+                q.held = true;
+                waited |= std::mem::take(&mut q.waits);
+            }
         }
-        self.waiting.retain(|domain| domain.caller != caller);
+        if waited {
+            self.waiting.retain(|domain| domain.caller != caller);
+        }
     }
 
     /// Calls of a caller may start again. True if it was held.
     pub(super) fn release(&mut self, caller: TenantId) -> bool {
-        if !self.held.remove(&caller) {
-            return false;
+        let mut freed: Vec<QueueKey> = Vec::new();
+        for queue in self.of_caller.get(&caller).into_iter().flatten() {
+            if let Some(q) = self.queues.get_mut(queue).filter(|q| q.held) {
+                q.held = false;
+                freed.push(*queue);
+            }
         }
-        let mut own: Vec<_> = self.queues.keys().copied().filter(|queue| queue.payer() == caller).collect();
-        own.sort_unstable();
-        own.into_iter().for_each(|queue| self.join_line(queue));
-        true
+        freed.iter().for_each(|queue| self.join_line(*queue));
+        !freed.is_empty()
     }
 
     /// True if a domain's first call needs no more than a worker to start.
@@ -329,8 +359,7 @@ impl Queues {
         device: Option<(TenantId, Front)>,
         view: View<'_>,
     ) -> Option<CallId> {
-        let first =
-            self.queues.get(&QueueKey::Shared(payer)).filter(|_| !self.held.contains(&payer))?.calls.first();
+        let first = self.queues.get(&QueueKey::Shared(payer)).filter(|q| !q.held)?.calls.first();
         first.filter(|_| self.goes_before(device, payer, first, view))
     }
 
@@ -353,7 +382,7 @@ impl Queues {
             return None;
         }
         let domain = worker.served()?;
-        let first = self.of(domain).filter(|_| !self.held.contains(&domain.caller))?.calls.first()?;
+        let first = self.of(domain).filter(|q| !q.held)?.calls.first()?;
         let may_start = self.goes_before(self.asks.device(), domain.caller, Some(first), view)
             && self.may_use_lane(domain, view)
             && (!wants_all(first) || worker.has_room(true));

@@ -25,7 +25,7 @@ fn view<'a>(workers: &'a Workers, exclusive: &'a Exclusive, residency: &'a Resid
 
 fn bind(queues: &mut Queues, workers: &mut Workers, worker: WorkerId, domain: Domain) {
     workers.set_state(worker, State::Bound(Compartment::Of(domain)));
-    queues.bound(worker, domain);
+    queues.bound(worker, domain, false);
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_domain_gets_its_own_worker_then_a_free_one() {
     bind(&mut queues, &mut workers, W1, ALICE);
     let mut exclusive = Exclusive::default();
     let find = |queues: &Queues, workers: &Workers, domain, exclusive: &Exclusive| {
-        queues.find_lane(QueueKey::Of(domain), false, view(workers, exclusive, &residency))
+        queues.find_lane(QueueKey::Of(domain), false, false, view(workers, exclusive, &residency))
     };
     assert_eq!(find(&queues, &workers, ALICE, &exclusive), Some(W1));
     assert_eq!(find(&queues, &workers, BOB, &exclusive), Some(W0));
@@ -53,13 +53,13 @@ fn a_domain_gets_its_own_worker_then_a_free_one() {
 #[test]
 fn the_domain_that_waited_longest_is_next_for_a_free_worker() {
     let (mut queues, workers, residency) = two_workers();
-    queues.enqueue(QueueKey::Of(BOB), CallId(1), (0, 0));
-    queues.enqueue(QueueKey::Of(ALICE), CallId(2), (0, 0));
-    queues.enqueue(QueueKey::Of(BOB), CallId(3), (0, 0));
+    queues.enqueue(QueueKey::Of(BOB), CallId(1), (0, 0), false);
+    queues.enqueue(QueueKey::Of(ALICE), CallId(2), (0, 0), false);
+    queues.enqueue(QueueKey::Of(BOB), CallId(3), (0, 0), false);
     let next = |queues: &mut Queues| queues.next_for_free(view(&workers, &Exclusive::default(), &residency));
     for (worker, domain, id) in [(W0, BOB, 1), (W1, ALICE, 2)] {
         assert_eq!(next(&mut queues), Some(domain));
-        queues.bound(worker, domain);
+        queues.bound(worker, domain, false);
         queues.started(QueueKey::Of(domain), CallId(id), 0);
     }
     assert_eq!(next(&mut queues), None, "its worker takes the rest");
@@ -68,7 +68,7 @@ fn the_domain_that_waited_longest_is_next_for_a_free_worker() {
 #[test]
 fn a_call_that_comes_back_does_not_overtake_older_ones() {
     let (mut queues, mut workers, residency) = two_workers();
-    [2, 5, 1, 4].into_iter().for_each(|id| queues.enqueue(QueueKey::Of(ALICE), CallId(id), (0, 0)));
+    [2, 5, 1, 4].into_iter().for_each(|id| queues.enqueue(QueueKey::Of(ALICE), CallId(id), (0, 0), false));
     queues.unqueue(QueueKey::Of(ALICE), CallId(4), 0);
     bind(&mut queues, &mut workers, W0, ALICE);
     let mut order = Vec::new();
@@ -87,7 +87,7 @@ fn the_worker_idle_longest_makes_room_after_its_residency() {
     bind(&mut queues, &mut workers, W0, ALICE);
     bind(&mut queues, &mut workers, W1, Domain { owner: TenantId::new(3), caller: TenantId::new(3) });
     workers[W0].idle_since_ns = 50;
-    queues.enqueue(QueueKey::Of(BOB), CallId(1), (0, 0));
+    queues.enqueue(QueueKey::Of(BOB), CallId(1), (0, 0), false);
     let go =
         |now_ns| queues.one_to_go(true, View { now_ns, ..view(&workers, &Exclusive::default(), &residency) });
     assert_eq!((go(99), go(100)), (Err(Some(100)), Ok(W1)));
@@ -96,9 +96,9 @@ fn the_worker_idle_longest_makes_room_after_its_residency() {
 #[test]
 fn a_held_caller_stands_in_no_line() {
     let (mut queues, workers, residency) = two_workers();
-    queues.enqueue(QueueKey::Of(ALICE), CallId(1), (0, 0));
+    queues.enqueue(QueueKey::Of(ALICE), CallId(1), (0, 0), false);
     queues.hold(TenantId::new(1));
-    queues.enqueue(QueueKey::Of(ALICE), CallId(2), (0, 0));
+    queues.enqueue(QueueKey::Of(ALICE), CallId(2), (0, 0), false);
     let next = |queues: &mut Queues| queues.next_for_free(view(&workers, &Exclusive::default(), &residency));
     assert_eq!(next(&mut queues), None);
     assert!(queues.release(TenantId::new(1)) && !queues.release(TenantId::new(1)));
@@ -108,10 +108,14 @@ fn a_held_caller_stands_in_no_line() {
 #[test]
 fn what_is_taken_of_a_domain_leaves_nothing_behind() {
     let (mut queues, workers, residency) = two_workers();
-    (1..=3).for_each(|id| queues.enqueue(QueueKey::Of(ALICE), CallId(id), (0, 0)));
+    (1..=3).for_each(|id| queues.enqueue(QueueKey::Of(ALICE), CallId(id), (0, 0), false));
     assert_eq!(queues.take(QueueKey::Of(ALICE), |id| id != CallId(2)), [CallId(1), CallId(3)]);
     assert_eq!(queues.take(QueueKey::Of(ALICE), |_| true), [CallId(2)]);
-    assert!(!queues.queues.contains_key(&QueueKey::Of(ALICE)) && !queues.is_wanted_outside());
+    assert!(
+        !queues.queues.contains_key(&QueueKey::Of(ALICE))
+            && queues.of_caller.is_empty()
+            && !queues.is_wanted_outside()
+    );
     assert_eq!(queues.next_for_free(view(&workers, &Exclusive::default(), &residency)), None);
 }
 
@@ -119,10 +123,9 @@ fn what_is_taken_of_a_domain_leaves_nothing_behind() {
 fn payers_ask_for_a_lane_as_long_as_their_calls_wait_and_may_start() {
     let (mut queues, workers, residency) = two_workers();
     let [alice, bob] = [ALICE, BOB].map(|domain| QueueKey::Shared(domain.caller));
-    queues.hold(BOB.caller);
-    queues.enqueue(alice, CallId(2), (20, 0));
-    queues.enqueue(alice, CallId(1), (10, 0));
-    queues.enqueue(bob, CallId(3), (30, 0));
+    queues.enqueue(alice, CallId(2), (20, 0), false);
+    queues.enqueue(alice, CallId(1), (10, 0), true);
+    queues.enqueue(bob, CallId(3), (30, 0), true);
     let lanes = |queues: &Queues| queues.asks.lanes().collect::<Vec<_>>();
     assert_eq!(lanes(&queues), [ALICE.caller], "a payer that is held asks for nothing");
     assert!(queues.release(BOB.caller) && !queues.release(BOB.caller));
@@ -132,6 +135,8 @@ fn payers_ask_for_a_lane_as_long_as_their_calls_wait_and_may_start() {
     queues.hold(BOB.caller);
     assert!(lanes(&queues).is_empty() && queues.next_few(bob, 2).eq([CallId(3)]));
     queues.unqueue(bob, CallId(3), 30);
-    assert!(queues.queues.is_empty());
-    assert_eq!(queues.find_lane(bob, false, view(&workers, &Exclusive::default(), &residency)), None);
+    assert!(queues.queues.is_empty() && queues.of_caller.is_empty());
+    let (exclusive, is_held) = (Exclusive::default(), true);
+    let view = view(&workers, &exclusive, &residency);
+    assert_eq!(queues.find_lane(bob, false, is_held, view), None);
 }

@@ -150,7 +150,10 @@ impl<C: Call> Scheduler<C> {
         let company = self.wants_company(&spec, alone || is_whole);
         let room = match wants_device {
             _ if company.is_some() => None,
-            false => self.queues.find_lane(queue, alone, self.view()),
+            false => {
+                let held = self.holds(domain.caller);
+                self.queues.find_lane(queue, alone, held, self.view())
+            }
             true => None,
         };
         if room.is_none()
@@ -251,7 +254,8 @@ impl<C: Call> Scheduler<C> {
         let (entry, held_up) = self.unqueue(id)?;
         self.judge(&entry, Verdict::Neither);
         self.waits_no_more(held_up);
-        self.move_up(entry.queue);
+        // Those behind it may start.
+        self.feed_where(|worker| worker.state == State::Bound(entry.queue.compartment()));
         self.serve_line();
         Some(Withdrawn { bytes: entry.bytes, attempts: entry.attempts, call: entry.call })
     }
@@ -357,8 +361,9 @@ impl<C: Call> Scheduler<C> {
         let (queue, payer) = (entry.queue, entry.queue.payer());
         let kind = Kind::of(entry.function, payer, entry.memory_bytes);
         let takes_ns = self.run_times.at_least_ns(kind).unwrap_or(0);
+        let held = self.holds(payer);
         let waiting = self.queues.asks.lanes_weight();
-        self.queues.enqueue(queue, id, (entry.deadline_ns, takes_ns));
+        self.queues.enqueue(queue, id, (entry.deadline_ns, takes_ns), held);
         if self.queues.asks.lanes_weight() != waiting {
             self.weigh_everybody();
         }
@@ -394,7 +399,7 @@ impl<C: Call> Scheduler<C> {
 
     /// A call waits, or a worker has one: whether tenants contend may have changed.
     pub(super) fn note_contention(&mut self) {
-        let is_wanted = self.is_wanted_outside();
+        let is_wanted = self.turns.is_some() && self.is_wanted_outside();
         if let Some(turns) = &mut self.turns {
             turns.set_outside(self.now_ns, is_wanted);
         }

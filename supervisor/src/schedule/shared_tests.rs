@@ -331,6 +331,28 @@ fn a_payer_whose_budget_is_spent_keeps_no_lane_from_others() {
 }
 
 #[test]
+fn a_call_that_leaves_a_shared_process_holds_up_nothing_of_a_payer_who_may_run_one() {
+    let policy = Policy { quarantine_after: 0, fault_budget: 2, ..Policy::default() };
+    let mut b = Bench::under(Shape { shared_workers: 1, ..Shape::new(2, 1) }, policy);
+    b.submit(1, ALICE);
+    for _ in 0..2 {
+        b.dies(W1);
+        b.ready(W1);
+    }
+    while b.scheduler.holds(ALICE.caller) {
+        b.pass(1000 * MS);
+    }
+    assert!(b.scheduler.budgets.is_careful(b.now, ALICE.caller));
+    b.actions.clear();
+    let beside = b.share(2, ALICE);
+    b.submit(3, ALICE);
+    b.expect("2 on 0.0");
+    b.now += LIMIT;
+    assert_eq!(b.outlast(W0, beside), Outlast::BeginsAgain);
+    b.expect("2 on 1.0");
+}
+
+#[test]
 fn who_alone_has_a_shared_process_ended_pays_for_it() {
     let policy = Policy { quarantine_after: 0, fault_budget: 9, ..Policy::default() };
     let mut b = Bench::under(Shape { shared_workers: 1, ..Shape::new(2, 1) }, policy);

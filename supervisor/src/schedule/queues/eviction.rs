@@ -13,15 +13,20 @@ use crate::ids::{TenantId, WorkerId};
 type First = Option<(TenantId, Front)>;
 
 impl Queues {
+    /// True if a worker serves a caller.
+    fn has_worker(&self, caller: TenantId) -> bool {
+        let mut queues = self.of_caller.get(&caller).into_iter().flatten();
+        queues.any(|queue| self.queues.get(queue).is_some_and(|q| !q.workers.is_empty()))
+    }
+
     /// True if a worker's caller had less of the device than the caller whose domain is the `first` that waits for a worker. A caller
     /// that has a worker gets another one only from callers that had more by a residency, or from itself: who has many domains,
     /// with a small call in each, would have all workers go round among these.
     fn goes_on(&self, first: First, worker: &Worker, view: View<'_>) -> bool {
         let (Some((asks, front)), Some(domain)) = (first, worker.served()) else { return false };
         let caller = domain.caller;
-        let has_worker = || view.workers.iter().any(|(_, worker)| worker.serves(asks));
         let had_little_more =
-            || self.asks.goes_before(front.later(view.residency.least_ns()), caller) && has_worker();
+            || self.asks.goes_before(front.later(view.residency.least_ns()), caller) && self.has_worker(asks);
         caller != asks && (self.asks.goes_before(front, caller) || had_little_more())
     }
 
