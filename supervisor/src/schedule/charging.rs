@@ -2,7 +2,7 @@
 //! time.
 
 use super::asks::Ask;
-use super::run_times::Kind;
+use super::device_time::Kind;
 use super::scheduler::Scheduler;
 use super::turns::Charge;
 use super::types::{Call, CallId, CallSpec, NotNow, QueueKey, TenantShare};

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::schedule::TenantShare;
-use crate::schedule::run_times::Kind;
+use crate::schedule::device_time::Kind;
 
 const S: u64 = 1000 * MS;
 

@@ -1,7 +1,10 @@
-//! The waiting calls of one domain: the earliest deadline first, and of equal ones the oldest call.
+//! Calls that wait: those of one queue, the earliest deadline first, and of equal ones the oldest call; and those that wait for company.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
+use super::batch::Batch;
+use super::limits::MAX_JOB_CALLS;
+use super::quarantine::Use;
 use super::types::CallId;
 
 /// Waiting calls, with how long each takes at least. What an operation costs grows with the logarithm of their number.
@@ -52,6 +55,37 @@ impl DomainQueue {
     pub(super) fn before_ns(&self, deadline_ns: u64) -> Option<u64> {
         let last = self.calls.last_key_value().is_none_or(|((last_ns, _), _)| *last_ns <= deadline_ns);
         last.then_some(self.takes_ns)
+    }
+}
+
+/// Calls of one device that wait for company: of functions that say how long a call may wait for others that would join its job. They
+/// stand in no queue meanwhile, and in theirs all at once when the first of them has waited so long, or a job has no room for more.
+#[derive(Debug, Default)]
+pub(super) struct Company {
+    /// By function and caller, each call with since when, and how many items it brings.
+    calls: HashMap<Use, Vec<(CallId, u64, u64)>>,
+    /// How long calls have waited, all together.
+    pub(super) waited_ns: u64,
+}
+
+impl Company {
+    /// One more waits. True if a job has no room for more.
+    pub(super) fn join(&mut self, used: Use, id: CallId, batch: Batch, now_ns: u64) -> bool {
+        let calls = self.calls.entry(used).or_default();
+        calls.push((id, now_ns, batch.items));
+        let items = calls.iter().fold(0u64, |sum, (_, _, items)| sum.saturating_add(*items));
+        items >= batch.most || calls.len() >= MAX_JOB_CALLS
+    }
+
+    /// Those of a function that wait no more, of which this is true; in the order in which they came.
+    pub(super) fn take(&mut self, used: Use, now_ns: u64, is_one: impl Fn(CallId) -> bool) -> Vec<CallId> {
+        let Some(calls) = self.calls.get_mut(&used) else { return Vec::new() };
+        let taken: Vec<_> = calls.extract_if(.., |(id, ..)| is_one(*id)).collect();
+        if calls.is_empty() {
+            self.calls.remove(&used);
+        }
+        self.waited_ns += taken.iter().map(|(_, since_ns, _)| now_ns.saturating_sub(*since_ns)).sum::<u64>();
+        taken.into_iter().map(|(id, ..)| id).collect()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Scheduler;
 use super::endings::Outlast;
-use super::policy::{Limits, Policy};
+use super::limits::{Limits, Policy};
 use super::retry::{Attempts, Withdrawn};
 use super::types::{Action, Call, CallId, CallSpec, Domain, Ended, Loss, NotNow, Size, TenantShare, Verdict};
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};

@@ -2,29 +2,25 @@
 //!
 //! - [`limits`]: what was chosen by hand, with reasons. [`types`]: what goes in and what comes out; [`events`]: what may happen.
 //! - [`scheduler`]: the state machine of one device: puts the policies together; `starting`: calls get lanes; `feeding`: who waits gets
-//!   lanes and workers; `jobs`: calls that run together in one lane (`batch`: what each brings; `company`: those that wait for
-//!   others); `endings`: calls leave their lanes; `overdue`: calls that do not end; `processes`: workers' processes come and go; `whole_device`: calls that need all of it get it; `judging`: what ends of calls mean for
-//!   callers; `charging`: what sharing a device takes from the events of calls; `reclaim`: what
-//!   follows where calls wait for memory; `resizing`: what follows where the device is set up otherwise; `queries`: what may be asked at
-//!   any time.
-//! - `calls`, `workers`: the state that policies look at. `due_moments`: calls by the moment at which something must happen to them.
+//!   lanes and workers; `jobs`: calls that run together in one lane, and those that wait for company (`batch`: what each brings);
+//!   `endings`: calls leave their lanes; `overdue`: calls that do not end, or are in the way of others for too long; `processes`:
+//!   workers' processes come and go; `whole_device`: calls that need all of it get it; `judging`: what ends of calls mean for callers;
+//!   `charging`: what sharing a device takes from the events of calls; `reclaim`: what follows where calls wait for memory;
+//!   `resizing`: what follows where the device is set up otherwise; `queries`: what may be asked at any time.
+//! - `calls`, `workers`: the state that policies look at.
 //!
 //! Policies, each with its own state:
-//! - `queues`: which call gets which worker; `domain_queue`: whose turn it is within a queue.
+//! - `queues`: which call gets which worker; `domain_queue`: whose turn it is within a queue, and calls that wait for company.
 //! - `asks`: who gets a worker, a lane, memory or the whole device next, in one line; `exclusive`: calls that need the whole device.
 //! - [`turns`]: who may submit to the device (`turn_holder`: who does; `slowed_clock`: what each of several had); `turn_cost`: what a change
 //!   costs; `turn_fines`: who has to stand behind others; `share_line`: who is next, by classes and weights (`fair_line`: start-time fair
 //!   queueing).
-//! - `lane_shares`: how many lanes a tenant may use where several have the device at once.
-//! - `overruns`: calls that are in the way of others for too long.
 //! - `book`: who has what of the device's memory, and whose calls wait for some.
 //! - `residency`: which resident gives way to another domain, and when.
-//! - `run_times`: how long calls take at least; `device_time`: what each tenant used; `shared_charges`: who pays for turns of shared
-//!   workers.
+//! - `device_time`: how long calls take at least, what each tenant used, and who pays for turns of shared workers.
 //! - `retry`: calls whose process ended are run again; `apart`: calls that failed together are not put together again soon.
 //! - For callers whose calls fail: [`budget`], [`quarantine`] and `mps_suspicion`.
-//! - [`weights`]: which functions' weights stay on a device (`weight_holders`: who has them; `idle_weights`: which go first); `loading`: how
-//!   calls get them.
+//! - [`weights`]: which functions' weights stay on a device; `loading`: how calls get them.
 
 mod apart;
 mod asks;
@@ -33,25 +29,19 @@ mod book;
 pub mod budget;
 mod calls;
 mod charging;
-mod company;
 mod device_time;
 mod domain_queue;
-mod due_moments;
 mod endings;
 pub mod events;
 mod exclusive;
 mod fair_line;
 mod feeding;
-mod idle_weights;
 mod jobs;
 mod judging;
-mod lane_shares;
 pub mod limits;
 mod loading;
 mod mps_suspicion;
 mod overdue;
-mod overruns;
-mod policy;
 mod processes;
 pub mod quarantine;
 mod queries;
@@ -60,10 +50,8 @@ mod reclaim;
 mod residency;
 mod resizing;
 mod retry;
-mod run_times;
 pub mod scheduler;
 mod share_line;
-mod shared_charges;
 mod slowed_clock;
 mod starting;
 mod turn_cost;
@@ -71,14 +59,13 @@ mod turn_fines;
 mod turn_holder;
 pub mod turns;
 pub mod types;
-mod weight_holders;
 pub mod weights;
 mod whole_device;
 mod workers;
 
 pub use batch::Batch;
 pub use endings::Outlast;
-pub use policy::{Limits, Policy};
+pub use limits::{Limits, Policy};
 pub use retry::{Attempts, Withdrawn};
 pub use scheduler::Scheduler;
 pub use types::{

@@ -81,7 +81,7 @@ impl<C: Call> Scheduler<C> {
 
     /// How long calls have waited for others of their function, all together, in nanoseconds.
     pub fn waited_for_company_ns(&self) -> u64 {
-        self.company.waited_ns()
+        self.company.waited_ns
     }
 
     /// True if a worker has calls.

@@ -12,10 +12,9 @@ use std::collections::VecDeque;
 use super::asks::{Ask, Asks};
 use super::domain_queue::DomainQueue;
 use super::exclusive::Exclusive;
-use super::lane_shares;
 use super::residency::Residency;
 use super::share_line::Front;
-use super::types::{CallId, Compartment, Domain, QueueKey, Shape};
+use super::types::{CallId, Compartment, Domain, QueueKey, Shape, TenantShare};
 use super::workers::{Worker, WorkerSet, Workers};
 use crate::ids::{IdMap, TenantId, WorkerId};
 
@@ -55,6 +54,28 @@ pub(super) struct View<'a> {
     /// Calls for the whole device.
     pub(super) exclusive: &'a Exclusive,
     pub(super) residency: &'a Residency,
+}
+
+/// How many of so many lanes a tenant may use, beside others that have calls. Where several have the device at the same time
+/// (`turns=off`, MPS), nobody's calls wait for another's there, so that shares are kept by how many of them run.
+///
+/// Of the lanes that a domain could have, those of the heaviest tenant with calls may all be used, and of another one as many
+/// as its weight is a part of that; beside a higher class it is one lane. One lane is every domain's, so that none starves.
+/// Where all shares are the same, all lanes are everybody's. A call in a lane is charged for the time that it takes, so
+/// tenants that fill what they may use have device time by their weights.
+fn most_lanes(lanes: u32, own: TenantShare, others: impl Iterator<Item = TenantShare>) -> u32 {
+    let mut heaviest = own.weight.max(1);
+    for other in others {
+        // A higher class comes first.
+        if other.class < own.class {
+            return 1;
+        }
+        if other.class == own.class {
+            heaviest = heaviest.max(other.weight);
+        }
+    }
+    let part = u64::from(lanes) * u64::from(own.weight) / u64::from(heaviest);
+    u32::try_from(part).unwrap_or(lanes).clamp(1, lanes.max(1))
 }
 
 impl Queues {
@@ -307,7 +328,7 @@ impl Queues {
         let others = callers.filter(|other| *other != caller).map(|other| self.asks.share_of(other));
         let lanes =
             self.shape.lanes.saturating_mul(u32::try_from(self.shape.workers_per_domain).unwrap_or(u32::MAX));
-        used < lane_shares::most(lanes, self.asks.share_of(caller), others)
+        used < most_lanes(lanes, self.asks.share_of(caller), others)
     }
 
     /// The domain that a free worker should serve, and is bound to then: a domain without workers, else one with more calls than

@@ -1,6 +1,7 @@
 //! Small cases of queues, without a scheduler around it.
 
 use super::super::exclusive::Exclusive;
+use super::super::types::Class;
 use super::super::workers::{State, Workers};
 use super::*;
 use crate::ids::{Generation, TenantId, WorkerId};
@@ -139,4 +140,27 @@ fn payers_ask_for_a_lane_as_long_as_their_calls_wait_and_may_start() {
     let (exclusive, is_held) = (Exclusive::default(), true);
     let view = view(&workers, &exclusive, &residency);
     assert_eq!(queues.find_lane(bob, false, is_held, view), None);
+}
+
+fn share(weight: u32, class: Class) -> TenantShare {
+    TenantShare { weight, class, ..TenantShare::default() }
+}
+
+#[test]
+fn lanes_go_by_weights_within_a_class_and_one_is_everybodys() {
+    let normal = |weight| share(weight, Class::Normal);
+    let beside = |own: TenantShare, others: &[TenantShare]| most_lanes(8, own, others.iter().copied());
+    assert_eq!(beside(normal(1), &[]), 8);
+    assert_eq!(beside(normal(3), &[normal(3), normal(1)]), 8);
+    assert_eq!([1, 2, 4].map(|weight| beside(normal(weight), &[1, 2, 4].map(normal))), [2, 4, 8]);
+    assert_eq!(beside(normal(1), &[normal(1000)]), 1);
+    assert_eq!(most_lanes(4, normal(u32::MAX), [normal(u32::MAX)].into_iter()), 4);
+}
+
+#[test]
+fn a_lower_class_has_one_lane_and_takes_none_from_a_higher_one() {
+    let (latency, batch) = (share(1, Class::Latency), share(1000, Class::Batch));
+    assert_eq!(most_lanes(8, batch, [latency].into_iter()), 1);
+    assert_eq!(most_lanes(8, latency, [batch].into_iter()), 8);
+    assert_eq!(most_lanes(1, batch, [latency].into_iter()), 1);
 }

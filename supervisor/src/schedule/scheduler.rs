@@ -22,18 +22,15 @@ use super::apart::Apart;
 use super::book::{Book, TakeBack};
 use super::budget::{Budgets, Draw};
 use super::calls::{CallState, Calls, Entry};
-use super::company::Company;
-use super::device_time::DeviceTime;
+use super::device_time::{DeviceTime, Kind, RunTimes, SharedCharges};
+use super::domain_queue::Company;
 use super::exclusive::Exclusive;
-use super::limits::MAX_CALLS;
+use super::limits::{Limits, MAX_CALLS, Policy};
 use super::mps_suspicion::MpsSuspicion;
-use super::policy::{Limits, Policy};
 use super::quarantine::{Admission, Quarantine, Use};
 use super::queues::{Queues, View};
 use super::residency::Residency;
 use super::retry::{Attempts, Withdrawn};
-use super::run_times::{Kind, RunTimes};
-use super::shared_charges::SharedCharges;
 use super::turns::{Order, Turns};
 use super::types::{
     Action, Call, CallId, CallSpec, Command, Compartment, Domain, KillReason, NotNow, QueueKey, Shape,

@@ -13,11 +13,10 @@
 //! never goes, nor what is on its way; what calls use that are about to start goes last, and never for a call behind
 //! them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use super::idle_weights::{IdleWeights, Rank};
+use self::leaving::{Leaving, WeightHolder, Who, own_copies};
 use super::limits::{COPIED_PER_US, COUNTED_USES, RELOAD_NS};
-use super::weight_holders::{Leaving, WeightHolder, Who, own_copies};
 use crate::ids::{FunctionId, IdMap, TenantId, WorkerId};
 use crate::metrics::WeightCounts;
 
@@ -70,6 +69,48 @@ enum State<T> {
     /// A worker has them for itself alone.
     Private(WorkerId),
     Shared(T),
+}
+
+/// A priority, and when it was used last: floats that are not negative are ordered like their bits. No two are equal.
+type Rank = (u64, u64);
+
+/// Weights that no call uses and no worker loads, in the order in which they go: what a decision costs does not grow with how many
+/// there are.
+#[derive(Debug, Default)]
+struct IdleWeights {
+    functions: BTreeMap<Rank, FunctionId>,
+    bytes: u64,
+}
+
+impl IdleWeights {
+    /// What they take.
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// One more, which takes so much.
+    fn add(&mut self, rank: Rank, function: FunctionId, bytes: u64) {
+        self.functions.insert(rank, function);
+        self.bytes += bytes;
+    }
+
+    /// One less.
+    fn remove(&mut self, rank: Rank, bytes: u64) {
+        self.functions.remove(&rank);
+        self.bytes -= bytes;
+    }
+
+    /// All of them.
+    #[cfg(test)]
+    fn all(&self) -> impl Iterator<Item = (Rank, FunctionId)> {
+        self.functions.iter().map(|(rank, function)| (*rank, *function))
+    }
+
+    /// The weights of lowest priority that need not `stay`. Weights that calls are expected to need come last.
+    fn lowest(&self, stay: &[FunctionId], is_expected: impl Fn(FunctionId) -> bool) -> Option<FunctionId> {
+        let may_go = || self.functions.values().copied().filter(|function| !stay.contains(function));
+        may_go().find(|function| !is_expected(*function)).or_else(|| may_go().next())
+    }
 }
 
 /// What weights are loaded for.

@@ -498,3 +498,20 @@ fn a_copy_of_its_own_does_not_take_the_name_of_what_another_loads() {
         Ok(Source::Device(1, 2 * GIB))
     );
 }
+
+#[test]
+fn the_lowest_goes_and_what_is_expected_goes_last() {
+    let [a, b, c] = [1, 2, 3].map(FunctionId::new);
+    let rank = |priority: f64, used| (priority.to_bits(), used);
+    let mut idle = IdleWeights::default();
+    idle.add(rank(2.0, 1), a, 10);
+    idle.add(rank(0.5, 3), b, 20);
+    idle.add(rank(0.5, 2), c, 30);
+    assert_eq!((idle.lowest(&[], |_| false), idle.bytes()), (Some(c), 60));
+    assert_eq!(idle.lowest(&[c], |_| false), Some(b));
+    assert_eq!(idle.lowest(&[], |function| function != a), Some(a));
+    assert_eq!(idle.lowest(&[a], |_| true), Some(c));
+    idle.remove(rank(0.5, 2), 30);
+    assert_eq!((idle.lowest(&[], |_| false), idle.bytes()), (Some(b), 30));
+    assert_eq!(idle.lowest(&[a, b], |_| false), None);
+}
