@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-use super::decisions::{Actions, size_of};
+use super::decisions::{Actions, shape};
 use super::runtime::Device;
 use super::setup::{ChangeError, Changed, Setup};
 use super::thread;
@@ -123,9 +123,9 @@ impl Device {
                 let next = made_for.after(&self.config, &after);
                 *self.made_for.lock() = next;
                 let remakes = next.edition != made_for.edition;
-                let to = size_of(&self.config.with(after), remakes);
+                let to = shape(&self.config.with(after));
                 let serving = deciding.residents();
-                deciding.handle(Resize { to });
+                deciding.handle(Resize { to, remakes });
                 self.slots.open(after.workers);
                 Ok::<_, ChangeError>(if remakes { serving } else { 0 })
             })?;

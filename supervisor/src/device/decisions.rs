@@ -15,7 +15,7 @@ use crate::limits::SHARED_POOL_BYTES;
 use crate::processes::process_table::most_starting;
 use crate::schedule::events::{Event, SetPolicy};
 use crate::schedule::limits::{CPU_CHANGE_NS, GPU_CHANGE_NS, SHARED_STUCK_NS};
-use crate::schedule::{Action, Policy, ResidentPrice, Scheduler, Shape, Size};
+use crate::schedule::{Action, Policy, ResidentPrice, Scheduler, Shape};
 use crate::sync::{OrderedGuard, OrderedMutex, rank};
 
 /// What is to be done, in the order in which it was decided. Whoever has something decided carries this out: what is
@@ -83,21 +83,6 @@ impl Deref for Deciding<'_> {
     }
 }
 
-/// What may change of a device with this configuration.
-pub(super) fn size_of(config: &DeviceConfig, remakes: bool) -> Size {
-    Size {
-        workers: config.workers,
-        lanes: config.lanes,
-        workers_per_domain: config.workers_per_domain,
-        quantum_us: config.quantum.as_micros().min(u32::MAX.into()) as u32,
-        residency_ns: config.min_residency.as_nanos().min(u64::MAX.into()) as u64,
-        // That of the shared worker's slot is of no use to any other.
-        standbys: (0..config.standbys).filter(|standby| !config.stands_by_shared(*standby)).count(),
-        memory_bytes: config.memory_bytes,
-        remakes,
-    }
-}
-
 /// The scheduler of one device.
 #[derive(Debug)]
 pub(super) struct Decisions {
@@ -120,29 +105,29 @@ pub(super) struct Decisions {
 /// What the scheduler of a device of this configuration is told of it.
 pub fn shape(config: &DeviceConfig) -> Shape {
     let traits = config.kind.traits();
-    let size = size_of(config, false);
     let (change_ns, resident_price, shared_stuck_ns) = match traits.has_own_memory {
         // A barrier that some threads never reach ends for nothing that the worker does.
         true => (GPU_CHANGE_NS, ResidentPrice::GPU, SHARED_STUCK_NS),
         false => (CPU_CHANGE_NS, ResidentPrice::CPU, u64::MAX),
     };
     Shape {
-        workers: size.workers,
-        lanes: size.lanes,
-        workers_per_domain: size.workers_per_domain,
+        workers: config.workers,
+        lanes: config.lanes,
+        workers_per_domain: config.workers_per_domain,
         shared_workers: config.shared_workers,
         shared_lane_bytes: if traits.has_own_memory { SHARED_POOL_BYTES } else { u64::MAX },
         shared_limit_ns: config.shared_limit.as_nanos().min(u64::MAX.into()) as u64,
         shared_stuck_ns,
-        quantum_us: config.takes_turns().then_some(size.quantum_us),
+        quantum_us: config.takes_turns().then_some(config.quantum.as_micros().min(u32::MAX.into()) as u32),
         change_ns,
-        residency_ns: size.residency_ns,
+        residency_ns: config.min_residency.as_nanos().min(u64::MAX.into()) as u64,
         scrubs: config.scrub_switch,
         resident_price,
         shared_faults: config.under_mps,
-        standbys: size.standbys,
+        // That of the shared worker's slot is of no use to any other.
+        standbys: (0..config.standbys).filter(|standby| !config.stands_by_shared(*standby)).count(),
         starting: most_starting(config.kind),
-        memory_bytes: size.memory_bytes,
+        memory_bytes: config.memory_bytes,
         page_bytes: traits.page_bytes,
         lane_bytes: traits.max_lease_bytes.map_or(u64::MAX, |most| traits.whole_pages(most)),
         weights_bytes: config.weights_bytes,

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::batch::Batch;
 use super::limits::MAX_JOB_CALLS;
 use super::quarantine::Use;
-use super::types::CallId;
+use super::types::{Batch, CallId};
 
 /// Waiting calls, with how long each takes at least. What an operation costs grows with the logarithm of their number.
 #[derive(Debug, Default)]

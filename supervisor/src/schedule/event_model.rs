@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use crate::ids::{FunctionId, TenantId};
-use crate::schedule::{Loss, Size, Verdict};
+use crate::schedule::{Loss, Shape, Verdict};
 
 /// One of them, in terms that the state at that moment gives a meaning.
 #[derive(Debug, Clone)]
@@ -24,16 +24,16 @@ pub(super) enum Event {
     Context { urgent: bool },
     ContextGone,
     Standbys(usize),
-    Resize(Size),
+    Resize(Shape, bool),
     Withdraw { pick: usize, elsewhere: bool },
 }
 
 /// What the device may become; some of it is decided where it does.
-fn sizes() -> impl Strategy<Value = Size> {
+fn sizes() -> impl Strategy<Value = (Shape, bool)> {
     let parts = (1..5usize, 1..4u32, 100..9000u32, 0..200u64, 40..120u64, any::<bool>());
     parts.prop_map(|(workers, lanes, quantum_us, residency_ms, memory_bytes, remakes)| {
-        let (workers_per_domain, standbys, residency_ns) = (1, 1, residency_ms * 1_000_000);
-        Size { workers, lanes, workers_per_domain, quantum_us, residency_ns, standbys, memory_bytes, remakes }
+        let (quantum_us, residency_ns) = (Some(quantum_us), residency_ms * 1_000_000);
+        (Shape { quantum_us, residency_ns, memory_bytes, ..Shape::new(workers, lanes) }, remakes)
     })
 }
 
@@ -67,7 +67,7 @@ pub(super) fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => any::<bool>().prop_map(|urgent| Event::Context { urgent }),
         1 => Just(Event::ContextGone),
         1 => (0..3usize).prop_map(Event::Standbys),
-        1 => sizes().prop_map(Event::Resize),
+        1 => sizes().prop_map(|(to, remakes)| Event::Resize(to, remakes)),
         1 => (any::<usize>(), any::<bool>()).prop_map(|(pick, elsewhere)| Event::Withdraw { pick, elsewhere }),
     ];
     proptest::collection::vec(event, 0..200)

@@ -4,7 +4,9 @@ use super::Scheduler;
 use super::endings::Outlast;
 use super::limits::{Limits, Policy};
 use super::retry::{Attempts, Withdrawn};
-use super::types::{Action, Call, CallId, CallSpec, Domain, Ended, Loss, NotNow, Size, TenantShare, Verdict};
+use super::types::{
+    Action, Call, CallId, CallSpec, Domain, Ended, Loss, NotNow, Shape, TenantShare, Verdict,
+};
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
 
 /// An event, see [`Scheduler::handle`].
@@ -155,8 +157,9 @@ events! {
     /// Failures are answered otherwise from now on.
     SetPolicy { policy: Policy } -> () = set_policy;
 
-    /// The device is set up otherwise from now on. Processes that are [`Ready`] afterwards are made for it.
-    Resize { to: Size } -> () = resize;
+    /// The device is set up otherwise from now on, and `remakes` all its processes, or those that have other lanes only. Processes that are
+    /// [`Ready`] afterwards are made for it. What is known of shared workers, faults, scrubs and weights stays, and so do turns.
+    Resize { to: Shape, remakes: bool } -> () = resize;
 
     /// A tenant may have so much device memory from now on, for calls and weights together, or as much as there is.
     /// [`LimitsChanged`] makes it count for calls that wait.

@@ -3,13 +3,12 @@
 //! that say so wait for company before that. Each call stays a call of its own, with its deadline and its one answer; a job that
 //! fails runs again call by call.
 
-use super::batch::Batch;
 use super::calls::Entry;
 use super::limits::MAX_JOB_CALLS;
 use super::quarantine::Use;
 use super::scheduler::Scheduler;
 use super::starting::Group;
-use super::types::{Call, CallId, CallSpec, Job, QueueKey};
+use super::types::{Batch, Call, CallId, CallSpec, Job, QueueKey};
 use crate::ids::WorkerId;
 
 impl<C: Call> Scheduler<C> {

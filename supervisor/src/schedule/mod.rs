@@ -2,7 +2,7 @@
 //!
 //! - [`limits`]: what was chosen by hand, with reasons. [`types`]: what goes in and what comes out; [`events`]: what may happen.
 //! - [`scheduler`]: the state machine of one device: puts the policies together; `starting`: calls get lanes; `feeding`: who waits gets
-//!   lanes and workers; `jobs`: calls that run together in one lane, and those that wait for company (`batch`: what each brings);
+//!   lanes and workers; `jobs`: calls that run together in one lane, and those that wait for company;
 //!   `endings`: calls leave their lanes; `overdue`: calls that do not end, or are in the way of others for too long; `processes`:
 //!   workers' processes come and go; `whole_device`: calls that need all of it get it; `judging`: what ends of calls mean for callers;
 //!   `charging`: what sharing a device takes from the events of calls; `reclaim`: what follows where calls wait for memory;
@@ -24,7 +24,6 @@
 
 mod apart;
 mod asks;
-mod batch;
 mod book;
 pub mod budget;
 mod calls;
@@ -63,13 +62,12 @@ pub mod weights;
 mod whole_device;
 mod workers;
 
-pub use batch::Batch;
 pub use endings::Outlast;
 pub use limits::{Limits, Policy};
 pub use retry::{Attempts, Withdrawn};
 pub use scheduler::Scheduler;
 pub use types::{
-    Action, Address, Call, CallId, CallSpec, Class, Command, Compartment, Domain, Ended, Job, KillReason,
-    Loss, MemorySnapshot, NotNow, Resident, ResidentPrice, Shape, Sharing, Size, TenantShare, Verdict,
+    Action, Address, Batch, Call, CallId, CallSpec, Class, Command, Compartment, Domain, Ended, Job,
+    KillReason, Loss, MemorySnapshot, NotNow, Resident, ResidentPrice, Shape, Sharing, TenantShare, Verdict,
     WhyGone,
 };

@@ -41,7 +41,7 @@ pub(super) fn play(shape: Shape, policy: Policy, events: &[Event]) -> Result<(),
             Event::Standbys(count) => {
                 w.scheduler.handle(w.now, StandbysReady { count }, &mut w.actions);
             }
-            Event::Resize(to) => w.resize(to),
+            Event::Resize(to, remakes) => w.resize(to, remakes),
             Event::Withdraw { pick, elsewhere } => w.withdraw(pick, elsewhere),
             Event::Gone { .. } | Event::Ready(_) => {}
         }

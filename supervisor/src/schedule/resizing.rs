@@ -11,33 +11,23 @@
 //! like any that has none.
 
 use super::scheduler::Scheduler;
-use super::types::{Call, Command, Size, WhyGone};
+use super::types::{Call, Command, Shape, WhyGone};
 use super::workers::{State, Worker};
 use crate::ids::WorkerId;
 
 impl<C: Call> Scheduler<C> {
     /// The device is set up otherwise. Every process that is ready from now on has as many lanes as this says. No call
     /// that is there may need more than the memory that is left for one.
-    pub(super) fn resize(&mut self, to: Size) {
+    pub(super) fn resize(&mut self, to: Shape, remakes: bool) {
         let lanes = to.lanes.clamp(1, 64);
-        let remakes = to.remakes || lanes != self.shape.lanes;
-        let Size { workers, workers_per_domain, residency_ns, standbys, memory_bytes, .. } = to;
-        self.shape = super::Shape {
-            workers,
-            lanes,
-            workers_per_domain,
-            residency_ns,
-            standbys,
-            memory_bytes,
-            quantum_us: self.shape.quantum_us.map(|_| to.quantum_us),
-            ..self.shape
-        };
-        self.workers.resize(workers, lanes);
-        self.book.resize(self.workers.len(), memory_bytes);
+        let remakes = remakes || lanes != self.shape.lanes;
+        self.shape = Shape { lanes, ..to };
+        self.workers.resize(to.workers, lanes);
+        self.book.resize(self.workers.len(), to.memory_bytes);
         self.queues.resize(&self.shape);
         self.residency.resize(&self.shape);
-        if let Some(turns) = &mut self.turns {
-            turns.resize(self.workers.len(), to.quantum_us);
+        if let (Some(turns), Some(quantum_us)) = (&mut self.turns, to.quantum_us) {
+            turns.resize(self.workers.len(), quantum_us);
         }
         for (_, worker) in self.workers.iter_mut() {
             worker.retires = false;

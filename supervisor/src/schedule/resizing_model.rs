@@ -3,30 +3,27 @@
 use super::memory::{batch, has_weights, sharing};
 use super::{Admits, OTHERS, World};
 use crate::schedule::events::{Adopt, Resize, Withdraw};
-use crate::schedule::{CallSpec, Domain, NotNow, Shape, Size};
+use crate::schedule::{CallSpec, Domain, NotNow, Shape};
 
 impl World {
     /// The device is set up otherwise. No call that is there needs more memory than is left for one.
-    pub(super) fn resize(&mut self, to: Size) {
+    pub(super) fn resize(&mut self, to: Shape, remakes: bool) {
         let largest = self.calls.values().map(|known| known.memory).max().unwrap_or(0);
-        let memory_bytes = to.memory_bytes.max(largest + 2 * OTHERS);
-        let Shape { workers_per_domain, standbys, shared_workers, .. } = self.shape;
-        let workers = to.workers.max(shared_workers + 1);
-        let to = Size { workers, memory_bytes, workers_per_domain, standbys, ..to };
-        self.shape = Shape {
-            workers: to.workers,
+        let to = Shape {
+            workers: to.workers.max(self.shape.shared_workers + 1),
             lanes: to.lanes,
             residency_ns: to.residency_ns,
-            memory_bytes: to.memory_bytes,
-            quantum_us: self.shape.quantum_us.map(|_| to.quantum_us),
+            memory_bytes: to.memory_bytes.max(largest + 2 * OTHERS),
+            quantum_us: self.shape.quantum_us.and(to.quantum_us),
             ..self.shape
         };
+        self.shape = to;
         self.slots = self.slots.max(to.workers);
-        self.quantum_us = self.quantum_us.min(to.quantum_us);
+        self.quantum_us = self.quantum_us.min(to.quantum_us.unwrap_or(u32::MAX));
         self.at_most = self.at_most.max(to.memory_bytes);
         // Workers leave for it at any time.
         self.whole_wanted = true;
-        self.scheduler.handle(self.now, Resize { to }, &mut self.actions);
+        self.scheduler.handle(self.now, Resize { to, remakes }, &mut self.actions);
     }
 
     /// A call that waits is taken to another device, or comes back from there.

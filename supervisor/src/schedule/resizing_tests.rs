@@ -1,35 +1,23 @@
 //! Small cases of a device that is set up otherwise while it serves.
 
 use super::*;
-use crate::schedule::Size;
 
 fn domain(n: u32) -> Domain {
     Domain { owner: TenantId::new(n), caller: TenantId::new(n) }
 }
 
 /// A device of so many workers and lanes, with 100 bytes.
-fn size(workers: usize, lanes: u32) -> Size {
-    Size {
-        workers,
-        lanes,
-        workers_per_domain: 1,
-        quantum_us: 5000,
-        residency_ns: 0,
-        standbys: 0,
-        memory_bytes: 100,
-        remakes: false,
-    }
+fn size(workers: usize, lanes: u32) -> Shape {
+    Shape { workers_per_domain: 1, residency_ns: 0, memory_bytes: 100, ..Shape::new(workers, lanes) }
 }
 
 fn bench(workers: usize, lanes: u32) -> Bench {
-    let shape =
-        Shape { workers_per_domain: 1, residency_ns: 0, memory_bytes: 100, ..Shape::new(workers, lanes) };
-    Bench::of(shape)
+    Bench::of(size(workers, lanes))
 }
 
 impl Bench {
-    fn resize(&mut self, to: Size) {
-        self.scheduler.handle(self.now, Resize { to }, &mut self.actions);
+    fn resize(&mut self, to: Shape) {
+        self.scheduler.handle(self.now, Resize { to, remakes: false }, &mut self.actions);
     }
 
     /// A process that was told to leave does.
@@ -106,7 +94,7 @@ fn less_memory_is_taken_back_from_lanes_without_calls_first() {
     b.now = MS;
     b.finish(W0, first);
     b.expect_all("1 on 0.0, 2 on 1.0");
-    b.resize(Size { memory_bytes: 60, ..size(2, 1) });
+    b.resize(Shape { memory_bytes: 60, ..size(2, 1) });
     assert_eq!(b.scheduler.memory().free_bytes, 0);
     b.expect("0 gives 1");
     // Until it is there, nothing is lent.
@@ -124,7 +112,7 @@ fn more_memory_counts_at_once() {
     b.submit_sized(1, domain(1), 30);
     b.submit_sized(2, domain(2), 30);
     b.expect("1 on 0.0");
-    b.resize(Size { memory_bytes: 140, ..size(2, 1) });
+    b.resize(Shape { memory_bytes: 140, ..size(2, 1) });
     b.expect("2 on 1.0");
 }
 

@@ -2,10 +2,11 @@
 
 use pappus_blueprint::Isolation;
 
-use super::limits::{CPU_CHANGE_NS, RESIDENCY_NS, SHARED_LIMIT_NS};
+use super::limits::{CPU_CHANGE_NS, MAX_JOB_REGIONS, RESIDENCY_NS, SHARED_LIMIT_NS};
 use super::quarantine::Refusal;
 use super::weights::Supply;
 use crate::ids::{FunctionId, Generation, TenantId, TurnId, WorkerId};
+use crate::limits::STAGING_BYTES;
 
 /// A call in the scheduler; never used twice, so that a late answer cannot hit another call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -248,27 +249,6 @@ impl Shape {
     }
 }
 
-/// What can change of a device's [`Shape`] while it serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
-    /// How many processes there may be at most.
-    pub workers: usize,
-    /// Lanes of each that comes from now on: at most 64.
-    pub lanes: u32,
-    /// Workers that one domain may have.
-    pub workers_per_domain: usize,
-    /// How long a turn lasts, where turns are taken.
-    pub quantum_us: u32,
-    /// How long a domain keeps a worker that another one waits for.
-    pub residency_ns: u64,
-    /// Processes that are kept ready to take a slot.
-    pub standbys: usize,
-    /// Device memory for everything.
-    pub memory_bytes: u64,
-    /// True if all processes are replaced, whatever their lanes.
-    pub remakes: bool,
-}
-
 /// A device's memory at one moment, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemorySnapshot {
@@ -306,7 +286,37 @@ pub struct CallSpec {
     /// Whether it is in a worker that strangers share.
     pub sharing: Sharing,
     /// What it brings into a job with others, if its function runs calls together.
-    pub batch: Option<super::batch::Batch>,
+    pub batch: Option<Batch>,
+}
+
+/// What a call brings into a job with others of its function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batch {
+    /// Items of the dimension along which calls are put side by side.
+    pub items: u64,
+    /// The most items that a job may have.
+    pub most: u64,
+    /// How long the call may wait for others.
+    pub delay_ns: u64,
+    /// Regions of its inputs and outputs.
+    pub regions: usize,
+    /// Bytes of a lane's staging range that it takes.
+    pub staged_bytes: u64,
+}
+
+impl Batch {
+    /// Both together; none if that is more than a job may have.
+    pub(super) fn with(self, other: Self) -> Option<Self> {
+        let both = Self {
+            items: self.items.checked_add(other.items)?,
+            most: self.most.min(other.most),
+            delay_ns: self.delay_ns,
+            regions: self.regions + other.regions,
+            staged_bytes: self.staged_bytes + other.staged_bytes,
+        };
+        let fits = both.items <= both.most && both.regions <= MAX_JOB_REGIONS;
+        (fits && both.staged_bytes <= STAGING_BYTES).then_some(both)
+    }
 }
 
 /// What the outside must do now.
