@@ -1,27 +1,59 @@
-//! The line of asks: domains ask for a worker, or for memory where they have one; callers ask for a lane of a shared worker, or for
-//! the whole device. Callers are served by their shares (`share_line`), and the asks of one caller in the order in which they came.
+//! The line of asks: domains ask for a worker, for memory where they have one, or for the whole device; callers ask for a lane of a
+//! shared worker. Callers are served by their shares (`share_line`), and the asks of one caller in the order in which they came.
 //!
 //! Free memory is reserved for the first queue that asks for some (`book`).
 //!
-//! While a caller asks for the whole device, only callers that had less of it start calls ([`Asks::device`]):
-//! the others' lanes run empty, and the device is this caller's next. So a call of either kind waits for the time that its
-//! caller is ahead of others, however many calls of the other kind there are. The caller is charged for the whole device.
+//! While a domain asks for the whole device, only callers that had less of it than the domain's start calls ([`Asks::device`]): the others'
+//! lanes run empty, and the device is the domain's next ([`Exclusive`]). So a call of either kind waits for the time that its caller is
+//! ahead of others, however many calls of the other kind there are. The caller is charged for the whole device.
 
 use std::collections::hash_map::Entry;
 
 use super::share_line::{Front, ShareLine};
-use super::types::{Domain, QueueKey, TenantShare};
-use crate::ids::{IdMap, TenantId};
+use super::types::{CallId, Compartment, Domain, TenantShare};
+use crate::ids::{IdMap, TenantId, WorkerId};
+
+/// The queue in which a call waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum QueueKey {
+    /// Of a domain, for a worker of its own.
+    Of(Domain),
+    /// Of a payer, for a shared worker.
+    Shared(TenantId),
+    /// Of a domain, for the whole device.
+    Whole(Domain),
+}
+
+impl QueueKey {
+    /// Who pays for the calls that wait there.
+    pub(super) fn payer(self) -> TenantId {
+        match self {
+            Self::Of(domain) | Self::Whole(domain) => domain.caller,
+            Self::Shared(payer) => payer,
+        }
+    }
+
+    /// The domain of all calls that wait there; none where calls of several may wait.
+    pub(super) fn domain(self) -> Option<Domain> {
+        match self {
+            Self::Of(domain) | Self::Whole(domain) => Some(domain),
+            Self::Shared(_) => None,
+        }
+    }
+
+    /// Whose workers run them.
+    pub(super) fn compartment(self) -> Compartment {
+        self.domain().map_or(Compartment::Shared, Compartment::Of)
+    }
+}
 
 /// Who waits for what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Ask {
-    /// What a queue's calls wait for before they can start: a worker of their domain's, or a lane of a shared one.
+    /// What a queue's calls wait for before they can start: a worker of their domain's, a lane of a shared one, or the whole device.
     Worker(QueueKey),
     /// Device memory for a queue's first call.
     Memory(QueueKey),
-    /// The whole device for a caller's call.
-    Device(TenantId),
 }
 
 /// Kinds of asks, which are counted.
@@ -35,18 +67,16 @@ enum Kind {
 
 impl Ask {
     fn caller(self) -> TenantId {
-        match self {
-            Self::Worker(queue) | Self::Memory(queue) => queue.payer(),
-            Self::Device(caller) => caller,
-        }
+        let (Self::Worker(queue) | Self::Memory(queue)) = self;
+        queue.payer()
     }
 
     fn kind(self) -> Kind {
         match self {
             Self::Worker(QueueKey::Of(_)) => Kind::Worker,
             Self::Worker(QueueKey::Shared(_)) => Kind::Lane,
+            Self::Worker(QueueKey::Whole(_)) => Kind::Device,
             Self::Memory(_) => Kind::Memory,
-            Self::Device(_) => Kind::Device,
         }
     }
 }
@@ -142,29 +172,30 @@ impl Asks {
         self.lanes_weight
     }
 
+    /// What is asked for of one kind, the next one first.
+    fn of(&self, kind: Kind) -> impl Iterator<Item = (TenantId, QueueKey)> {
+        let line = (self.count(kind) > 0).then(|| self.line.iter());
+        line.into_iter().flatten().filter(move |(_, (_, ask))| ask.kind() == kind).map(
+            |(caller, (_, ask))| {
+                let (Ask::Worker(queue) | Ask::Memory(queue)) = ask;
+                (caller, queue)
+            },
+        )
+    }
+
     /// Domains that ask for a worker, the next one first.
     pub(super) fn iter(&self) -> impl Iterator<Item = Domain> {
-        self.line.iter().filter_map(|(_, (_, ask))| match ask {
-            Ask::Worker(QueueKey::Of(domain)) => Some(domain),
-            _ => None,
-        })
+        self.of(Kind::Worker).filter_map(|(_, queue)| queue.domain())
     }
 
     /// The first queue whose first call asks for memory.
     pub(super) fn memory(&self) -> Option<QueueKey> {
-        if self.count(Kind::Memory) == 0 {
-            return None;
-        }
-        self.line.iter().find_map(|(_, (_, ask))| match ask {
-            Ask::Memory(queue) => Some(queue),
-            _ => None,
-        })
+        self.of(Kind::Memory).next().map(|(_, queue)| queue)
     }
 
     /// The callers that ask for lanes of shared workers, the next one first.
     pub(super) fn lanes(&self) -> impl Iterator<Item = TenantId> {
-        let asks = self.has_lanes().then(|| self.line.iter());
-        asks.into_iter().flatten().filter(|(_, (_, ask))| ask.kind() == Kind::Lane).map(|(caller, _)| caller)
+        self.of(Kind::Lane).map(|(caller, _)| caller)
     }
 
     /// The same, as far as they had less than the first one with so much more.
@@ -173,21 +204,15 @@ impl Asks {
         self.lanes().take_while(move |payer| first.is_some_and(|front| self.line.goes_before(front, *payer)))
     }
 
-    /// The caller to which the whole device goes next, and where it stands in line.
-    pub(super) fn device(&self) -> Option<(TenantId, Front)> {
-        if !self.has_device() {
-            return None;
-        }
-        let (caller, _) = self.line.iter().find(|(_, (_, ask))| ask.kind() == Kind::Device)?;
-        Some((caller, self.line.place_of(caller)))
+    /// The domain to which the whole device goes next, and where its caller stands in line.
+    pub(super) fn device(&self) -> Option<(Domain, Front)> {
+        let (caller, queue) = self.of(Kind::Device).next()?;
+        Some((queue.domain()?, self.line.place_of(caller)))
     }
 
     /// The caller whose domain is the first that asks for a worker, and where it stands in line.
     pub(super) fn first(&self) -> Option<(TenantId, Front)> {
-        let (caller, _) = match self.domains() == self.places.len() {
-            true => self.line.first()?,
-            false => self.line.iter().find(|(_, (_, ask))| ask.kind() == Kind::Worker)?,
-        };
+        let (caller, _) = self.of(Kind::Worker).next()?;
         Some((caller, self.line.place_of(caller)))
     }
 
@@ -237,6 +262,62 @@ impl Asks {
     }
 }
 
+/// Whose the whole device is; calls of all workers may run where it is nobody's. Where a fault hits the calls of all workers, suspects
+/// have it, too.
+///
+/// ```text
+/// nobody's ──its caller is next, lanes empty──► prepared: others give memory back ──there is enough──► it runs ──over──► nobody's
+/// ```
+#[derive(Debug, Default)]
+pub(super) struct Exclusive(Option<Served>);
+
+/// Whose the device is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Served {
+    domain: Domain,
+    worker: WorkerId,
+    since_ns: u64,
+    /// The call, until the worker has it: others give memory back for it. Meanwhile it is still in its queue.
+    prepared: Option<CallId>,
+}
+
+impl Exclusive {
+    /// True if no other call starts: the device is one call's, or is being prepared for it.
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The caller whose the device is.
+    pub(super) fn caller(&self) -> Option<TenantId> {
+        self.0.map(|served| served.domain.caller)
+    }
+
+    /// True if the device is that worker's, or is about to be.
+    pub(super) fn is_for(&self, worker: WorkerId) -> bool {
+        self.0.is_some_and(|served| served.worker == worker)
+    }
+
+    /// The call that the device is prepared for, and where it is to run.
+    pub(super) fn prepared(&self) -> Option<(CallId, WorkerId)> {
+        self.0.and_then(|served| Some((served.prepared?, served.worker)))
+    }
+
+    /// From now on the device is prepared for a domain's call in a worker.
+    pub(super) fn begin(&mut self, now_ns: u64, domain: Domain, id: CallId, worker: WorkerId) {
+        self.0 = Some(Served { domain, worker, since_ns: now_ns, prepared: Some(id) });
+    }
+
+    /// The call that the device was prepared for is in its worker.
+    pub(super) fn run(&mut self) {
+        self.0.iter_mut().for_each(|served| served.prepared = None);
+    }
+
+    /// The call is over, its worker is, or it gave up: the device is nobody's. Whose it was, and since when.
+    pub(super) fn end(&mut self) -> Option<(TenantId, u64)> {
+        self.0.take().map(|served| (served.domain.caller, served.since_ns))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -283,10 +364,11 @@ mod tests {
     fn while_one_asks_for_the_device_only_those_that_had_less_go_before_it() {
         let mut asks = Asks::new(10);
         let [alice, bob, carol] = [1, 2, 3].map(TenantId::new);
-        let next = |asks: &Asks| asks.device().map(|(caller, _)| caller);
+        let device = |caller| Ask::Worker(QueueKey::Whole(Domain { owner: caller, caller }));
+        let next = |asks: &Asks| asks.device().map(|(domain, _)| domain.caller);
         let goes_before = |asks: &Asks, caller| asks.goes_before(asks.device().unwrap().1, caller);
         assert_eq!(next(&asks), None);
-        asks.push(Ask::Device(alice));
+        asks.push(device(alice));
         assert!(!goes_before(&asks, bob) && !goes_before(&asks, alice));
         asks.serve(alice);
         asks.charge_device(alice, 5);
@@ -294,12 +376,12 @@ mod tests {
         asks.charge(bob, 5);
         assert!(!goes_before(&asks, bob) && goes_before(&asks, carol));
         // Whoever had nothing is next.
-        asks.push(Ask::Device(carol));
+        asks.push(device(carol));
         assert_eq!(next(&asks), Some(carol));
         // They stand in no line for workers.
         assert_eq!((asks.domains(), asks.iter().count()), (0, 0));
         assert!(asks.first().is_none(), "none asks for one");
-        assert!(asks.remove(Ask::Device(carol)) && !asks.remove(Ask::Device(carol)));
+        assert!(asks.remove(device(carol)) && !asks.remove(device(carol)));
         assert_eq!(next(&asks), Some(alice));
     }
 

@@ -6,11 +6,12 @@ use std::ops::{Deref, DerefMut};
 
 use slab::Slab;
 
+use super::asks::QueueKey;
 use super::book::Need;
 use super::limits::{DEADLINE_GRACE_NS, INSTALLATION, MAX_CALLS, SPARE_MOMENTS};
 use super::quarantine::Use;
 use super::retry::Attempts;
-use super::types::{CallId, CallSpec, QueueKey, ResidentPrice, Sharing};
+use super::types::{CallId, CallSpec, ResidentPrice, Sharing};
 use crate::ids::{IdMap, TenantId, WorkerId};
 
 /// Bits of a call's id that hold its slab index.
@@ -27,8 +28,6 @@ pub(super) struct Entry<C> {
     pub(super) queue: QueueKey,
     /// When something must happen to the call: at its deadline, unless the state asks for another moment.
     due_ns: u64,
-    /// True if the call needs the device for itself.
-    pub(super) is_whole: bool,
     pub(super) state: CallState,
     pub(super) attempts: Attempts,
     /// True if the call's end decides whether its function is refused any longer.
@@ -93,13 +92,18 @@ impl<C> Entry<C> {
     }
 
     /// True if no other call may be on the device.
-    pub(super) fn wants_device(&self, shared_faults: bool) -> bool {
-        self.is_whole || self.attempts.is_suspect() && shared_faults
+    pub(super) fn wants_device(&self) -> bool {
+        matches!(self.queue, QueueKey::Whole(_))
+    }
+
+    /// By what the call stands in its queue: its deadline, but calls for the whole device go in the order in which they came.
+    pub(super) fn order_ns(&self) -> u64 {
+        if self.wants_device() { 0 } else { self.deadline_ns }
     }
 
     /// True if no other call may be in its worker.
     pub(super) fn wants_all_lanes(&self) -> bool {
-        self.attempts.is_suspect() || self.is_whole
+        self.attempts.is_suspect() || self.wants_device()
     }
 
     /// What it needs of the device's memory, but for weights that are to be loaded.
@@ -113,7 +117,7 @@ impl<C> Entry<C> {
 /// Where a call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallState {
-    /// In its domain's queue, or in line for the whole device.
+    /// In its queue, or waiting for company.
     Queued,
     /// In a worker.
     Running {
@@ -222,7 +226,6 @@ impl<C> Calls<C> {
         call: C,
         spec: CallSpec,
         queue: QueueKey,
-        is_whole: bool,
         attempts: Attempts,
         probe: bool,
     ) -> CallId {
@@ -234,7 +237,6 @@ impl<C> Calls<C> {
             serial,
             queue,
             due_ns: u64::MAX,
-            is_whole,
             state: CallState::Queued,
             attempts,
             probe,

@@ -1,11 +1,11 @@
 //! What sharing a device takes from the events of calls: who is charged, what calls take, and whether a new call can end in
 //! time.
 
-use super::asks::Ask;
+use super::asks::{Ask, QueueKey};
 use super::device_time::Kind;
 use super::scheduler::Scheduler;
 use super::turns::Charge;
-use super::types::{Call, CallId, CallSpec, NotNow, QueueKey, TenantShare};
+use super::types::{Call, CallId, CallSpec, NotNow, TenantShare};
 use crate::ids::{TenantId, WorkerId};
 
 impl<C: Call> Scheduler<C> {
@@ -53,7 +53,7 @@ impl<C: Call> Scheduler<C> {
     fn charge_tenant(&mut self, tenant: TenantId, used_ns: u64) {
         self.device_time.add(tenant, used_ns);
         // Who has the whole device is charged for that when it is over.
-        if self.exclusive.caller() != Some(tenant) {
+        if self.queues.exclusive.caller() != Some(tenant) {
             self.queues.asks.charge(tenant, used_ns);
         }
     }

@@ -21,7 +21,7 @@ pub enum Outlast {
 impl<C: Call> Scheduler<C> {
     pub(super) fn finished(&mut self, worker: WorkerId, id: CallId, verdict: Verdict) -> Option<C> {
         // Before anything else gets the device.
-        let had_device = self.exclusive.is_for(worker);
+        let had_device = self.queues.exclusive.is_for(worker);
         self.leave_lane(worker, id, verdict == Verdict::Well)?;
         let entry = self.calls.remove(id)?;
         self.judge(&entry, verdict);
@@ -111,21 +111,18 @@ impl<C: Call> Scheduler<C> {
         if let Some(entry) = self.calls.get_mut(id) {
             entry.attempts.moved_out();
         }
-        self.wait_again(id, false);
+        self.wait_again(id);
         self.review(domain.caller);
         self.fill_lane(worker, domain, had_weights);
         true
     }
 
-    /// A call that was in a worker waits again.
-    fn wait_again(&mut self, id: CallId, wants_device: bool) {
+    /// A call that was in a worker waits again. What had the device for itself has it again.
+    fn wait_again(&mut self, id: CallId) {
         let Some(entry) = self.calls.get(id) else { return };
-        let (domain, alone) = (entry.domain, entry.wants_all_lanes());
-        let queue = self.queue_of(if alone { Sharing::Never } else { entry.sharing }, entry.used(), domain);
+        let alone = entry.attempts.is_suspect();
+        let queue = if entry.wants_device() { entry.queue } else { self.queue_of(entry, alone) };
         self.calls.waits_again(id, queue);
-        if wants_device {
-            return self.line_up(domain.caller, id);
-        }
         self.enqueue(id);
         self.feed_where(|worker| {
             worker.state == State::Free || worker.state == State::Bound(queue.compartment())
@@ -161,8 +158,7 @@ impl<C: Call> Scheduler<C> {
             self.memory_came();
             return Some((entry.call, ended));
         }
-        let wants_device = entry.wants_device(self.shape.shared_faults);
-        self.wait_again(id, wants_device);
+        self.wait_again(id);
         None
     }
 

@@ -134,7 +134,7 @@ fn a_line_of_one_caller_keeps_no_other_waiting() {
     b.submit_sized(5, BOB, WHOLE);
     let fourth = b.scheduler.calls.running();
     assert_eq!(fourth, 1);
-    assert_eq!(b.scheduler.queues.asks.device().map(|(caller, _)| caller), Some(BOB.caller));
+    assert_eq!(b.scheduler.queues.asks.device().map(|(domain, _)| domain), Some(BOB));
 }
 
 #[test]

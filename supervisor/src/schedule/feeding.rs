@@ -1,9 +1,10 @@
 //! Workers with free lanes are given calls that wait, and domains without workers are given workers.
 
+use super::asks::QueueKey;
 use super::calls::Entry;
 use super::queues::View;
 use super::scheduler::Scheduler;
-use super::types::{Call, CallId, Compartment, QueueKey};
+use super::types::{Call, CallId, Compartment};
 use super::workers::{State, Worker};
 use crate::ids::{TenantId, WorkerId};
 
@@ -11,8 +12,7 @@ impl<C: Call> Scheduler<C> {
     /// Gives a worker with free lanes what it should do next.
     pub(super) fn feed(&mut self, worker: WorkerId) {
         if self.workers[worker].state == State::Free {
-            let Self { workers, exclusive, residency, .. } = self;
-            let view = View { now_ns: self.now_ns, workers, exclusive, residency };
+            let view = View { now_ns: self.now_ns, workers: &self.workers, residency: &self.residency };
             let Some(domain) = self.queues.next_for_free(view) else { return };
             self.bind(worker, domain);
         } else if self.queues.may_go(&self.workers[worker], self.view()) {
@@ -73,7 +73,7 @@ impl<C: Call> Scheduler<C> {
             if !self.start_waiting(worker, id) {
                 let payers: Vec<TenantId> = self.queues.asks.lanes().collect();
                 for payer in payers {
-                    while let Some(id) = self.queues.next_shared_of(payer, &self.workers[worker], self.view())
+                    while let Some(id) = self.queues.next_shared_of(payer, &self.workers[worker])
                         && self.start_waiting(worker, id)
                     {}
                 }
@@ -96,7 +96,7 @@ impl<C: Call> Scheduler<C> {
         }
         // Of twice as many callers as there are lanes, most lanes find one. Nobody is kept waiting for more than a call may have.
         let (most, more_ns) = (2 * self.shape.lanes as usize, self.shape.shared_limit_ns);
-        self.queues.close_behind(most, more_ns, self.view()).find(finds).or(Some(first))
+        self.queues.close_behind(most, more_ns).find(finds).or(Some(first))
     }
 
     /// The next call of a worker's domain, if the worker has room for it.

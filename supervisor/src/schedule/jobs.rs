@@ -3,12 +3,13 @@
 //! that say so wait for company before that. Each call stays a call of its own, with its deadline and its one answer; a job that
 //! fails runs again call by call.
 
+use super::asks::QueueKey;
 use super::calls::Entry;
 use super::limits::MAX_JOB_CALLS;
 use super::quarantine::Use;
 use super::scheduler::Scheduler;
 use super::starting::Group;
-use super::types::{Batch, Call, CallId, CallSpec, Job, QueueKey};
+use super::types::{Batch, Call, CallId, CallSpec, Job};
 use crate::ids::WorkerId;
 
 impl<C: Call> Scheduler<C> {
@@ -24,8 +25,8 @@ impl<C: Call> Scheduler<C> {
             return group;
         };
         let lane_bytes = match entry.queue {
-            QueueKey::Of(_) => self.shape.lane_bytes,
             QueueKey::Shared(_) => self.shape.lane_bytes.min(self.shape.shared_lane_bytes),
+            _ => self.shape.lane_bytes,
         };
         let most_bytes = lane_bytes.min(self.shape.memory_bytes / 2);
         let mut bytes = entry.memory_bytes;

@@ -1,11 +1,11 @@
 //! What follows from the ends of calls for their callers: functions are refused, budgets are drawn on, and who spent one is held up.
 
-use super::asks::Ask;
+use super::asks::QueueKey;
 use super::budget::Draw;
 use super::calls::Entry;
 use super::quarantine::{Refusal, Use};
 use super::scheduler::Scheduler;
-use super::types::{Action, Call, Domain, Ended, Loss, QueueKey, Verdict};
+use super::types::{Action, Call, Domain, Ended, Loss, Verdict};
 use crate::ids::TenantId;
 
 impl<C: Call> Scheduler<C> {
@@ -62,19 +62,14 @@ impl<C: Call> Scheduler<C> {
             |id| calls.get(id).is_some_and(|entry| !entry.attempts.is_suspect() && entry.used() == used);
         // All calls of a function by one caller are of one domain.
         let mut refused = self.company.take(used, self.now_ns, is_one);
-        refused.extend(self.queues.take(QueueKey::Of(domain), is_one));
-        refused.extend(self.queues.take(QueueKey::Shared(domain.caller), is_one));
-        let whole = self.exclusive.take(domain.caller, is_one);
-        let held_up = !whole.is_empty();
-        refused.extend(whole);
+        for queue in [QueueKey::Of(domain), QueueKey::Shared(domain.caller), QueueKey::Whole(domain)] {
+            refused.extend(self.queues.take(queue, is_one));
+        }
         refused.sort_unstable();
         let any = !refused.is_empty();
         for id in refused {
             let call = self.calls.remove(id).map(|entry| entry.call);
             self.actions.extend(call.map(|call| Action::Refused { call, refusal }));
-        }
-        if held_up {
-            self.list_whole(domain.caller);
         }
         // Those behind them may start, too.
         self.waits_no_more(any);
@@ -85,7 +80,7 @@ impl<C: Call> Scheduler<C> {
         let was_careful = self.budgets.is_careful(self.now_ns, caller);
         self.budgets.draw(self.now_ns, caller);
         if self.holds(caller) {
-            let asked = self.hold(caller);
+            let asked = self.queues.hold(caller);
             // Other callers' calls do not wait behind those of this one.
             self.serve_line();
             if asked {
@@ -95,19 +90,12 @@ impl<C: Call> Scheduler<C> {
         Draw { caller, was_careful }
     }
 
-    /// Nothing of a caller starts any more, until [`Scheduler::review`] says so. True if it asked for the whole device.
-    pub(super) fn hold(&mut self, caller: TenantId) -> bool {
-        self.queues.hold(caller);
-        self.queues.asks.remove(Ask::Device(caller))
-    }
-
     /// Something changed for a caller: calls that were held up and may start now do.
     pub(super) fn review(&mut self, caller: TenantId) {
         if self.holds(caller) {
             return;
         }
-        let released = self.queues.release(caller);
-        if self.list_whole(caller) || released {
+        if self.queues.release(caller) {
             self.resume();
         }
     }

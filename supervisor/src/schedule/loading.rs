@@ -1,11 +1,12 @@
 //! How calls get their functions' weights: room is found, and what gives way is told to, in the decision that starts a
 //! call. What workers say of weights later is taken in here, too.
 
+use super::asks::QueueKey;
 use super::book::{Need, Placed, Short};
 use super::events::Loaded;
 use super::limits::LOADED_AHEAD;
 use super::scheduler::Scheduler;
-use super::types::{Action, Call, CallId, Command, Domain, QueueKey, Verdict};
+use super::types::{Action, Call, CallId, Command, Domain, Verdict};
 use super::weights::{NoRoom, Source, Supply, When};
 use super::workers::State;
 use crate::ids::{FunctionId, TenantId, WorkerId};
@@ -159,8 +160,9 @@ impl<C: Call> Scheduler<C> {
 
     /// A call that waits is refused, since its caller or the owner of its function may not have what it needs.
     pub(super) fn refuse_memory(&mut self, id: CallId, is_caller: bool, has_bytes: u64, needs_bytes: u64) {
-        let Some((entry, held_up)) = self.unqueue(id) else { return };
+        let Some(entry) = self.unqueue(id) else { return };
         self.judge(&entry, Verdict::Neither);
+        let held_up = entry.wants_device();
         self.actions.push(Action::OverQuota { is_caller, has_bytes, needs_bytes, call: entry.call });
         self.waits_no_more(held_up);
     }

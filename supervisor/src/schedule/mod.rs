@@ -11,7 +11,7 @@
 //!
 //! Policies, each with its own state:
 //! - `queues`: which call gets which worker; `domain_queue`: whose turn it is within a queue, and calls that wait for company.
-//! - `asks`: who gets a worker, a lane, memory or the whole device next, in one line; `exclusive`: calls that need the whole device.
+//! - `asks`: who gets a worker, a lane, memory or the whole device next, in one line.
 //! - [`turns`]: who may submit to the device (`turn_holder`: who does; `slowed_clock`: what each of several had); `turn_cost`: what a change
 //!   costs; `turn_fines`: who has to stand behind others; `share_line`: who is next, by classes and weights (`fair_line`: start-time fair
 //!   queueing).
@@ -32,7 +32,6 @@ mod device_time;
 mod domain_queue;
 mod endings;
 pub mod events;
-mod exclusive;
 mod fair_line;
 mod feeding;
 mod jobs;

@@ -11,7 +11,7 @@ use crate::schedule::events::{
     StandbysReady, Submit, Tick, Yielded, Yielding,
 };
 use crate::schedule::limits::{CLEAR_NS, OVERRUN_QUANTA};
-use crate::schedule::{Address, Ended, Loss, Outlast, WhyGone};
+use crate::schedule::{Address, Domain, Ended, Loss, Outlast, WhyGone};
 
 #[path = "event_model.rs"]
 mod event;

@@ -36,7 +36,7 @@ impl<C: Call> Scheduler<C> {
             }
             CallState::Queued => {
                 let caller = entry.domain.caller;
-                let Some((entry, _)) = self.unqueue(id) else { return };
+                let Some(entry) = self.unqueue(id) else { return };
                 self.judge(&entry, Verdict::Neither);
                 let held = self.holds(caller);
                 let budget_ns = held.then(|| self.budgets.waits_ns(now_ns, caller).unwrap_or(0));

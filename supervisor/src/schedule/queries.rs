@@ -147,7 +147,7 @@ impl<C: Call> Scheduler<C> {
 
     /// True if a call waits for device memory: what comes free is for it.
     pub fn is_memory_awaited(&self) -> bool {
-        self.queues.asks.memory().is_some() || self.exclusive.prepared().is_some()
+        self.queues.asks.memory().is_some() || self.queues.exclusive.prepared().is_some()
     }
 
     /// Which weights are there.

@@ -1,20 +1,19 @@
 //! Which call gets which worker: the queues in which calls wait, and the lines in which queues wait for a worker.
 //!
-//! A queue is a domain's (owner, caller), or a payer's for lanes of shared workers. A worker of a domain's serves that domain alone,
-//! not less than the domain's residency while others wait; which one gives way then is found in `eviction`.
-//! Calls of a queue start by their deadlines (`domain_queue`). Domains without a worker are served by the shares of their callers, and
-//! so are payers whose calls wait for a lane, and callers that need the whole device (`asks`).
+//! A queue is a domain's (owner, caller), for workers of its own or for the whole device, or a payer's for lanes of shared workers. A
+//! worker of a domain's serves that domain alone, not less than the domain's residency while others wait; which one gives way then is
+//! found in `eviction`. Calls of a queue start by their deadlines (`domain_queue`). Domains without a worker are served by the shares of
+//! their callers, and so are payers whose calls wait for a lane, and domains that need the whole device (`asks`).
 
 mod eviction;
 
 use std::collections::VecDeque;
 
-use super::asks::{Ask, Asks};
+use super::asks::{Ask, Asks, Exclusive, QueueKey};
 use super::domain_queue::DomainQueue;
-use super::exclusive::Exclusive;
 use super::residency::Residency;
 use super::share_line::Front;
-use super::types::{CallId, Compartment, Domain, QueueKey, Shape, TenantShare};
+use super::types::{CallId, Compartment, Domain, Shape, TenantShare};
 use super::workers::{Worker, WorkerSet, Workers};
 use crate::ids::{IdMap, TenantId, WorkerId};
 
@@ -29,6 +28,7 @@ pub(super) struct Queues {
     of_caller: IdMap<TenantId, Vec<QueueKey>>,
     /// The one line of all that anybody asks for.
     pub(super) asks: Asks,
+    pub(super) exclusive: Exclusive,
     /// Domains that have workers and may have more calls than those can take.
     waiting: VecDeque<Domain>,
     /// When a worker may be taken that a domain waits for.
@@ -51,8 +51,6 @@ struct Queue {
 pub(super) struct View<'a> {
     pub(super) now_ns: u64,
     pub(super) workers: &'a Workers,
-    /// Calls for the whole device.
-    pub(super) exclusive: &'a Exclusive,
     pub(super) residency: &'a Residency,
 }
 
@@ -87,6 +85,7 @@ impl Queues {
             several_workers: 0,
             of_caller: IdMap::default(),
             asks: Asks::new(shape.residency_ns),
+            exclusive: Exclusive::default(),
             waiting: VecDeque::new(),
             room_ns: None,
         }
@@ -106,6 +105,11 @@ impl Queues {
         self.queues.get(&QueueKey::Of(domain))
     }
 
+    /// The next call of a queue.
+    pub(super) fn first_of(&self, queue: QueueKey) -> Option<CallId> {
+        self.queues.get(&queue)?.calls.first()
+    }
+
     /// A worker that can take a call at once which would wait in this queue: of the queue's own or of the shared ones the fullest with a
     /// free lane, so that others stay idle; else, for a domain, one that is free. Calls that wait go first; so do all others if the
     /// call's payer is `held`.
@@ -118,15 +122,16 @@ impl Queues {
     ) -> Option<WorkerId> {
         let state = self.queues.get(&queue);
         let is_first = state.is_none_or(|q| !q.held && q.calls.is_empty());
-        if held || !is_first || !self.goes_before(self.asks.device(), queue.payer(), None, view) {
+        if held || !is_first || !self.goes_before(self.asks.device(), queue.payer(), None) {
             return None;
         }
-        let QueueKey::Of(domain) = queue else {
+        if let QueueKey::Shared(_) = queue {
             let shared = view.workers.shared().map(|worker| (worker, &view.workers[worker]));
             let has_room = shared.filter(|(_, w)| w.is_shared() && w.has_room(false));
             let fullest = has_room.max_by_key(|(_, w)| w.busy_lanes()).map(|(worker, _)| worker);
             return fullest.filter(|_| !self.asks.has_lanes());
-        };
+        }
+        let QueueKey::Of(domain) = queue else { return None };
         if !self.may_use_lane(domain, view) {
             return None;
         }
@@ -180,33 +185,26 @@ impl Queues {
     }
 
     /// True if a call that waits for memory goes before those that wait for the whole device.
-    pub(super) fn memory_goes_first(&self, view: View<'_>) -> bool {
-        let first = |queue| self.queues.get(&queue).and_then(|q| q.calls.first());
-        let goes = |queue: QueueKey| self.goes_before(self.asks.device(), queue.payer(), first(queue), view);
-        self.asks.memory().is_some_and(goes)
+    pub(super) fn memory_goes_first(&self) -> bool {
+        let device = self.asks.device();
+        self.asks.memory().is_some_and(|queue| self.goes_before(device, queue.payer(), self.first_of(queue)))
     }
 
     /// True if a caller's call may start although another call asks for the whole `device`: that one's caller had more; or both are
     /// of one caller, and the call `waited` and is the older one.
-    fn goes_before(
-        &self,
-        device: Option<(TenantId, Front)>,
-        caller: TenantId,
-        waited: Option<CallId>,
-        view: View<'_>,
-    ) -> bool {
-        if view.exclusive.is_closed() {
+    fn goes_before(&self, device: Option<(Domain, Front)>, caller: TenantId, waited: Option<CallId>) -> bool {
+        if self.exclusive.is_closed() {
             return false;
         }
         let Some((asks, front)) = device else { return true };
-        let came_before =
-            || waited.is_some_and(|id| view.exclusive.first_of(caller).is_some_and(|first| id < first));
-        self.asks.goes_before(front, caller) || asks == caller && came_before()
+        let first = || self.first_of(QueueKey::Whole(asks));
+        let came_before = || waited.is_some_and(|id| first().is_some_and(|first| id < first));
+        self.asks.goes_before(front, caller) || asks.caller == caller && came_before()
     }
 
-    /// A call with this deadline waits no more.
-    pub(super) fn unqueue(&mut self, queue: QueueKey, id: CallId, deadline_ns: u64) {
-        self.started(queue, id, deadline_ns);
+    /// A call waits no more that stood in its queue by this moment.
+    pub(super) fn unqueue(&mut self, queue: QueueKey, id: CallId, order_ns: u64) {
+        self.started(queue, id, order_ns);
         self.tidy(queue);
     }
 
@@ -273,12 +271,12 @@ impl Queues {
         }
     }
 
-    /// No call of a caller starts any more.
-    pub(super) fn hold(&mut self, caller: TenantId) {
-        let mut waited = false;
+    /// No call of a caller starts any more. True if the caller asked for the whole device.
+    pub(super) fn hold(&mut self, caller: TenantId) -> bool {
+        let (mut waited, mut asked) = (false, false);
         for queue in self.of_caller.get(&caller).into_iter().flatten() {
             self.asks.remove(Ask::Memory(*queue));
-            self.asks.remove(Ask::Worker(*queue));
+            asked |= self.asks.remove(Ask::Worker(*queue)) && matches!(queue, QueueKey::Whole(_));
             if let Some(q) = self.queues.get_mut(queue) {
                 q.held = true;
                 waited |= std::mem::take(&mut q.waits);
@@ -287,6 +285,7 @@ impl Queues {
         if waited {
             self.waiting.retain(|domain| domain.caller != caller);
         }
+        asked
     }
 
     /// Calls of a caller may start again. True if it was held.
@@ -303,11 +302,9 @@ impl Queues {
     }
 
     /// True if a domain's first call needs no more than a worker to start.
-    fn may_start(&self, domain: Domain, device: Option<(TenantId, Front)>, view: View<'_>) -> bool {
-        let first = self.of(domain).and_then(|q| q.calls.first());
-        first.is_some()
-            && self.goes_before(device, domain.caller, first, view)
-            && self.may_use_lane(domain, view)
+    fn may_start(&self, domain: Domain, device: Option<(Domain, Front)>, view: View<'_>) -> bool {
+        let first = self.first_of(QueueKey::Of(domain));
+        first.is_some() && self.goes_before(device, domain.caller, first) && self.may_use_lane(domain, view)
     }
 
     /// True if what callers are given decides how many lanes each may use.
@@ -356,32 +353,22 @@ impl Queues {
     }
 
     /// The next call of a queue for shared workers, if a worker has room for it.
-    pub(super) fn next_shared_of(&self, payer: TenantId, worker: &Worker, view: View<'_>) -> Option<CallId> {
+    pub(super) fn next_shared_of(&self, payer: TenantId, worker: &Worker) -> Option<CallId> {
         let device = worker.has_room(false).then(|| self.asks.device())?;
-        self.first_shared_of(payer, device, view)
+        self.first_shared_of(payer, device)
     }
 
     /// The first calls of those who are next in line for shared workers, so many at most, and had hardly more than the first.
-    pub(super) fn close_behind(
-        &self,
-        most: usize,
-        more_ns: u64,
-        view: View<'_>,
-    ) -> impl Iterator<Item = CallId> {
+    pub(super) fn close_behind(&self, most: usize, more_ns: u64) -> impl Iterator<Item = CallId> {
         let device = self.asks.device();
         let near = self.asks.lanes_near(more_ns).take(most);
-        near.filter_map(move |payer| self.first_shared_of(payer, device, view))
+        near.filter_map(move |payer| self.first_shared_of(payer, device))
     }
 
     /// The same where a worker has room for it, beside who is first in line for the whole `device`.
-    fn first_shared_of(
-        &self,
-        payer: TenantId,
-        device: Option<(TenantId, Front)>,
-        view: View<'_>,
-    ) -> Option<CallId> {
+    fn first_shared_of(&self, payer: TenantId, device: Option<(Domain, Front)>) -> Option<CallId> {
         let first = self.queues.get(&QueueKey::Shared(payer)).filter(|q| !q.held)?.calls.first();
-        first.filter(|_| self.goes_before(device, payer, first, view))
+        first.filter(|_| self.goes_before(device, payer, first))
     }
 
     /// The next call of all whom a worker serves, if the worker has room for it: `wants_all` says whether a call
@@ -397,14 +384,14 @@ impl Queues {
         }
         if worker.is_shared() {
             let device = self.asks.device();
-            return self.asks.lanes().find_map(|payer| self.first_shared_of(payer, device, view));
+            return self.asks.lanes().find_map(|payer| self.first_shared_of(payer, device));
         }
         if self.must_leave(worker, view) {
             return None;
         }
         let domain = worker.served()?;
         let first = self.of(domain).filter(|q| !q.held)?.calls.first()?;
-        let may_start = self.goes_before(self.asks.device(), domain.caller, Some(first), view)
+        let may_start = self.goes_before(self.asks.device(), domain.caller, Some(first))
             && self.may_use_lane(domain, view)
             && (!wants_all(first) || worker.has_room(true));
         may_start.then_some(first)
@@ -415,10 +402,10 @@ impl Queues {
         self.queues.get(&queue).into_iter().flat_map(move |q| q.calls.next_few(most))
     }
 
-    /// A call that waited, with this deadline, is in a worker.
-    pub(super) fn started(&mut self, queue: QueueKey, id: CallId, deadline_ns: u64) {
+    /// A call that waited, and stood in its queue by this moment, is in a worker.
+    pub(super) fn started(&mut self, queue: QueueKey, id: CallId, order_ns: u64) {
         if let Some(q) = self.queues.get_mut(&queue) {
-            q.calls.remove(id, deadline_ns);
+            q.calls.remove(id, order_ns);
             if q.workers.is_empty() {
                 self.tidy(queue);
             }

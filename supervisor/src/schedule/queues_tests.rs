@@ -1,6 +1,5 @@
 //! Small cases of queues, without a scheduler around it.
 
-use super::super::exclusive::Exclusive;
 use super::super::types::Class;
 use super::super::workers::{State, Workers};
 use super::*;
@@ -20,8 +19,8 @@ fn two_workers() -> (Queues, Workers, Residency) {
 }
 
 /// At time 0.
-fn view<'a>(workers: &'a Workers, exclusive: &'a Exclusive, residency: &'a Residency) -> View<'a> {
-    View { now_ns: 0, workers, exclusive, residency }
+fn view<'a>(workers: &'a Workers, residency: &'a Residency) -> View<'a> {
+    View { now_ns: 0, workers, residency }
 }
 
 fn bind(queues: &mut Queues, workers: &mut Workers, worker: WorkerId, domain: Domain) {
@@ -33,22 +32,21 @@ fn bind(queues: &mut Queues, workers: &mut Workers, worker: WorkerId, domain: Do
 fn a_domain_gets_its_own_worker_then_a_free_one() {
     let (mut queues, mut workers, residency) = two_workers();
     bind(&mut queues, &mut workers, W1, ALICE);
-    let mut exclusive = Exclusive::default();
-    let find = |queues: &Queues, workers: &Workers, domain, exclusive: &Exclusive| {
-        queues.find_lane(QueueKey::Of(domain), false, false, view(workers, exclusive, &residency))
+    let find = |queues: &Queues, workers: &Workers, domain| {
+        queues.find_lane(QueueKey::Of(domain), false, false, view(workers, &residency))
     };
-    assert_eq!(find(&queues, &workers, ALICE, &exclusive), Some(W1));
-    assert_eq!(find(&queues, &workers, BOB, &exclusive), Some(W0));
-    queues.asks.push(Ask::Device(BOB.caller));
-    assert_eq!(find(&queues, &workers, ALICE, &exclusive), None, "she had no less than he");
+    assert_eq!(find(&queues, &workers, ALICE), Some(W1));
+    assert_eq!(find(&queues, &workers, BOB), Some(W0));
+    queues.asks.push(Ask::Worker(QueueKey::Whole(BOB)));
+    assert_eq!(find(&queues, &workers, ALICE), None, "she had no less than he");
     queues.asks.charge_device(BOB.caller, 1);
-    assert_eq!(find(&queues, &workers, BOB, &exclusive), None, "a call of his waits for the whole device");
-    assert_eq!(find(&queues, &workers, ALICE, &exclusive), Some(W1), "she had less");
-    exclusive.begin(0, BOB.caller, CallId(9), W0);
-    assert_eq!(find(&queues, &workers, ALICE, &exclusive), None, "it is his");
-    exclusive.end();
+    assert_eq!(find(&queues, &workers, BOB), None, "a call of his waits for the whole device");
+    assert_eq!(find(&queues, &workers, ALICE), Some(W1), "she had less");
+    queues.exclusive.begin(0, BOB, CallId(9), W0);
+    assert_eq!(find(&queues, &workers, ALICE), None, "it is his");
+    queues.exclusive.end();
     workers.put(W1, CallId(1), 0, false);
-    assert_eq!(find(&queues, &workers, ALICE, &exclusive), None, "it may have one worker only");
+    assert_eq!(find(&queues, &workers, ALICE), None, "it may have one worker only");
 }
 
 #[test]
@@ -57,7 +55,7 @@ fn the_domain_that_waited_longest_is_next_for_a_free_worker() {
     queues.enqueue(QueueKey::Of(BOB), CallId(1), (0, 0), false);
     queues.enqueue(QueueKey::Of(ALICE), CallId(2), (0, 0), false);
     queues.enqueue(QueueKey::Of(BOB), CallId(3), (0, 0), false);
-    let next = |queues: &mut Queues| queues.next_for_free(view(&workers, &Exclusive::default(), &residency));
+    let next = |queues: &mut Queues| queues.next_for_free(view(&workers, &residency));
     for (worker, domain, id) in [(W0, BOB, 1), (W1, ALICE, 2)] {
         assert_eq!(next(&mut queues), Some(domain));
         queues.bound(worker, domain, false);
@@ -73,8 +71,7 @@ fn a_call_that_comes_back_does_not_overtake_older_ones() {
     queues.unqueue(QueueKey::Of(ALICE), CallId(4), 0);
     bind(&mut queues, &mut workers, W0, ALICE);
     let mut order = Vec::new();
-    let none_wait = Exclusive::default();
-    let view = view(&workers, &none_wait, &residency);
+    let view = view(&workers, &residency);
     while let Some(id) = queues.next_of(&workers[W0], |_| false, view) {
         queues.started(QueueKey::Of(ALICE), id, 0);
         order.push(id.0);
@@ -89,8 +86,7 @@ fn the_worker_idle_longest_makes_room_after_its_residency() {
     bind(&mut queues, &mut workers, W1, Domain { owner: TenantId::new(3), caller: TenantId::new(3) });
     workers[W0].idle_since_ns = 50;
     queues.enqueue(QueueKey::Of(BOB), CallId(1), (0, 0), false);
-    let go =
-        |now_ns| queues.one_to_go(true, View { now_ns, ..view(&workers, &Exclusive::default(), &residency) });
+    let go = |now_ns| queues.one_to_go(true, View { now_ns, ..view(&workers, &residency) });
     assert_eq!((go(99), go(100)), (Err(Some(100)), Ok(W1)));
 }
 
@@ -100,7 +96,7 @@ fn a_held_caller_stands_in_no_line() {
     queues.enqueue(QueueKey::Of(ALICE), CallId(1), (0, 0), false);
     queues.hold(TenantId::new(1));
     queues.enqueue(QueueKey::Of(ALICE), CallId(2), (0, 0), false);
-    let next = |queues: &mut Queues| queues.next_for_free(view(&workers, &Exclusive::default(), &residency));
+    let next = |queues: &mut Queues| queues.next_for_free(view(&workers, &residency));
     assert_eq!(next(&mut queues), None);
     assert!(queues.release(TenantId::new(1)) && !queues.release(TenantId::new(1)));
     assert_eq!(next(&mut queues), Some(ALICE));
@@ -117,7 +113,7 @@ fn what_is_taken_of_a_domain_leaves_nothing_behind() {
             && queues.of_caller.is_empty()
             && !queues.is_wanted_outside()
     );
-    assert_eq!(queues.next_for_free(view(&workers, &Exclusive::default(), &residency)), None);
+    assert_eq!(queues.next_for_free(view(&workers, &residency)), None);
 }
 
 #[test]
@@ -137,8 +133,8 @@ fn payers_ask_for_a_lane_as_long_as_their_calls_wait_and_may_start() {
     assert!(lanes(&queues).is_empty() && queues.next_few(bob, 2).eq([CallId(3)]));
     queues.unqueue(bob, CallId(3), 30);
     assert!(queues.queues.is_empty() && queues.of_caller.is_empty());
-    let (exclusive, is_held) = (Exclusive::default(), true);
-    let view = view(&workers, &exclusive, &residency);
+    let is_held = true;
+    let view = view(&workers, &residency);
     assert_eq!(queues.find_lane(bob, false, is_held, view), None);
 }
 

@@ -1,10 +1,10 @@
 //! What follows where calls need memory that is not free: it is gathered, and who waits for it is served in turn.
 
-use super::asks::Ask;
+use super::asks::{Ask, QueueKey};
 use super::book::Short;
 use super::scheduler::Scheduler;
 use super::starting::Group;
-use super::types::{Action, Call, CallId, Command, QueueKey};
+use super::types::{Action, Call, CallId, Command};
 use super::workers::State;
 use crate::ids::{TenantId, WorkerId};
 
@@ -17,7 +17,7 @@ impl<C: Call> Scheduler<C> {
         match short {
             Short::Line | Short::Crowded => {
                 self.queues.asks.push(Ask::Memory(queue));
-                if self.queues.asks.memory() == Some(queue) && !self.exclusive.is_closed() {
+                if self.queues.asks.memory() == Some(queue) && !self.queues.exclusive.is_closed() {
                     if short == Short::Crowded {
                         self.book.crowded(self.now_ns);
                     }
@@ -28,7 +28,7 @@ impl<C: Call> Scheduler<C> {
                 let Some(need) = self.need_of(worker, &Group::of(id)) else { return };
                 let keep = self.book.lane_of(&self.workers, worker, need);
                 let comes = self.take_back_own(domain.caller, keep);
-                let is_whole = self.exclusive.is_for(worker);
+                let is_whole = self.queues.exclusive.is_for(worker);
                 match self.give_up_own_weights(worker, need) {
                     true if is_whole => self.advance(),
                     true => self.feed(worker),
@@ -150,15 +150,13 @@ impl<C: Call> Scheduler<C> {
 
     /// Serves the line of those that wait for memory, as far as there is some.
     pub(super) fn serve_line(&mut self) {
-        while let Some(queue) = self.queues.asks.memory().filter(|_| !self.exclusive.is_closed()) {
+        while let Some(queue) = self.queues.asks.memory().filter(|_| !self.queues.exclusive.is_closed()) {
             let serves = State::Bound(queue.compartment());
             let serves = |worker: &WorkerId| self.workers[*worker].state == serves;
             let mut workers = WorkerId::first(self.workers.len()).filter(serves);
             let next = |worker| match queue {
-                QueueKey::Of(_) => self.next_of(worker),
-                QueueKey::Shared(payer) => {
-                    self.queues.next_shared_of(payer, &self.workers[worker], self.view())
-                }
+                QueueKey::Shared(payer) => self.queues.next_shared_of(payer, &self.workers[worker]),
+                _ => self.next_of(worker),
             };
             let found = workers.find_map(|worker| Some((worker, next(worker)?)));
             let Some((worker, id)) = found else {

@@ -44,7 +44,7 @@ impl<C: Call> Scheduler<C> {
         let mut left = false;
         for id in WorkerId::first(self.workers.len()) {
             let worker = &self.workers[id];
-            let may_leave = worker.retires && worker.is_idle() && !self.exclusive.is_for(id);
+            let may_leave = worker.retires && worker.is_idle() && !self.queues.exclusive.is_for(id);
             if may_leave && matches!(worker.state, State::Free | State::Bound(_)) {
                 self.unbind(id, WhyGone::SettingsChanged);
                 let is_beyond = self.workers.excess() > 0;

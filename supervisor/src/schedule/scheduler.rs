@@ -19,12 +19,12 @@
 //! stand in; while calls wait for memory or for the whole device, a decision looks at the asks that stand before them.
 
 use super::apart::Apart;
+use super::asks::QueueKey;
 use super::book::{Book, TakeBack};
 use super::budget::{Budgets, Draw};
 use super::calls::{CallState, Calls, Entry};
 use super::device_time::{DeviceTime, Kind, RunTimes, SharedCharges};
 use super::domain_queue::Company;
-use super::exclusive::Exclusive;
 use super::limits::{Limits, MAX_CALLS, Policy};
 use super::mps_suspicion::MpsSuspicion;
 use super::quarantine::{Admission, Quarantine, Use};
@@ -33,8 +33,7 @@ use super::residency::Residency;
 use super::retry::{Attempts, Withdrawn};
 use super::turns::{Order, Turns};
 use super::types::{
-    Action, Call, CallId, CallSpec, Command, Compartment, Domain, KillReason, NotNow, QueueKey, Shape,
-    Sharing, Verdict,
+    Action, Call, CallId, CallSpec, Command, Compartment, KillReason, NotNow, Shape, Sharing, Verdict,
 };
 use super::workers::{State, Workers};
 use crate::ids::{Generation, TenantId, TurnId, WorkerId};
@@ -59,7 +58,6 @@ pub struct Scheduler<C: Call> {
     pub(super) unshared: Apart,
     /// When it is looked at next whether calls are in the way of others for too long.
     pub(super) overrun_check_ns: u64,
-    pub(super) exclusive: Exclusive,
     pub(super) policy: Policy,
     pub(super) budgets: Budgets,
     pub(super) quarantine: Quarantine,
@@ -97,7 +95,6 @@ impl<C: Call> Scheduler<C> {
             company: Company::default(),
             unshared: Apart::default(),
             overrun_check_ns: 0,
-            exclusive: Exclusive::default(),
             policy: Policy::default(),
             budgets: Budgets::new(Policy::default().fault_budget),
             quarantine: Quarantine::new(Policy::default().quarantine_after),
@@ -135,36 +132,30 @@ impl<C: Call> Scheduler<C> {
         let is_suspect = is_probe || self.unproven.includes(now_ns, domain.caller);
         let attempts = if is_suspect { Attempts::of_suspect() } else { attempts };
         let alone = attempts.is_suspect();
-        let is_whole = spec.memory_bytes > self.shape.memory_bytes / 2;
-        let wants_device = is_whole || alone && self.shape.shared_faults;
-        let sharing = if alone || is_whole { Sharing::Never } else { spec.sharing };
         // A suspect proves in a process of its own that it ends none.
         if spec.sharing == Sharing::Only && !alone {
-            let left_ns = if is_whole { Some(u64::MAX) } else { self.unshared.left_ns(now_ns, used) };
+            let left_ns = match self.is_whole(&spec) {
+                true => Some(u64::MAX),
+                false => self.unshared.left_ns(now_ns, used),
+            };
             left_ns.map_or(Ok(()), |left_ns| Err(NotNow::NotShared { left_ns }))?;
         }
-        let queue = self.queue_of(sharing, used, domain);
-        let company = self.wants_company(&spec, alone || is_whole);
-        let room = match wants_device {
-            _ if company.is_some() => None,
-            false => {
-                let held = self.holds(domain.caller);
-                self.queues.find_lane(queue, alone, held, self.view())
-            }
-            true => None,
+        let queue = self.queue_of(&spec, alone);
+        let wants_device = matches!(queue, QueueKey::Whole(_));
+        let company = self.wants_company(&spec, alone || wants_device);
+        let room = match company {
+            Some(_) => None,
+            None => self.queues.find_lane(queue, alone, self.holds(domain.caller), self.view()),
         };
         if room.is_none()
             && let Some(limits) = limits
         {
             self.check_room(&spec, limits)?;
-            if !is_probe
-                && !wants_device
-                && let Some(late) = self.too_late(queue, &spec)
-            {
+            if !is_probe && let Some(late) = self.too_late(queue, &spec) {
                 return Err(late);
             }
         }
-        let id = self.calls.insert(call, spec, queue, is_whole, attempts, is_probe);
+        let id = self.calls.insert(call, spec, queue, attempts, is_probe);
         if is_probe {
             self.quarantine.probe(used);
         }
@@ -174,7 +165,7 @@ impl<C: Call> Scheduler<C> {
         }
         match room {
             Some(worker) => self.start_or_wait(worker, id),
-            None if wants_device => self.line_up(domain.caller, id),
+            None if wants_device => self.enqueue(id),
             None if queue.compartment() == Compartment::Shared => {
                 self.enqueue(id);
                 // Calls before this one may wait for memory, which this one may not need.
@@ -197,15 +188,29 @@ impl<C: Call> Scheduler<C> {
         Ok(id)
     }
 
-    /// In which queue a call waits: whether it is in a worker beside strangers' calls, of those that may be.
-    pub(super) fn queue_of(&self, sharing: Sharing, used: Use, domain: Domain) -> QueueKey {
-        let is_shared = match sharing {
+    /// True if a call needs so much memory that it has the device for itself.
+    fn is_whole(&self, spec: &CallSpec) -> bool {
+        spec.memory_bytes > self.shape.memory_bytes / 2
+    }
+
+    /// In which queue a call waits that is to be `alone`, or not: whether it has the device for itself, or is in a worker beside
+    /// strangers' calls, of those that may be.
+    pub(super) fn queue_of(&self, spec: &CallSpec, alone: bool) -> QueueKey {
+        let domain = spec.domain;
+        if self.is_whole(spec) || alone && self.shape.shared_faults {
+            return QueueKey::Whole(domain);
+        }
+        let used = Use { function: spec.function, caller: domain.caller };
+        let may_share = match spec.sharing {
             Sharing::Never => false,
-            Sharing::May => self.shape.shared_workers > 0 && !self.unshared.holds(self.now_ns, used),
+            Sharing::May => !self.unshared.holds(self.now_ns, used),
             // It was let in, and may be nowhere else.
-            Sharing::Only => self.shape.shared_workers > 0,
+            Sharing::Only => true,
         };
-        if is_shared { QueueKey::Shared(domain.caller) } else { QueueKey::Of(domain) }
+        match may_share && !alone && self.shape.shared_workers > 0 {
+            true => QueueKey::Shared(domain.caller),
+            false => QueueKey::Of(domain),
+        }
     }
 
     /// Whether one more call may wait.
@@ -248,9 +253,9 @@ impl<C: Call> Scheduler<C> {
 
     pub(super) fn withdraw(&mut self, id: CallId) -> Option<Withdrawn<C>> {
         self.calls.get(id).filter(|entry| entry.state == CallState::Queued)?;
-        let (entry, held_up) = self.unqueue(id)?;
+        let entry = self.unqueue(id)?;
         self.judge(&entry, Verdict::Neither);
-        self.waits_no_more(held_up);
+        self.waits_no_more(entry.wants_device());
         // Those behind it may start.
         self.feed_where(|worker| worker.state == State::Bound(entry.queue.compartment()));
         self.serve_line();
@@ -312,7 +317,7 @@ impl<C: Call> Scheduler<C> {
 
     pub(super) fn tick(&mut self) {
         let now_ns = self.now_ns;
-        let (held_up, queued) = (self.exclusive.waits(), self.calls.queued());
+        let queued = self.calls.queued();
         while let Some(id) = self.calls.pop_due(now_ns) {
             self.due(id);
         }
@@ -336,14 +341,13 @@ impl<C: Call> Scheduler<C> {
             self.make_room();
         }
         // Now that no call is overdue which could start: those behind the ones that are over, too.
-        self.waits_no_more(held_up || self.calls.queued() < queued);
+        self.waits_no_more(self.calls.queued() < queued);
         self.serve_line();
     }
 
     /// The state that `queues` are looked at beside.
     pub(super) fn view(&self) -> View<'_> {
-        let Self { workers, exclusive, residency, .. } = self;
-        View { now_ns: self.now_ns, workers, exclusive, residency }
+        View { now_ns: self.now_ns, workers: &self.workers, residency: &self.residency }
     }
 
     /// True if a caller has a call in a worker.
@@ -360,7 +364,7 @@ impl<C: Call> Scheduler<C> {
         let takes_ns = self.run_times.at_least_ns(kind).unwrap_or(0);
         let held = self.holds(payer);
         let waiting = self.queues.asks.lanes_weight();
-        self.queues.enqueue(queue, id, (entry.deadline_ns, takes_ns), held);
+        self.queues.enqueue(queue, id, (entry.order_ns(), takes_ns), held);
         if self.queues.asks.lanes_weight() != waiting {
             self.weigh_everybody();
         }
@@ -368,19 +372,13 @@ impl<C: Call> Scheduler<C> {
         self.note_contention();
     }
 
-    /// A call that waits is taken back. True if it held up others, since it was for the whole device.
-    pub(super) fn unqueue(&mut self, id: CallId) -> Option<(Entry<C>, bool)> {
+    /// A call that waits is taken back.
+    pub(super) fn unqueue(&mut self, id: CallId) -> Option<Entry<C>> {
         let entry = self.calls.remove(id)?;
-        if self.leaves_company(id, &entry) {
-            return Some((entry, false));
+        if !self.leaves_company(id, &entry) {
+            self.queues.unqueue(entry.queue, id, entry.order_ns());
         }
-        if !entry.wants_device(self.shape.shared_faults) {
-            self.queues.unqueue(entry.queue, id, entry.deadline_ns);
-            return Some((entry, false));
-        }
-        self.exclusive.remove(entry.domain.caller, id);
-        self.list_whole(entry.domain.caller);
-        Some((entry, true))
+        Some(entry)
     }
 
     /// Starts all calls that may start now.
@@ -405,7 +403,7 @@ impl<C: Call> Scheduler<C> {
     /// True if anybody asks for a worker or for the whole device, or waits beside a caller who has the whole device.
     pub(super) fn is_wanted_outside(&self) -> bool {
         let waits = |caller| self.calls.queued() > self.calls.waiting_of(caller).0;
-        self.queues.is_wanted_outside() || self.exclusive.caller().is_some_and(waits)
+        self.queues.is_wanted_outside() || self.queues.exclusive.caller().is_some_and(waits)
     }
 
     /// Does something about turns, where they are in use, and passes on what follows.

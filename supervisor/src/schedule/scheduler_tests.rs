@@ -4,7 +4,7 @@ use super::*;
 use crate::ids::FunctionId;
 use crate::schedule::events::*;
 use crate::schedule::limits::{DEADLINE_GRACE_NS, SETTLE_NS, SHARED_GRACE_NS, SHARED_LIMIT_NS};
-use crate::schedule::{Address, Ended, Job, Loss, WhyGone};
+use crate::schedule::{Address, Domain, Ended, Job, Loss, WhyGone};
 
 #[path = "charging_tests.rs"]
 mod charging_tests;

@@ -1,9 +1,10 @@
 //! How calls start: a call, or a group of calls, finds a lane that has the memory, and the lane's worker is told. A call that
 //! finds no memory waits for some (`reclaim`).
 
+use super::asks::QueueKey;
 use super::book::{LanePlace, Need, Short};
 use super::scheduler::Scheduler;
-use super::types::{Call, CallId, Command, Job, QueueKey};
+use super::types::{Call, CallId, Command, Job};
 use super::weights::Supply;
 use super::workers::State;
 use crate::ids::{TenantId, WorkerId};
@@ -78,10 +79,10 @@ impl<C: Call> Scheduler<C> {
                     // The next call asks again, if it needs more.
                     self.memory_served(queue);
                 }
-                for (id, deadline_ns) in
-                    group.calls().filter_map(|id| Some((id, self.calls.get(id)?.deadline_ns)))
+                for (id, order_ns) in
+                    group.calls().filter_map(|id| Some((id, self.calls.get(id)?.order_ns())))
                 {
-                    self.queues.started(queue, id, deadline_ns);
+                    self.queues.started(queue, id, order_ns);
                 }
                 self.start(worker, fit, &group);
                 true
@@ -114,8 +115,8 @@ impl<C: Call> Scheduler<C> {
         let queue = self.calls.get(group.first).ok_or(Short::Line)?.queue;
         let need = self.need_of(worker, group).ok_or(Short::Line)?;
         // Who has the whole device stands before all.
-        let is_first =
-            self.exclusive.is_for(worker) || self.queues.asks.memory().is_none_or(|first| first == queue);
+        let is_first = self.queues.exclusive.is_for(worker)
+            || self.queues.asks.memory().is_none_or(|first| first == queue);
         let placed = self.book.place(self.now_ns, &self.workers, worker, is_first, need)?;
         let load = match need.has_weights {
             true => self.supply_for(worker, group.first, placed)?,
@@ -175,7 +176,7 @@ impl<C: Call> Scheduler<C> {
         self.turn(|turns, orders| turns.has_work(now_ns, worker, party, orders));
         self.note_contention();
         if self.budgets.is_careful(now_ns, caller) {
-            self.hold(caller);
+            self.queues.hold(caller);
         }
     }
 

@@ -50,33 +50,6 @@ pub enum Compartment {
     Shared,
 }
 
-/// The queue in which a call waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum QueueKey {
-    /// Of a domain, for a worker of its own.
-    Of(Domain),
-    /// Of a payer, for a shared worker.
-    Shared(TenantId),
-}
-
-impl QueueKey {
-    /// Who pays for the calls that wait there.
-    pub(super) fn payer(self) -> TenantId {
-        match self {
-            Self::Of(domain) => domain.caller,
-            Self::Shared(payer) => payer,
-        }
-    }
-
-    /// Whose workers run them.
-    pub(super) fn compartment(self) -> Compartment {
-        match self {
-            Self::Of(domain) => Compartment::Of(domain),
-            Self::Shared(_) => Compartment::Shared,
-        }
-    }
-}
-
 /// What a device offers.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {

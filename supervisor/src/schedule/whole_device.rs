@@ -1,59 +1,33 @@
-//! Calls for the whole device get it: they line up, a worker and memory are prepared for the next one, and the device is everybody's again.
+//! Calls for the whole device get it: a worker and memory are prepared for the next one, and the device is everybody's again.
 
-use super::asks::Ask;
+use super::asks::{Ask, QueueKey};
 use super::book::Short;
 use super::scheduler::Scheduler;
 use super::starting::Group;
-use super::types::{Call, CallId, Compartment, QueueKey};
+use super::types::{Call, Compartment, Domain};
 use super::workers::State;
 use crate::defences::Defence;
-use crate::ids::{TenantId, WorkerId};
+use crate::ids::WorkerId;
 
 impl<C: Call> Scheduler<C> {
-    /// A caller asks for the whole device as long as calls of it need that and may start. True if it asks since now.
-    pub(super) fn list_whole(&mut self, caller: TenantId) -> bool {
-        match self.exclusive.first_of(caller).is_some() && !self.holds(caller) {
-            true => self.queues.asks.push(Ask::Device(caller)),
-            false => {
-                self.queues.asks.remove(Ask::Device(caller));
-                false
-            }
-        }
-    }
-
-    /// A call that needs the whole device waits for it, or for its caller's budget.
-    pub(super) fn line_up(&mut self, caller: TenantId, id: CallId) {
-        self.calls.count(id);
-        self.exclusive.push(caller, id);
-        self.list_whole(caller);
-        self.note_contention();
-    }
-
     /// Begins with the next call for the whole device, once all lanes are empty; with another one, where that call is refused. Follows
     /// each event.
     pub(super) fn try_exclusive(&mut self) {
-        while self.exclusive.waits()
-            && !self.exclusive.is_closed()
+        while self.queues.asks.has_device()
+            && !self.queues.exclusive.is_closed()
             && self.calls.in_processes() == 0
-            && !self.queues.memory_goes_first(self.view())
-            && let Some((caller, _)) = self.queues.asks.device()
+            && !self.queues.memory_goes_first()
+            && let Some((domain, _)) = self.queues.asks.device()
         {
-            if !self.begin(caller) {
+            if !self.begin(domain) {
                 break;
             }
         }
     }
 
-    /// Begins with the first call of a caller for the whole device. True if another one may be next.
-    fn begin(&mut self, caller: TenantId) -> bool {
-        let Some(id) = self.exclusive.first_of(caller) else { return false };
-        let Some(domain) = self.calls.get(id).map(|entry| entry.domain) else { return false };
-        if self.holds(caller) {
-            // The preparation was in vain: the worker ended, and that spent the caller's budget.
-            self.queues.asks.remove(Ask::Device(caller));
-            self.resume();
-            return true;
-        }
+    /// Begins with the first call of a domain for the whole device. True if another one may be next.
+    fn begin(&mut self, domain: Domain) -> bool {
+        let Some(id) = self.queues.first_of(QueueKey::Whole(domain)) else { return false };
         let has = |state| self.workers.iter().find(|(_, w)| w.state == state).map(|(worker, _)| worker);
         if let Some(worker) = has(State::Bound(Compartment::Of(domain))).or_else(|| has(State::Free)) {
             if self.workers[worker].state == State::Free {
@@ -61,8 +35,8 @@ impl<C: Call> Scheduler<C> {
             }
             self.queues.join_line(QueueKey::Of(domain));
             self.book.reopen();
-            self.queues.asks.serve(caller);
-            self.exclusive.begin(self.now_ns, caller, id, worker);
+            self.queues.asks.serve(domain.caller);
+            self.queues.exclusive.begin(self.now_ns, domain, id, worker);
             self.advance();
             return true;
         }
@@ -82,7 +56,7 @@ impl<C: Call> Scheduler<C> {
 
     /// A worker has no call for the whole device any more, if it had one.
     pub(super) fn leave_device(&mut self, worker: WorkerId) {
-        if !self.exclusive.is_for(worker) {
+        if !self.queues.exclusive.is_for(worker) {
             return;
         }
         // Its domain had everything: a domain that waits for a worker need not wait for its residency.
@@ -92,7 +66,7 @@ impl<C: Call> Scheduler<C> {
 
     /// The device is no one call's any more: its caller is charged, and whose turn it is starts.
     pub(super) fn reopen_to_all(&mut self) {
-        if let Some((caller, since_ns)) = self.exclusive.end() {
+        if let Some((caller, since_ns)) = self.queues.exclusive.end() {
             // Where there are no turns, callers are charged for each of their lanes.
             let lanes = if self.turns.is_some() { 1 } else { u64::from(self.shape.lanes) };
             let had_ns = self.now_ns.saturating_sub(since_ns).saturating_mul(lanes);
@@ -107,8 +81,10 @@ impl<C: Call> Scheduler<C> {
 
     /// A call does not wait any more. One for the whole device `held_up` others, which may start.
     pub(super) fn waits_no_more(&mut self, held_up: bool) {
+        let is_over = |(id, _)| self.calls.get(id).is_none();
         match held_up {
-            true if self.exclusive.is_in_vain() => self.reopen_to_all(),
+            // It was prepared for a call that does not wait any more.
+            true if self.queues.exclusive.prepared().is_some_and(is_over) => self.reopen_to_all(),
             true => self.resume(),
             false => {}
         }
@@ -116,7 +92,7 @@ impl<C: Call> Scheduler<C> {
 
     /// Goes on with the call that the device is prepared for, if the memory that it waited for is there.
     pub(super) fn advance(&mut self) {
-        let Some((id, worker)) = self.exclusive.prepared() else { return };
+        let Some((id, worker)) = self.queues.exclusive.prepared() else { return };
         let Some(domain) = self.workers[worker].served() else {
             // The worker is killed, and with its end this ends.
             return;
@@ -125,7 +101,6 @@ impl<C: Call> Scheduler<C> {
         let Some(need) = self.need_of(worker, &group) else { return };
         if self.holds(domain.caller) {
             // Its caller spent the budget meanwhile, elsewhere.
-            self.queues.asks.remove(Ask::Device(domain.caller));
             return self.reopen_to_all();
         }
         if self.book.excess_bytes(&self.workers, worker, need) > 0 {
@@ -134,8 +109,12 @@ impl<C: Call> Scheduler<C> {
         match self.fit(worker, &group) {
             Ok(fit) => {
                 self.book.reopen();
-                self.exclusive.run();
-                self.list_whole(domain.caller);
+                self.queues.exclusive.run();
+                let queue = QueueKey::Whole(domain);
+                self.queues.started(queue, id, 0);
+                // The caller's other domains are next.
+                self.queues.asks.remove(Ask::Worker(queue));
+                self.queues.join_line(queue);
                 self.start(worker, fit, &group);
             }
             Err(short @ Short::OwnerLimit(_)) => self.wait_for_memory(worker, id, short),

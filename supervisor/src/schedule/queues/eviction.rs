@@ -134,7 +134,7 @@ impl Queues {
 
     /// How many workers are missing: for domains without any, for which so many `come_soon`, and for others.
     pub(in crate::schedule) fn missing(&self, view: View<'_>, come_soon: usize) -> (usize, usize) {
-        let (unplaced, others) = match view.exclusive.is_closed() || self.asks.has_device() {
+        let (unplaced, others) = match self.exclusive.is_closed() || self.asks.has_device() {
             false => {
                 let wants = self.waiting.iter().any(|domain| self.may_use_lane(*domain, view));
                 (self.asks.domains(), usize::from(wants))
