@@ -12,7 +12,7 @@ use pappus_supervisor::routing::{Candidate, Routed, SharedHomes};
 use pappus_supervisor::schedule::events::{Finished, Gone, Ready, StandbysReady, Submit, Tick, Yielded};
 use pappus_supervisor::schedule::weights::{Weights, When};
 use pappus_supervisor::schedule::{
-    self, Action, CallId, CallSpec, Command, Domain, Job, Limits, Scheduler, Sharing, Verdict,
+    self, Action, CallId, CallSpec, Command, Domain, Job, Limits, Order, Scheduler, Sharing, Verdict,
 };
 
 use crate::Result;
@@ -284,7 +284,7 @@ impl Device {
                     self.running.push((to.worker, id))
                 }
                 Action::Tell { to, command: Command::Leave } => self.leaving.push(to.worker),
-                Action::Tell { to, command: Command::Revoke { turn } } => {
+                Action::Tell { to, command: Command::Turn(Order::Revoke { turn }) } => {
                     self.revoked.push((to.worker, turn))
                 }
                 Action::Bring { worker } => self.wanted.push(worker),

@@ -8,7 +8,7 @@ use pappus_supervisor::schedule::events::{
     Yielding,
 };
 use pappus_supervisor::schedule::{
-    self, Action, Address, CallId, CallSpec, Command, Job, Limits, NotNow, Policy, Scheduler, Shape,
+    self, Action, Address, CallId, CallSpec, Command, Job, Limits, NotNow, Order, Policy, Scheduler, Shape,
     TenantShare, Verdict,
 };
 
@@ -267,13 +267,13 @@ impl Device {
             Command::Start { lane, memory_bytes, job: Job { id, call, .. }, .. } => {
                 Told::Start { lane, memory_bytes, id, function: call.function, work: call.work }
             }
-            Command::Grant { turn, quantum_us, change_us } => {
+            Command::Turn(Order::Grant { turn, quantum_us, change_us }) => {
                 self.counts.turns += 1;
                 let [quantum_ns, change_ns] = [quantum_us, change_us].map(|us| u64::from(us) * 1000);
                 Told::Grant { turn: turn.get(), quantum_ns, change_ns }
             }
-            Command::Revoke { turn } => Told::Revoke { turn: turn.get() },
-            Command::Soon => Told::Soon,
+            Command::Turn(Order::Revoke { turn }) => Told::Revoke { turn: turn.get() },
+            Command::Turn(Order::Soon) => Told::Soon,
             Command::GiveBack { lanes } => Told::GiveBack { lanes },
             Command::Scrub => {
                 self.counts.scrubs += 1;

@@ -27,7 +27,7 @@ use crate::metrics::DeviceMetrics;
 use crate::refusal::Refusal;
 use crate::schedule::events::{Buried, Event, FellApart, Finished, NotSent, StandbysReady};
 use crate::schedule::weights::Supply;
-use crate::schedule::{Action, Address, CallId, Command, KillReason, Loss, Verdict};
+use crate::schedule::{Action, Address, CallId, Command, KillReason, Loss, Order, Verdict};
 use crate::store::StateDir;
 
 /// Carries out what the scheduler of one device decides.
@@ -247,11 +247,11 @@ impl CommandRunner {
             Command::Uninstall { function } => channel.uninstall(function),
             Command::Configure => channel.configure(self.worker_settings()),
             Command::GiveBack { lanes } => channel.give_back(lanes),
-            Command::Grant { turn, quantum_us, change_us } => {
+            Command::Turn(Order::Grant { turn, quantum_us, change_us }) => {
                 channel.grant(turn, Prices { quantum_us, change_us });
             }
-            Command::Revoke { turn } => channel.revoke(turn),
-            Command::Soon => channel.soon(),
+            Command::Turn(Order::Revoke { turn }) => channel.revoke(turn),
+            Command::Turn(Order::Soon) => channel.soon(),
             Command::Leave => channel.hang_up(),
             Command::Scrub => channel.scrub(self.handovers.fetch_add(1, Ordering::Relaxed)),
         }

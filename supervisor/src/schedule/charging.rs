@@ -38,15 +38,12 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// A tenant had a turn, or a part of one.
-    pub(super) fn charge(&mut self, charge: Option<Charge>) {
-        match charge {
-            Some(Charge { tenant: TenantId::EVERYBODY, used_ns }) => {
-                for (payer, used_ns) in self.shared_charges.took(used_ns) {
-                    self.charge_tenant(payer, used_ns);
-                }
-            }
-            Some(Charge { tenant, used_ns }) => self.charge_tenant(tenant, used_ns),
-            None => {}
+    pub(super) fn charge(&mut self, Charge { tenant, used_ns }: Charge) {
+        if tenant != TenantId::EVERYBODY {
+            return self.charge_tenant(tenant, used_ns);
+        }
+        for (payer, used_ns) in self.shared_charges.took(used_ns) {
+            self.charge_tenant(payer, used_ns);
         }
     }
 
@@ -84,7 +81,7 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn charge_call(&mut self, tenant: TenantId, started_ns: u64) {
         if self.turns.is_none() {
             let used_ns = self.now_ns.saturating_sub(started_ns);
-            self.charge(Some(Charge { tenant, used_ns }));
+            self.charge(Charge { tenant, used_ns });
         }
     }
 
@@ -94,8 +91,7 @@ impl<C: Call> Scheduler<C> {
         let now_ns = self.now_ns;
         let had_ns = now_ns.saturating_sub(started_ns);
         self.ran_beside_others(worker, payer, had_ns);
-        let charge = self.turns.as_mut().and_then(|turns| turns.failed(now_ns, worker, had_ns));
-        self.charge(charge);
+        self.turn(|turns| turns.failed(now_ns, worker, had_ns));
     }
 
     /// A job that a worker answered well was on the device for so long, as the worker says.
@@ -111,9 +107,7 @@ impl<C: Call> Scheduler<C> {
         let work_ns = self.run_times.ended(kind, device_ns);
         self.ran_beside_others(worker, tenant, device_ns);
         let alone = self.workers[worker].busy_lanes() == 1;
-        let charge =
-            self.turns.as_mut().and_then(|turns| turns.finished(now_ns, worker, device_ns, work_ns, alone));
-        self.charge(charge);
+        self.turn(|turns| turns.finished(now_ns, worker, device_ns, work_ns, alone));
     }
 
     /// A payer's call was on the device for so long, in a worker whose turns others pay for, too.

@@ -70,7 +70,7 @@ impl<C: Call> Scheduler<C> {
         }
         self.feed(worker);
         if self.workers[worker].is_idle() {
-            self.turn(|turns, orders| turns.idle(now_ns, worker, orders));
+            self.turn(|turns| turns.idle(now_ns, worker));
             self.lanes_are_free();
         }
     }

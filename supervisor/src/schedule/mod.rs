@@ -12,9 +12,8 @@
 //! Policies, each with its own state:
 //! - `queues`: which call gets which worker; `domain_queue`: whose turn it is within a queue, and calls that wait for company.
 //! - `asks`: who gets a worker, a lane, memory or the whole device next, in one line.
-//! - [`turns`]: who may submit to the device (`turn_holder`: who does; `slowed_clock`: what each of several had); `turn_cost`: what a change
-//!   costs; `turn_fines`: who has to stand behind others; `share_line`: who is next, by classes and weights (`fair_line`: start-time fair
-//!   queueing).
+//! - [`turns`]: who may submit to the device (`turn_holder`: who does); `turn_cost`: what a change costs; `turn_fines`: who has to stand
+//!   behind others; `share_line`: who is next, by classes and weights (`fair_line`: start-time fair queueing).
 //! - `book`: who has what of the device's memory, and whose calls wait for some.
 //! - `residency`: which resident gives way to another domain, and when.
 //! - `device_time`: how long calls take at least, what each tenant used, and who pays for turns of shared workers.
@@ -50,7 +49,6 @@ mod resizing;
 mod retry;
 pub mod scheduler;
 mod share_line;
-mod slowed_clock;
 mod starting;
 mod turn_cost;
 mod turn_fines;
@@ -67,6 +65,6 @@ pub use retry::{Attempts, Withdrawn};
 pub use scheduler::Scheduler;
 pub use types::{
     Action, Address, Batch, Call, CallId, CallSpec, Class, Command, Compartment, Domain, Ended, Job,
-    KillReason, Loss, MemorySnapshot, NotNow, Resident, ResidentPrice, Shape, Sharing, TenantShare, Verdict,
-    WhyGone,
+    KillReason, Loss, MemorySnapshot, NotNow, Order, Resident, ResidentPrice, Shape, Sharing, TenantShare,
+    Verdict, WhyGone,
 };

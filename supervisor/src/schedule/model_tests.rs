@@ -11,7 +11,7 @@ use crate::schedule::events::{
     StandbysReady, Submit, Tick, Yielded, Yielding,
 };
 use crate::schedule::limits::{CLEAR_NS, OVERRUN_QUANTA};
-use crate::schedule::{Address, Domain, Ended, Loss, Outlast, WhyGone};
+use crate::schedule::{Address, Domain, Ended, Loss, Order, Outlast, WhyGone};
 
 #[path = "event_model.rs"]
 mod event;
@@ -564,7 +564,7 @@ impl World {
                 self.taken(worker);
                 self.scrubbing.insert(worker);
             }
-            Command::Grant { turn, .. } => {
+            Command::Turn(Order::Grant { turn, .. }) => {
                 let long_ns = OVERRUN_QUANTA * u64::from(self.quantum_us) * 1000;
                 let overran = |holder: &Granted| holder.revoked && self.now >= holder.granted_ns + long_ns;
                 assert!(
@@ -575,12 +575,14 @@ impl World {
                 let holder = Granted { turn: turn.get(), granted_ns: self.now, revoked: false };
                 assert!(self.holders.insert(worker, holder).is_none(), "granted twice");
             }
-            Command::Revoke { turn } => {
+            Command::Turn(Order::Revoke { turn }) => {
                 let holder = self.holders.get_mut(&worker).expect("revoked and not granted");
                 assert_eq!(holder.turn, turn.get());
                 assert!(!std::mem::replace(&mut holder.revoked, true), "revoked twice");
             }
-            Command::Soon => assert!(!self.holders.is_empty() && !self.holders.contains_key(&worker)),
+            Command::Turn(Order::Soon) => {
+                assert!(!self.holders.is_empty() && !self.holders.contains_key(&worker))
+            }
         }
     }
 }

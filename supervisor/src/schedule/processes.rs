@@ -45,7 +45,6 @@ impl<C: Call> Scheduler<C> {
 
     pub(super) fn gone(&mut self, worker: WorkerId) -> Vec<(CallId, C)> {
         let now_ns = self.now_ns;
-        let charge = self.turn(|turns, orders| turns.gone(now_ns, worker, orders));
         self.book.gone(worker);
         self.book.weights.worker_gone(worker, self.workers[worker].generation);
         let served = self.workers[worker].served();
@@ -72,7 +71,7 @@ impl<C: Call> Scheduler<C> {
             domains.push(domain);
         }
         // Those whose calls were there pay for a shared worker's turn.
-        self.charge(charge.flatten());
+        self.turn(|turns| turns.gone(now_ns, worker));
         // Not before: what it sets going looks for workers.
         if let Some(domain) = served.filter(|_| !self.shape.shared_faults) {
             let draw = self.draw(domain.caller);

@@ -31,7 +31,7 @@ use super::quarantine::{Admission, Quarantine, Use};
 use super::queues::{Queues, View};
 use super::residency::Residency;
 use super::retry::{Attempts, Withdrawn};
-use super::turns::{Order, Turns};
+use super::turns::Turns;
 use super::types::{
     Action, Call, CallId, CallSpec, Command, Compartment, KillReason, NotNow, Shape, Sharing, Verdict,
 };
@@ -74,7 +74,6 @@ pub struct Scheduler<C: Call> {
     pub(super) now_ns: u64,
     pub(super) actions: Vec<Action<C>>,
     /// Scratch, kept for its capacity.
-    pub(super) orders: Vec<Order>,
     pub(super) taken: TakeBack,
 }
 
@@ -106,7 +105,6 @@ impl<C: Call> Scheduler<C> {
             drawn: Vec::new(),
             now_ns: 0,
             actions: Vec::new(),
-            orders: Vec::new(),
             taken: TakeBack::new(),
             shape,
         }
@@ -263,21 +261,18 @@ impl<C: Call> Scheduler<C> {
     }
 
     pub(super) fn yielding(&mut self, worker: WorkerId, turn: TurnId) -> bool {
-        self.turn(|turns, orders| turns.yielding(worker, turn, orders)).unwrap_or(false)
+        self.turn(|turns| turns.yielding(worker, turn)).unwrap_or(false)
     }
 
     pub(super) fn yielded(&mut self, worker: WorkerId, turn: TurnId, used_ns: u64, answered: u64) -> bool {
         let now_ns = self.now_ns;
         let has_calls = u64::from(self.workers[worker].busy_lanes()) > answered;
-        let charge =
-            self.turn(|turns, orders| turns.yielded(now_ns, worker, turn, used_ns, has_calls, orders));
-        let charge = charge.flatten();
-        self.charge(charge);
+        let had_it = self.turn(|turns| turns.yielded(now_ns, worker, turn, used_ns, has_calls));
         if self.queues.asks.memory().is_some() {
             // Another one may be first now.
             self.serve_line();
         }
-        charge.is_some()
+        had_it.unwrap_or(false)
     }
 
     pub(super) fn gave_back(&mut self, worker: WorkerId, left_bytes: u64) -> bool {
@@ -324,7 +319,7 @@ impl<C: Call> Scheduler<C> {
         if let Some(worker) = self.turns.as_mut().and_then(|turns| turns.expire(now_ns)) {
             self.kill(worker, KillReason::TurnKept);
         }
-        self.turn(|turns, orders| turns.overrun(now_ns, orders));
+        self.turn(|turns| turns.overrun(now_ns));
         self.check_overruns();
         for caller in self.budgets.due(now_ns) {
             self.review(caller);
@@ -407,19 +402,15 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// Does something about turns, where they are in use, and passes on what follows.
-    pub(super) fn turn<T>(&mut self, event: impl FnOnce(&mut Turns, &mut Vec<Order>) -> T) -> Option<T> {
+    pub(super) fn turn<T>(&mut self, event: impl FnOnce(&mut Turns) -> T) -> Option<T> {
         let turns = self.turns.as_mut()?;
-        let outcome = event(turns, &mut self.orders);
-        for order in self.orders.drain(..) {
-            let (worker, command) = match order {
-                Order::Grant { worker, turn } => {
-                    let (quantum_us, change_us) = (turns.quantum_us(), turns.change_us());
-                    (worker, Command::Grant { turn, quantum_us, change_us })
-                }
-                Order::Revoke { worker, turn } => (worker, Command::Revoke { turn }),
-                Order::Soon { worker } => (worker, Command::Soon),
-            };
-            self.actions.push(Action::Tell { to: self.workers.address(worker), command });
+        let outcome = event(turns);
+        for (worker, order) in turns.take_orders() {
+            let to = self.workers.address(worker);
+            self.actions.push(Action::Tell { to, command: Command::Turn(order) });
+        }
+        while let Some(charge) = self.turns.as_mut().and_then(Turns::take_charge) {
+            self.charge(charge);
         }
         Some(outcome)
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::ids::FunctionId;
 use crate::schedule::events::*;
 use crate::schedule::limits::{DEADLINE_GRACE_NS, SETTLE_NS, SHARED_GRACE_NS, SHARED_LIMIT_NS};
-use crate::schedule::{Address, Domain, Ended, Job, Loss, WhyGone};
+use crate::schedule::{Address, Domain, Ended, Job, Loss, Order, WhyGone};
 
 #[path = "charging_tests.rs"]
 mod charging_tests;
@@ -170,9 +170,9 @@ fn short(action: Action<u64>) -> String {
             Command::Uninstall { function } => format!("{worker} uninstalls {function}"),
             Command::Configure => format!("configure {worker}"),
             Command::GiveBack { lanes } => format!("{worker} gives {lanes:b}"),
-            Command::Grant { turn, .. } => format!("grant {worker} turn {turn}"),
-            Command::Revoke { turn } => format!("revoke {worker} turn {turn}"),
-            Command::Soon => format!("soon {worker}"),
+            Command::Turn(Order::Grant { turn, .. }) => format!("grant {worker} turn {turn}"),
+            Command::Turn(Order::Revoke { turn }) => format!("revoke {worker} turn {turn}"),
+            Command::Turn(Order::Soon) => format!("soon {worker}"),
         },
     }
 }

@@ -176,7 +176,7 @@ fn turns_of(payers: u32, turns: usize) -> [usize; 2] {
     let mut had = [0; 2];
     for _ in 0..turns {
         let granted = b.actions.drain(..).find_map(|action| match action {
-            Action::Tell { to, command: Command::Grant { turn, .. } } => Some((to.worker, turn)),
+            Action::Tell { to, command: Command::Turn(Order::Grant { turn, .. }) } => Some((to.worker, turn)),
             _ => None,
         });
         let (worker, turn) = granted.expect("one has the device");

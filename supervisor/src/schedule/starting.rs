@@ -173,7 +173,7 @@ impl<C: Call> Scheduler<C> {
         if is_shared {
             self.weigh_everybody();
         }
-        self.turn(|turns, orders| turns.has_work(now_ns, worker, party, orders));
+        self.turn(|turns| turns.has_work(now_ns, worker, party));
         self.note_contention();
         if self.budgets.is_careful(now_ns, caller) {
             self.queues.hold(caller);

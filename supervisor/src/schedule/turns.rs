@@ -18,38 +18,21 @@
 //! is as much slower as there are long calls that share the chip, by which calls are in the way of others
 //! ([`Turns::in_the_way_ns`]).
 
-pub use self::charges::Charge;
 use super::limits::{CREDIT, OVERRUN_QUANTA, SHORT_TURN_NS, YIELD_NS};
 use super::share_line::ShareLine;
-use super::slowed_clock::SlowedClock;
 use super::turn_cost::ChangeCost;
 use super::turn_fines::Fines;
-use super::turn_holder::TurnHolder;
-use super::types::TenantShare;
+use super::turn_holder::{SlowedClock, TurnHolder};
+use super::types::{Order, TenantShare};
 use crate::ids::{TenantId, TurnId, WorkerId};
 
-/// What a worker is told about turns.
+/// What a worker's tenant is charged for its turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// It has the device.
-    Grant {
-        /// Who.
-        worker: WorkerId,
-        /// Names the turn.
-        turn: TurnId,
-    },
-    /// Others wait.
-    Revoke {
-        /// Who.
-        worker: WorkerId,
-        /// Names the turn.
-        turn: TurnId,
-    },
-    /// It is next.
-    Soon {
-        /// Who.
-        worker: WorkerId,
-    },
+pub struct Charge {
+    /// Whom the worker served.
+    pub tenant: TenantId,
+    /// Device time that it used.
+    pub used_ns: u64,
 }
 
 /// A place in the line, and the worker that has it.
@@ -90,6 +73,10 @@ pub struct Turns {
     /// Tenants that overran and did not have a turn of their own since then.
     barred: Vec<TenantId>,
     fines: Fines,
+    /// What workers are to be told.
+    orders: Vec<(WorkerId, Order)>,
+    /// What tenants were charged and nobody heard of yet.
+    charges: Vec<Charge>,
 }
 
 impl Turns {
@@ -114,6 +101,8 @@ impl Turns {
             beside_ns: 0,
             barred: Vec::new(),
             fines: Fines::default(),
+            orders: Vec::new(),
+            charges: Vec::new(),
             quantum_us,
         }
     }
@@ -129,9 +118,14 @@ impl Turns {
         }
     }
 
-    /// How long a worker may keep its turn while others wait.
-    pub fn quantum_us(&self) -> u32 {
-        self.quantum_us
+    /// Takes what workers are to be told.
+    pub fn take_orders(&mut self) -> impl Iterator<Item = (WorkerId, Order)> {
+        self.orders.drain(..)
+    }
+
+    /// Takes one charge that nobody heard of yet.
+    pub fn take_charge(&mut self) -> Option<Charge> {
+        self.charges.pop()
     }
 
     fn quantum_ns(&self) -> u64 {
@@ -139,7 +133,7 @@ impl Turns {
     }
 
     /// What a change of turns costs.
-    pub fn change_us(&self) -> u32 {
+    fn change_us(&self) -> u32 {
         u32::try_from(self.cost.ns().div_ceil(1000)).unwrap_or(u32::MAX)
     }
 
@@ -233,7 +227,7 @@ impl Turns {
     }
 
     /// A call was handed to the worker, which serves this tenant.
-    pub fn has_work(&mut self, now_ns: u64, worker: WorkerId, tenant: TenantId, orders: &mut Vec<Order>) {
+    pub fn has_work(&mut self, now_ns: u64, worker: WorkerId, tenant: TenantId) {
         self.set_active(now_ns, worker, true);
         if let Some(at) = self.position(worker) {
             let shared = self.is_shared();
@@ -247,7 +241,7 @@ impl Turns {
             return;
         }
         self.line_up(worker, tenant);
-        self.proceed(now_ns, orders);
+        self.proceed(now_ns);
     }
 
     fn line_up(&mut self, worker: WorkerId, tenant: TenantId) {
@@ -266,7 +260,7 @@ impl Turns {
 
     /// The worker has no calls any more. If others wait, the next one is told that its turn is near: the holder waits for
     /// no longer than a change costs.
-    pub fn idle(&mut self, now_ns: u64, worker: WorkerId, orders: &mut Vec<Order>) {
+    pub fn idle(&mut self, now_ns: u64, worker: WorkerId) {
         self.set_active(now_ns, worker, false);
         let shared = self.is_shared();
         let Some(at) = self.position(worker) else {
@@ -279,18 +273,18 @@ impl Turns {
         if shared {
             holder.charged_from_ns = None;
         } else if self.polls && holder.revoked_ns.is_some() {
-            self.announce(orders);
+            self.announce();
         }
     }
 
     /// Grants and revokes what is due.
-    fn proceed(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
+    fn proceed(&mut self, now_ns: u64) {
         self.fines.forget_paid(&self.line);
         if self.is_shared() {
             let stays = |tenant: &TenantId| self.fines.has(*tenant) || self.barred.contains(tenant);
             let joins = self.line.iter().filter(|(tenant, _)| !stays(tenant));
             let joins: Vec<WorkerId> = joins.map(|(_, (_, worker))| worker).collect();
-            joins.into_iter().for_each(|worker| self.grant(now_ns, worker, orders));
+            joins.into_iter().for_each(|worker| self.grant(now_ns, worker));
         } else {
             if self.holders.is_empty()
                 && let Some((tenant, (_, worker))) = self.line.first()
@@ -298,13 +292,13 @@ impl Turns {
             {
                 self.barred.retain(|barred| *barred != tenant);
                 self.line.serve(tenant);
-                self.grant(now_ns, worker, orders);
+                self.grant(now_ns, worker);
             }
             if !self.line.is_empty() || self.holders.len() > 1 {
-                self.revoke(now_ns, orders);
+                self.revoke(now_ns);
             }
             if self.polls && self.turn_ns < SHORT_TURN_NS && self.holders.len() == 1 {
-                self.announce(orders);
+                self.announce();
             }
         }
         if self.holders.len() + self.line.len() > 1 {
@@ -316,7 +310,7 @@ impl Turns {
         }
     }
 
-    fn grant(&mut self, now_ns: u64, worker: WorkerId, orders: &mut Vec<Order>) {
+    fn grant(&mut self, now_ns: u64, worker: WorkerId) {
         let Some(tenant) = self.leave_line(worker) else { return };
         let turn = TurnId::new(self.next_turn);
         self.next_turn += 1;
@@ -326,44 +320,44 @@ impl Turns {
             ..TurnHolder::new(worker, tenant, turn, now_ns)
         });
         self.parts.set_sharers(now_ns, self.holders.len());
-        orders.push(Order::Grant { worker, turn });
+        let (quantum_us, change_us) = (self.quantum_us, self.change_us());
+        self.orders.push((worker, Order::Grant { turn, quantum_us, change_us }));
     }
 
-    fn revoke(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
+    fn revoke(&mut self, now_ns: u64) {
         let mut announce = false;
         for holder in self.holders.iter_mut().filter(|holder| holder.revoked_ns.is_none()) {
             (holder.revoked_ns, holder.revoked_part_ns) = (Some(now_ns), Some(self.parts.ns(now_ns)));
-            orders.push(Order::Revoke { worker: holder.worker, turn: holder.turn });
+            self.orders.push((holder.worker, Order::Revoke { turn: holder.turn }));
             announce |= holder.idle_ns.is_some();
         }
         if announce {
-            self.announce(orders);
+            self.announce();
         }
     }
 
     /// Tells the next one that its grant is near.
-    fn announce(&mut self, orders: &mut Vec<Order>) {
+    fn announce(&mut self) {
         let (Some(holder), Some((_, (_, worker)))) = (self.holders.last_mut(), self.line.first()) else {
             return;
         };
         if !std::mem::replace(&mut holder.announced, true) {
-            orders.push(Order::Soon { worker });
+            self.orders.push((worker, Order::Soon));
         }
     }
 
     /// The holder's lanes run empty; false if it is not the holder.
-    pub fn yielding(&mut self, worker: WorkerId, turn: TurnId, orders: &mut Vec<Order>) -> bool {
+    pub fn yielding(&mut self, worker: WorkerId, turn: TurnId) -> bool {
         if self.position_of(worker, turn).is_none() {
             return false;
         }
         if self.holders.len() == 1 {
-            self.announce(orders);
+            self.announce();
         }
         true
     }
 
-    /// The holder's lanes are empty, and the next one has the device. Returns what it is charged; `None` if it is not
-    /// the holder.
+    /// The holder's lanes are empty, and the next one has the device; false if it is not the holder.
     pub fn yielded(
         &mut self,
         now_ns: u64,
@@ -371,38 +365,35 @@ impl Turns {
         turn: TurnId,
         used_ns: u64,
         has_calls: bool,
-        orders: &mut Vec<Order>,
-    ) -> Option<Charge> {
-        let at = self.position_of(worker, turn)?;
-        let charge = self.take(now_ns, at, Some(used_ns));
+    ) -> bool {
+        let Some(at) = self.position_of(worker, turn) else { return false };
+        let tenant = self.take(now_ns, at, Some(used_ns));
         match has_calls {
-            true => self.line_up(worker, charge.tenant),
+            true => self.line_up(worker, tenant),
             // Its answers are on their way, and its next calls not here yet.
-            false => self.fines.idled(now_ns, charge.tenant),
+            false => self.fines.idled(now_ns, tenant),
         }
         let alone = self.holders.is_empty();
-        self.proceed(now_ns, orders);
+        self.proceed(now_ns);
         match self.holders.as_slice() {
             [next] if alone && next.worker != worker => self.cost.changed(now_ns, next.worker),
             _ => self.cost.disturbed(),
         }
-        Some(charge)
+        true
     }
 
-    /// The worker's process is gone, and its turn with it. Returns the charge for all of the turn: nobody can say any more how much
-    /// of it was used.
-    pub fn gone(&mut self, now_ns: u64, worker: WorkerId, orders: &mut Vec<Order>) -> Option<Charge> {
+    /// The worker's process is gone, and its turn with it, all of which is charged: nobody can say any more how much of it was used.
+    pub fn gone(&mut self, now_ns: u64, worker: WorkerId) {
         if self.position(worker).is_some_and(|at| self.holders[at].overran) {
             // Up to now it was one of those that shared the chip.
             self.settle_all(now_ns);
         }
         self.set_active(now_ns, worker, false);
         self.leave_line(worker);
-        let at = self.position(worker)?;
+        let Some(at) = self.position(worker) else { return };
         self.cost.disturbed();
-        let charge = self.take(now_ns, at, None);
-        self.proceed(now_ns, orders);
-        Some(charge)
+        self.take(now_ns, at, None);
+        self.proceed(now_ns);
     }
 
     /// A tenant's call is ended for being in the way of others: the tenant is charged so much besides its turns.
@@ -457,17 +448,17 @@ impl Turns {
     }
 
     /// A holder that does not yield is not alone any more.
-    pub fn overrun(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
+    pub fn overrun(&mut self, now_ns: u64) {
         let is_late = |holder: &TurnHolder| self.overruns_ns(holder).is_some_and(|at_ns| at_ns <= now_ns);
         if let Some(at) = self.holders.iter().position(is_late) {
             // Up to now it had the device for itself, or a part of it beside another.
             self.settle_all(now_ns);
             (self.holders[at].overran, self.holders[at].beside_from_ns) = (true, self.beside_ns);
             self.cost.disturbed();
-            self.proceed(now_ns, orders);
+            self.proceed(now_ns);
         } else if self.holders.is_empty() && !self.line.is_empty() {
             // Nobody came before one that was fined.
-            self.proceed(now_ns, orders);
+            self.proceed(now_ns);
         }
     }
 

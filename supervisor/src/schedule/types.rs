@@ -426,7 +426,18 @@ pub enum Command<C: Call> {
         /// One bit for each of them.
         lanes: u64,
     },
-    /// It has the device.
+    /// About its turns.
+    Turn(Order),
+    /// To end: the process is idle, and others need its slot or its memory.
+    Leave,
+    /// To forget the domain that it served: it is idle. [`Scrubbed`](super::events::Scrubbed) follows.
+    Scrub,
+}
+
+/// What a worker is told about turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// The worker has the device.
     Grant {
         /// Names the turn.
         turn: TurnId,
@@ -440,12 +451,8 @@ pub enum Command<C: Call> {
         /// Names the turn.
         turn: TurnId,
     },
-    /// Its turn is next.
+    /// The worker's turn is next.
     Soon,
-    /// To end: the process is idle, and others need its slot or its memory.
-    Leave,
-    /// To forget the domain that it served: it is idle. [`Scrubbed`](super::events::Scrubbed) follows.
-    Scrub,
 }
 
 /// Why a domain lost its process.

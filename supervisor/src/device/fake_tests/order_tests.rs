@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ids::TurnId;
-use crate::schedule::{Action, Address, Command};
+use crate::schedule::{Action, Address, Command, Order};
 
 #[test]
 fn commands_that_come_in_another_order_are_written_as_they_were_decided() {
@@ -11,7 +11,8 @@ fn commands_that_come_in_another_order_are_written_as_they_were_decided() {
     let turn = TurnId::new(7);
     // The first command was its settings.
     let commands =
-        [Command::Revoke { turn }, Command::Soon, Command::Grant { turn, quantum_us: 5000, change_us: 20 }];
+        [Order::Revoke { turn }, Order::Soon, Order::Grant { turn, quantum_us: 5000, change_us: 20 }]
+            .map(Command::Turn);
     for (nth, command) in [2, 3].into_iter().zip(commands.clone()) {
         gpu.device.commands.carry_out(
             &mut vec![Action::Tell { to: Address { worker: W0, generation, nth }, command }].into(),
@@ -24,7 +25,9 @@ fn commands_that_come_in_another_order_are_written_as_they_were_decided() {
     gpu.expect(W0, &["Soon", "grant 7 for 5000", "revoke 7"]);
     // What was decided about a process before is void.
     let to = Address { worker: W0, generation: Generation::new(0), nth: 4 };
-    gpu.device.commands.carry_out(&mut vec![Action::Tell { to, command: Command::Soon }].into(), None);
+    gpu.device
+        .commands
+        .carry_out(&mut vec![Action::Tell { to, command: Command::Turn(Order::Soon) }].into(), None);
     gpu.expect(W0, &[]);
 }
 

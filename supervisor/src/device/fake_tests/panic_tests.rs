@@ -11,7 +11,7 @@ use crate::call::{Completion, CompletionBatch, Outcome};
 use crate::device::decisions::Actions;
 use crate::device::thread::{End, listen};
 use crate::device::turns_heard::TurnsHeard;
-use crate::schedule::{Action, Address, Command, Job};
+use crate::schedule::{Action, Address, Command, Job, Order};
 use crate::tenants::Account;
 
 /// A client whose answers cannot be given, nor the first one gathered.
@@ -169,8 +169,8 @@ fn a_panic_in_one_action_leaves_none_of_the_others_undone() {
     let request = gpu.requests.load(Ordering::Relaxed) - 1;
     let mut actions = Actions::from(vec![
         expired(panics),
-        Action::Tell { to: nowhere, command: Command::Soon },
-        Action::Tell { to: Address { worker: W1, nth: 1, ..nowhere }, command: Command::Soon },
+        Action::Tell { to: nowhere, command: Command::Turn(Order::Soon) },
+        Action::Tell { to: Address { worker: W1, nth: 1, ..nowhere }, command: Command::Turn(Order::Soon) },
         expired(other),
     ]);
     gpu.device.commands.carry_out(&mut actions, None);
@@ -212,7 +212,9 @@ fn a_process_that_is_not_told_a_call_for_a_panic_is_killed_and_the_call_counts_a
     };
     let tell = |nth, command| Action::Tell { to: Address { worker: W0, generation, nth }, command };
     // The second command came early.
-    gpu.device.commands.carry_out(&mut vec![tell(2, Command::Soon), tell(1, start)].into(), None);
+    gpu.device
+        .commands
+        .carry_out(&mut vec![tell(2, Command::Turn(Order::Soon)), tell(1, start)].into(), None);
     gpu.expect(W0, &["install 1", "Soon"]);
     assert_ne!(call.started_ns.load(Ordering::Relaxed), 0);
     assert_eq!(process.wait().unwrap().signal(), Some(9));
