@@ -1,4 +1,4 @@
-//! What the faults of one caller may cost all others. Every worker process that ends under a caller draws on
+//! What the faults of one caller may cost all others. Every worker process that ends under a caller, and not from outside, draws on
 //! its budget, which comes back with time. A caller that spent it waits: nothing of it starts before one draw has
 //! come back, and then one call at a time, until one ends well.
 //!
@@ -16,7 +16,7 @@ pub struct Budgets {
     /// How many draws come back in a minute, which is also the most there are; 0: no limits.
     per_minute: u32,
     accounts: HashMap<TenantId, Account>,
-    /// The earliest of all that [`Account::look_ns`] says.
+    /// When something may change for somebody who waits.
     next_ns: Option<u64>,
 }
 
@@ -26,8 +26,6 @@ struct Account {
     whole_ns: u64,
     /// True if the budget was spent, and nothing ended well since.
     careful: bool,
-    /// When something changes for who waits.
-    look_ns: u64,
 }
 
 /// A caller's budget, as `status` shows it.
@@ -41,15 +39,6 @@ pub struct Budget {
     pub per_minute: u32,
     /// How long nothing of it starts; 0 if something may.
     pub waits_ns: u64,
-}
-
-/// A draw on a caller's budget that may turn out to be wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Draw {
-    /// Whose.
-    pub caller: TenantId,
-    /// True if the caller's calls started one at a time before, too.
-    pub was_careful: bool,
 }
 
 impl Budgets {
@@ -93,38 +82,19 @@ impl Budgets {
             return;
         }
         // Those for whom [`Budgets::due`] has something to say go there.
-        self.accounts.retain(|_, account| account.whole_ns > now_ns || account.look_ns != u64::MAX);
+        self.accounts.retain(|_, account| account.whole_ns > now_ns || account.careful);
         let whole_ns = now_ns.max(self.accounts.get(&caller).map_or(0, |account| account.whole_ns));
-        let whole_ns = whole_ns.saturating_add(self.interval_ns());
-        let before = self.is_careful(now_ns, caller);
-        let mut account = Account { whole_ns, careful: before, look_ns: u64::MAX };
-        let ready_ns = self.ready_ns(&account);
-        account.careful |= ready_ns > now_ns;
-        if account.careful {
-            account.look_ns = if ready_ns > now_ns { ready_ns } else { whole_ns };
-        }
+        let account = Account { whole_ns: whole_ns.saturating_add(self.interval_ns()), careful: false };
+        let careful = self.is_careful(now_ns, caller) || self.ready_ns(&account) > now_ns;
+        let account = Account { careful, ..account };
+        self.next_ns = self.next_ns.into_iter().chain(self.changes_ns(now_ns, &account)).min();
         self.accounts.insert(caller, account);
-        self.plan();
     }
 
-    /// A draw turned out to be wrong. `was_careful` says whether the caller's calls started one at a time before it.
-    pub fn give_back(&mut self, now_ns: u64, caller: TenantId, was_careful: bool) {
-        let interval_ns = self.interval_ns();
-        let Some(account) = self.accounts.get_mut(&caller) else { return };
-        account.whole_ns = account.whole_ns.saturating_sub(interval_ns);
-        let account = *account;
-        let ready_ns = self.ready_ns(&account);
-        if account.whole_ns <= now_ns {
-            self.accounts.remove(&caller);
-        } else if let Some(account) = self.accounts.get_mut(&caller).filter(|account| account.careful) {
-            account.careful = was_careful || ready_ns > now_ns;
-            account.look_ns = match (account.careful, ready_ns > now_ns) {
-                (true, true) => ready_ns,
-                (true, false) => account.whole_ns,
-                (false, _) => u64::MAX,
-            };
-        }
-        self.plan();
+    /// When something changes for a caller who waits: one call may start once something came back, and several once all did.
+    fn changes_ns(&self, now_ns: u64, account: &Account) -> Option<u64> {
+        let moments = [self.ready_ns(account), account.whole_ns];
+        moments.into_iter().find(|at_ns| account.careful && *at_ns > now_ns)
     }
 
     /// Time until this caller may start calls again; none if it may now.
@@ -149,12 +119,11 @@ impl Budgets {
             return;
         }
         if let Some(account) = self.accounts.get_mut(&caller).filter(|account| account.careful) {
-            (account.careful, account.look_ns) = (false, u64::MAX);
-            self.plan();
+            account.careful = false;
         }
     }
 
-    /// When [`Budgets::due`] has something to say.
+    /// When [`Budgets::due`] may have something to say.
     pub fn next_ns(&self) -> Option<u64> {
         self.next_ns
     }
@@ -164,22 +133,13 @@ impl Budgets {
         if self.next_ns.is_none_or(|next| next > now_ns) {
             return Vec::new();
         }
-        let mut callers = Vec::new();
-        self.accounts.retain(|caller, account| {
-            if account.look_ns <= now_ns {
-                callers.push(*caller);
-                account.look_ns = account.whole_ns;
-            }
-            account.whole_ns > now_ns
-        });
-        self.plan();
+        let is_due = |account: &Account| account.careful && self.ready_ns(account) <= now_ns;
+        let due = self.accounts.iter().filter(|(_, account)| is_due(account));
+        let mut callers: Vec<TenantId> = due.map(|(caller, _)| *caller).collect();
         callers.sort_unstable();
+        self.accounts.retain(|_, account| account.whole_ns > now_ns);
+        self.next_ns = self.accounts.values().filter_map(|account| self.changes_ns(now_ns, account)).min();
         callers
-    }
-
-    fn plan(&mut self) {
-        let all = self.accounts.values().map(|account| account.look_ns);
-        self.next_ns = all.min().filter(|next| *next != u64::MAX);
     }
 
     /// Those that are not whole, by caller.
@@ -250,27 +210,8 @@ mod tests {
         assert_eq!(budgets.due(30 * S), [ALICE]);
         assert_eq!(budgets.next_ns(), Some(60 * S));
         budgets.ended_well(30 * S, ALICE);
-        assert_eq!((budgets.is_careful(30 * S, ALICE), budgets.next_ns()), (false, None));
-    }
-
-    #[test]
-    fn what_is_given_back_was_never_drawn() {
-        let mut budgets = Budgets::new(2);
-        budgets.draw(0, ALICE);
-        budgets.draw(0, ALICE);
-        budgets.give_back(S, ALICE, false);
-        assert_eq!(
-            (budgets.waits_ns(S, ALICE), budgets.is_careful(S, ALICE), budgets.next_ns()),
-            (None, false, None)
-        );
-        assert_eq!(budgets.list(S), [Budget { caller: ALICE, left: 1, per_minute: 2, waits_ns: 0 }]);
-        budgets.draw(S, ALICE);
-        assert_eq!(budgets.waits_ns(S, ALICE), Some(29 * S), "as after two draws");
-        // One of three draws at once: the budget is still spent.
-        budgets.draw(S, ALICE);
-        budgets.give_back(S, ALICE, true);
-        assert_eq!((budgets.waits_ns(S, ALICE), budgets.is_careful(S, ALICE)), (Some(29 * S), true));
-        assert_eq!(budgets.next_ns(), Some(30 * S));
+        assert!(!budgets.is_careful(30 * S, ALICE) && budgets.due(60 * S).is_empty());
+        assert_eq!(budgets.next_ns(), None);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! What follows from the ends of calls for their callers: functions are refused, budgets are drawn on, and who spent one is held up.
 
 use super::asks::QueueKey;
-use super::budget::Draw;
 use super::calls::Entry;
 use super::quarantine::{Refusal, Use};
 use super::scheduler::Scheduler;
@@ -75,9 +74,8 @@ impl<C: Call> Scheduler<C> {
         self.waits_no_more(any);
     }
 
-    /// A process ended under a caller, or is about to.
-    pub(super) fn draw(&mut self, caller: TenantId) -> Draw {
-        let was_careful = self.budgets.is_careful(self.now_ns, caller);
+    /// A process ended under a caller, and not from outside, or is about to.
+    pub(super) fn draw(&mut self, caller: TenantId) {
         self.budgets.draw(self.now_ns, caller);
         if self.holds(caller) {
             let asked = self.queues.hold(caller);
@@ -87,7 +85,6 @@ impl<C: Call> Scheduler<C> {
                 self.resume();
             }
         }
-        Draw { caller, was_careful }
     }
 
     /// Something changed for a caller: calls that were held up and may start now do.

@@ -76,8 +76,8 @@ pub(super) struct Dying {
     pub(super) generation: u64,
     pub(super) memory: Memory,
     pub(super) from_outside: bool,
-    /// Whose budget was drawn on, and whether it was careful before.
-    pub(super) drawn: Option<(TenantId, bool)>,
+    /// Whose budget is drawn on, unless the process was ended from outside.
+    pub(super) drawn: Option<TenantId>,
 }
 
 impl World {
@@ -93,9 +93,10 @@ impl World {
         }
         self.do_duties();
         for Dying { worker, generation, from_outside, drawn, .. } in std::mem::take(&mut self.dying) {
-            if let Some((caller, was_careful)) = drawn.filter(|_| from_outside) {
-                self.trouble.give_back(self.now, caller, was_careful);
-            }
+            drawn
+                .filter(|_| !from_outside)
+                .into_iter()
+                .for_each(|caller| self.trouble.draw(self.now, caller));
             let reaped = Reaped { worker, generation: Generation::new(generation), from_outside };
             self.scheduler.handle(self.now, reaped, &mut self.actions);
             self.apply();

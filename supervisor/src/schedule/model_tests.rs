@@ -278,8 +278,7 @@ impl World {
             && !self.shape.shared_faults
             && let Some(domain) = self.serves.get(&worker)
         {
-            drawn = Some((*domain, self.trouble.is_careful(self.now, *domain)));
-            self.trouble.draw(self.now, *domain);
+            drawn = Some(*domain);
         }
         let lost = self.scheduler.handle(self.now, Gone { worker }, &mut self.actions);
         if let Some((generation, _, memory)) = self.processes.remove(&worker) {

@@ -72,10 +72,8 @@ impl<C: Call> Scheduler<C> {
         }
         // Those whose calls were there pay for a shared worker's turn.
         self.turn(|turns| turns.gone(now_ns, worker));
-        // Not before: what it sets going looks for workers.
         if let Some(domain) = served.filter(|_| !self.shape.shared_faults) {
-            let draw = self.draw(domain.caller);
-            self.drawn.push((worker, self.workers[worker].generation, draw));
+            self.ended.push((worker, self.workers[worker].generation, domain.caller));
         }
         self.leave_device(worker);
         if served.is_some() {
@@ -101,10 +99,9 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn reaped(&mut self, worker: WorkerId, generation: Generation, from_outside: bool) {
         self.book.reaped(worker, generation);
         self.book.weights.reaped(worker, generation);
-        let drawn = self.drawn.iter().position(|(w, g, _)| (*w, *g) == (worker, generation));
-        if let Some((.., draw)) = drawn.map(|at| self.drawn.swap_remove(at)).filter(|_| from_outside) {
-            self.budgets.give_back(self.now_ns, draw.caller, draw.was_careful);
-            self.review(draw.caller);
+        let ended = self.ended.iter().position(|(w, g, _)| (*w, *g) == (worker, generation));
+        if let Some((.., caller)) = ended.map(|at| self.ended.swap_remove(at)).filter(|_| !from_outside) {
+            self.draw(caller);
         }
         self.memory_came();
     }

@@ -21,7 +21,7 @@
 use super::apart::Apart;
 use super::asks::QueueKey;
 use super::book::{Book, TakeBack};
-use super::budget::{Budgets, Draw};
+use super::budget::Budgets;
 use super::calls::{CallState, Calls, Entry};
 use super::device_time::{DeviceTime, Kind, RunTimes, SharedCharges};
 use super::domain_queue::Company;
@@ -68,8 +68,8 @@ pub struct Scheduler<C: Call> {
     pub(super) resizing: bool,
     /// True while workers and weights have more memory than the device.
     pub(super) shedding: bool,
-    /// Draws for processes that are not reaped: why these ended is not known yet.
-    pub(super) drawn: Vec<(WorkerId, Generation, Draw)>,
+    /// Processes that ended under a caller and are not reaped: why they ended is not known yet, nor whether that draws on a budget.
+    pub(super) ended: Vec<(WorkerId, Generation, TenantId)>,
     /// When the event that is handled happened, and what is to be done.
     pub(super) now_ns: u64,
     pub(super) actions: Vec<Action<C>>,
@@ -102,7 +102,7 @@ impl<C: Call> Scheduler<C> {
             residency: Residency::new(&shape),
             resizing: false,
             shedding: false,
-            drawn: Vec::new(),
+            ended: Vec::new(),
             now_ns: 0,
             actions: Vec::new(),
             taken: TakeBack::new(),

@@ -81,18 +81,6 @@ impl Trouble {
         }
     }
 
-    /// What was drawn was not the caller's doing; whether it was careful before.
-    pub(super) fn give_back(&mut self, now_ns: u64, caller: TenantId, was_careful: bool) {
-        if self.policy.fault_budget == 0 {
-            return;
-        }
-        let price_ns = self.price_ns();
-        let full_ns = price_ns * i128::from(self.policy.fault_budget);
-        let account = self.account(now_ns, caller);
-        account.level_ns = full_ns.min(account.level_ns + price_ns);
-        account.careful &= account.level_ns < full_ns && (was_careful || account.level_ns < price_ns);
-    }
-
     pub(super) fn may_start(&mut self, now_ns: u64, caller: TenantId) -> bool {
         let price_ns = self.price_ns();
         self.policy.fault_budget == 0 || self.account(now_ns, caller).level_ns >= price_ns
