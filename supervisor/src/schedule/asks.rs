@@ -8,6 +8,7 @@
 //! ahead of others, however many calls of the other kind there are. The caller is charged for the whole device.
 
 use std::collections::hash_map::Entry;
+use std::ops::Deref;
 
 use super::share_line::{Front, ShareLine};
 use super::types::{CallId, Compartment, Domain, TenantShare};
@@ -92,6 +93,14 @@ pub(super) struct Asks {
     counts: [usize; 4],
     /// The weights of the callers that ask for lanes.
     lanes_weight: u32,
+}
+
+impl Deref for Asks {
+    type Target = ShareLine<(u64, Ask)>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.line
+    }
 }
 
 impl Asks {
@@ -231,26 +240,6 @@ impl Asks {
     /// A caller had the whole device for so long, which kept all others from it.
     pub(super) fn charge_device(&mut self, caller: TenantId, used_ns: u64) {
         self.line.charge(caller, used_ns);
-    }
-
-    /// True if a caller had less than what is first in a line.
-    pub(super) fn goes_before(&self, front: Front, caller: TenantId) -> bool {
-        self.line.goes_before(front, caller)
-    }
-
-    /// How much others may have before a caller is next.
-    pub(super) fn ahead_ns(&self, caller: TenantId) -> u64 {
-        self.line.ahead_ns(caller)
-    }
-
-    /// True if all callers are given the same.
-    pub(super) fn is_even(&self) -> bool {
-        self.line.is_even()
-    }
-
-    /// What a caller is given.
-    pub(super) fn share_of(&self, caller: TenantId) -> TenantShare {
-        self.line.share_of(caller)
     }
 
     /// A caller is given this from now on.

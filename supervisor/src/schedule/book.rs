@@ -52,19 +52,15 @@ pub(super) enum Short {
     OwnerLimit(u64),
 }
 
-/// A lane that a call may start in.
+/// Where a call may start, and what that takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LanePlace {
-    /// Which.
+    /// Which lane.
     pub(super) lane: u32,
     /// What the lane has then.
     pub(super) lane_bytes: u64,
-}
-
-/// Where a call may start, and what that takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Placed {
-    pub(super) place: LanePlace,
+    /// Bytes that must be free for that.
+    missing_bytes: u64,
     /// Bytes that the payer will have besides.
     pub(super) own_bytes: u64,
     /// What is left for weights besides.
@@ -281,13 +277,7 @@ impl<M: Clone> Book<M> {
     /// The empty lane of a worker that needs the least memory for a call, and what it has then: the smallest that has
     /// enough, else the largest. Of equal lanes, one in which the function ran has graph and weights ready. `spare_bytes`
     /// may be used up to make it one of the usual sizes.
-    fn lane_for(
-        &self,
-        id: WorkerId,
-        worker: &Worker,
-        need: Need,
-        spare_bytes: u64,
-    ) -> Option<(LanePlace, u64)> {
+    fn lane_for(&self, id: WorkerId, worker: &Worker, need: Need, spare_bytes: u64) -> Option<LanePlace> {
         let lent = &self.workers[id.get()];
         let has = |lane: u32| lent.lanes.get(lane as usize).copied().unwrap_or(0);
         let empty = || (0..lent.lanes.len() as u32).filter(|lane| !worker.has_call_in(*lane));
@@ -296,17 +286,22 @@ impl<M: Clone> Book<M> {
         let enough = empty().filter(|lane| has(*lane) >= need.lane_bytes);
         let enough = enough.min_by_key(|lane| (has(*lane), is_new(*lane)));
         let stack = need.stack_bytes.saturating_sub(lent.stack_bytes);
+        let exact = self.exact(need);
+        let place = |lane, lane_bytes, missing_bytes| {
+            // Of a lane of a shared worker, the rest is nobody's.
+            let own_bytes = if worker.is_shared() { exact } else { missing_bytes };
+            LanePlace { lane, lane_bytes, missing_bytes, own_bytes, room_bytes: 0 }
+        };
         if let Some(lane) = enough {
-            return Some((LanePlace { lane, lane_bytes: has(lane) }, stack));
+            return Some(place(lane, has(lane), stack));
         }
         // Of equal ones the first.
         let lane = empty().rev().max_by_key(|lane| has(*lane))?;
-        let exact = self.exact(need);
         let usual = rounded(need.lane_bytes, self.page_bytes).min(self.lane_bytes).max(exact);
         let missing = |size: u64| (size - has(lane)).saturating_add(stack);
         let size =
             if missing(usual).saturating_add(need.beside_bytes) <= spare_bytes { usual } else { exact };
-        Some((LanePlace { lane, lane_bytes: size }, missing(size)))
+        Some(place(lane, size, missing(size)))
     }
 
     /// Where a call can start at once in a worker of its domain, which has an empty lane; `is_first`: no other domain waits for memory
@@ -318,23 +313,20 @@ impl<M: Clone> Book<M> {
         worker: WorkerId,
         is_first: bool,
         need: Need,
-    ) -> Result<Placed, Short> {
+    ) -> Result<LanePlace, Short> {
         let free = self.free_bytes();
         let left = self.left_bytes(workers, need);
-        let (place, missing) =
-            self.lane_for(worker, &workers[worker], need, free.min(left)).ok_or(Short::Line)?;
-        let wanted = missing.saturating_add(need.beside_bytes);
+        let place = self.lane_for(worker, &workers[worker], need, free.min(left)).ok_or(Short::Line)?;
+        let wanted = place.missing_bytes.saturating_add(need.beside_bytes);
         let goes_before = || wanted == 0 && !self.closed && !(need.has_weights && self.is_crowded(now_ns));
         if wanted > free || !is_first && !goes_before() {
             return Err(Short::Line);
         }
-        let own = if workers[worker].is_shared() { self.exact(need) } else { missing };
-        match own > 0 && own > left {
+        match place.own_bytes > 0 && place.own_bytes > left {
             true => Err(Short::OwnLimit),
             // Only the first in line takes memory that is free.
             false => {
-                let room_bytes = if is_first { free - missing } else { 0 };
-                Ok(Placed { place, own_bytes: own, room_bytes })
+                Ok(LanePlace { room_bytes: if is_first { free - place.missing_bytes } else { 0 }, ..place })
             }
         }
     }
@@ -349,21 +341,19 @@ impl<M: Clone> Book<M> {
 
     /// By how much a call in a worker would exceed what its payer may have, beside what the payer has elsewhere.
     pub(super) fn excess_bytes(&self, workers: &Workers, worker: WorkerId, need: Need) -> u64 {
-        let Some((_, missing)) = self.lane_for(worker, &workers[worker], need, 0) else { return 0 };
-        let own = if workers[worker].is_shared() { self.exact(need) } else { missing };
-        own.saturating_sub(self.left_bytes(workers, need))
+        let Some(place) = self.lane_for(worker, &workers[worker], need, 0) else { return 0 };
+        place.own_bytes.saturating_sub(self.left_bytes(workers, need))
     }
 
     /// Lends what [`Book::place`] said.
     pub(super) fn lend(&mut self, worker: WorkerId, place: LanePlace, need: Need, is_shared: bool) {
-        let needs_bytes = if is_shared { self.exact(need) } else { 0 };
         let lent = &mut self.workers[worker.get()];
         let before = lent.bytes();
         if let Some(lane) = lent.lanes.get_mut(place.lane as usize) {
             *lane = (*lane).max(place.lane_bytes);
         }
         if let Some(payer) = lent.payers.get_mut(place.lane as usize).filter(|_| is_shared) {
-            *payer = Some((need.payer, needs_bytes));
+            *payer = Some((need.payer, place.own_bytes));
         }
         lent.stack_bytes = lent.stack_bytes.max(need.stack_bytes);
         self.lent_bytes += lent.bytes() - before;
@@ -391,8 +381,8 @@ impl<M: Clone> Book<M> {
         need: Need,
         taken: &mut TakeBack,
     ) -> u64 {
-        let Some((place, missing)) = self.lane_for(worker, &workers[worker], need, 0) else { return 0 };
-        let wanted = missing.saturating_add(need.beside_bytes);
+        let Some(place) = self.lane_for(worker, &workers[worker], need, 0) else { return 0 };
+        let wanted = place.missing_bytes.saturating_add(need.beside_bytes);
         let mut short = self.take_back(now_ns, workers, wanted, Some((worker, place.lane)), taken);
         let has = self.workers[worker.get()].lanes.get(place.lane as usize).copied().unwrap_or(0);
         if short > 0 && has > need.lane_bytes.next_multiple_of(self.page_bytes) {
@@ -439,20 +429,19 @@ impl<M: Clone> Book<M> {
         short
     }
 
-    /// The lane of a worker that a call would have.
-    pub(super) fn lane_of(&self, workers: &Workers, worker: WorkerId, need: Need) -> Option<(WorkerId, u32)> {
-        self.lane_for(worker, &workers[worker], need, 0).map(|(place, _)| (worker, place.lane))
-    }
-
-    /// Takes memory back from a caller's own lanes without calls, but for one. True if something of the caller's comes back.
+    /// Takes memory back from a caller's own lanes without calls, but for the one that its call `wants` in a worker. True if something of
+    /// the caller's comes back.
     pub(super) fn take_back_own(
         &mut self,
         now_ns: u64,
         workers: &Workers,
         caller: TenantId,
-        keep: Option<(WorkerId, u32)>,
+        wants: Option<(WorkerId, Need)>,
         taken: &mut TakeBack,
     ) -> bool {
+        let keep = wants.and_then(|(worker, need)| {
+            self.lane_for(worker, &workers[worker], need, 0).map(|place| (worker, place.lane))
+        });
         let mut comes = false;
         for (id, own) in workers.iter().filter(|(_, own)| own.serves(caller)) {
             let lanes =

@@ -31,7 +31,7 @@ fn book() -> (Book<u64>, Workers) {
 }
 
 fn lend(book: &mut Book<u64>, workers: &Workers, worker: WorkerId, bytes: u64) -> LanePlace {
-    let place = book.place(0, workers, worker, true, need(bytes)).unwrap().place;
+    let place = book.place(0, workers, worker, true, need(bytes)).unwrap();
     book.lend(worker, place, need(bytes), false);
     place
 }
@@ -53,7 +53,7 @@ fn a_function_runs_again_in_the_lane_in_which_it_ran() {
     let (mut book, mut workers) = book();
     let of = |function| Need { function: FunctionId::new(function), ..need(10) };
     let place = |book: &Book<u64>, workers: &Workers, function| {
-        book.place(0, workers, W0, true, of(function)).unwrap().place
+        book.place(0, workers, W0, true, of(function)).unwrap()
     };
     for (call, function) in [(CallId(1), 1), (CallId(2), 2)] {
         let found = place(&book, &workers, function);
@@ -70,7 +70,7 @@ fn what_is_taken_elsewhere_is_not_lent() {
     let (mut book, workers) = book();
     book.context_changed(0, 600);
     assert_eq!(book.place(0, &workers, W0, true, need(41)), Err(Short::Line));
-    assert_eq!(book.place(0, &workers, W0, true, need(40)).map(|placed| placed.place.lane_bytes), Ok(40));
+    assert_eq!(book.place(0, &workers, W0, true, need(40)).map(|place| place.lane_bytes), Ok(40));
     // More than there is may be taken for a moment.
     book.context_changed(600, 700);
     assert_eq!(book.free_bytes(), 0);

@@ -77,21 +77,24 @@ impl<C: Call> Scheduler<C> {
         self.payers = payers;
     }
 
-    /// A call is out of its worker. Where there are no turns, its tenant is charged for the time that it ran.
-    pub(super) fn charge_call(&mut self, tenant: TenantId, started_ns: u64) {
-        if self.turns.is_none() {
-            let used_ns = self.now_ns.saturating_sub(started_ns);
-            self.charge(Charge { tenant, used_ns });
-        }
-    }
-
-    /// A payer's call failed in a worker: the time that it was there counts. Of one that ends well, the worker says how much of that it
-    /// was on the device.
-    pub(super) fn charge_failed(&mut self, worker: WorkerId, payer: TenantId, started_ns: u64) {
+    /// A payer's job is out of its lane in a worker. Where there are no turns, the payer is charged for the time that the job was there;
+    /// so much counts of one that failed in any case. Of one that `ended_well`, the worker says how much it was on the device.
+    pub(super) fn charge_job(
+        &mut self,
+        worker: WorkerId,
+        payer: TenantId,
+        started_ns: u64,
+        ended_well: bool,
+    ) {
         let now_ns = self.now_ns;
         let had_ns = now_ns.saturating_sub(started_ns);
-        self.ran_beside_others(worker, payer, had_ns);
-        self.turn(|turns| turns.failed(now_ns, worker, had_ns));
+        if self.turns.is_none() {
+            self.charge(Charge { tenant: payer, used_ns: had_ns });
+        }
+        if !ended_well {
+            self.ran_beside_others(worker, payer, had_ns);
+            self.turn(|turns| turns.failed(now_ns, worker, had_ns));
+        }
     }
 
     /// A job that a worker answered well was on the device for so long, as the worker says.
@@ -111,7 +114,7 @@ impl<C: Call> Scheduler<C> {
     }
 
     /// A payer's call was on the device for so long, in a worker whose turns others pay for, too.
-    pub(super) fn ran_beside_others(&mut self, worker: WorkerId, payer: TenantId, device_ns: u64) {
+    fn ran_beside_others(&mut self, worker: WorkerId, payer: TenantId, device_ns: u64) {
         if self.turns.is_some() && self.workers.is_for_shared(worker) {
             self.shared_charges.ran(payer, device_ns);
         }

@@ -46,10 +46,7 @@ impl<C: Call> Scheduler<C> {
         if !self.workers[worker].has_call_in(lane) {
             // The calls of a job had the time together.
             self.book.ended(worker, lane);
-            self.charge_call(payer, started_ns);
-            if !ended_well {
-                self.charge_failed(worker, payer, started_ns);
-            }
+            self.charge_job(worker, payer, started_ns, ended_well);
             if self.workers[worker].is_shared() {
                 self.weigh_everybody();
             }

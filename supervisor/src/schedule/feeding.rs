@@ -145,11 +145,4 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn feed_callers(&mut self, callers: impl IntoIterator<Item = TenantId>) {
         callers.into_iter().for_each(|caller| self.feed_limited(caller));
     }
-
-    /// Another process may start, or be taken from a domain, since one is there.
-    pub(super) fn bring_next(&mut self) {
-        if self.workers.first_empty().is_some() && self.queues.has_unplaced() {
-            self.make_room();
-        }
-    }
 }

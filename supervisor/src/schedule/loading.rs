@@ -2,28 +2,14 @@
 //! call. What workers say of weights later is taken in here, too.
 
 use super::asks::QueueKey;
-use super::book::{Need, Placed, Short};
+use super::book::{LanePlace, Need, Short};
 use super::events::Loaded;
 use super::limits::LOADED_AHEAD;
 use super::scheduler::Scheduler;
-use super::types::{Action, Call, CallId, Command, Domain, Verdict};
+use super::types::{Action, Call, CallId, CallSpec, Command, Domain, Verdict};
 use super::weights::{NoRoom, Source, Supply, When};
 use super::workers::State;
 use crate::ids::{FunctionId, TenantId, WorkerId};
-
-/// Weights that a call is to have in a worker.
-#[derive(Debug, Clone, Copy)]
-struct Wanted {
-    function: FunctionId,
-    owner: TenantId,
-    bytes: u64,
-    worker: WorkerId,
-    when: When,
-    /// Free device memory for the weights, beside what gives way.
-    room_bytes: u64,
-    /// What the owner of the function is lent for the call.
-    lent_bytes: u64,
-}
 
 impl<C: Call> Scheduler<C> {
     /// How a worker gets the weights that a call needs which is about to start there; none if it has them.
@@ -31,21 +17,30 @@ impl<C: Call> Scheduler<C> {
         &mut self,
         worker: WorkerId,
         id: CallId,
-        Placed { own_bytes, room_bytes, .. }: Placed,
+        place: LanePlace,
     ) -> Result<Option<Supply<C::Memory>>, Short> {
-        let Some(entry) = self.calls.get(id).filter(|entry| entry.weight_bytes > 0) else { return Ok(None) };
-        let (function, Domain { owner, caller }, bytes) = (entry.function, entry.domain, entry.weight_bytes);
-        let has = self.book.weights.has(function, worker);
-        let lent_bytes = if owner == caller { own_bytes } else { 0 };
-        let wanted = Wanted { function, owner, bytes, worker, when: When::Now, room_bytes, lent_bytes };
-        let load = if has { None } else { Some(self.claim(wanted)?) };
-        self.book.weights.begin(function, has);
+        let Some(spec) = self.calls.get(id).map(|entry| **entry) else { return Ok(None) };
+        let has = self.book.weights.has(spec.function, worker);
+        let load = match has {
+            true => None,
+            false => Some(self.claim(worker, spec, When::Now, place.room_bytes, place.own_bytes)?),
+        };
+        self.book.weights.begin(spec.function, has);
         Ok(load)
     }
 
-    /// Takes room for weights, for which others that no call uses give way.
-    fn claim(&mut self, wanted: Wanted) -> Result<Supply<C::Memory>, Short> {
-        let Wanted { function, owner, bytes, worker, when, room_bytes, lent_bytes } = wanted;
+    /// Takes room for a call's weights in a worker, for which others that no call uses give way, and `room_bytes` of memory that is free.
+    /// The caller is lent `own_bytes` for the call.
+    fn claim(
+        &mut self,
+        worker: WorkerId,
+        spec: CallSpec,
+        when: When,
+        room_bytes: u64,
+        own_bytes: u64,
+    ) -> Result<Supply<C::Memory>, Short> {
+        let CallSpec { function, domain: Domain { owner, caller }, weight_bytes: bytes, .. } = spec;
+        let lent_bytes = if owner == caller { own_bytes } else { 0 };
         let mut evicted = Vec::new();
         let before = self.book.weights.used_bytes();
         if let Some(most) = self.book.most_bytes(owner)
@@ -118,26 +113,20 @@ impl<C: Call> Scheduler<C> {
         }
         let calls = &self.calls;
         let next = self.queues.next_few(QueueKey::Of(domain), LOADED_AHEAD);
-        let next = next.filter_map(|id| Some((id, calls.get(id)?)));
-        let next = next.filter(|(_, entry)| entry.weight_bytes > 0);
-        if next.clone().all(|(_, entry)| self.book.weights.has(entry.function, worker)) {
+        let next = next.filter_map(|id| calls.get(id)).filter(|entry| entry.weight_bytes > 0);
+        if next.clone().all(|entry| self.book.weights.has(entry.function, worker)) {
             self.book.weights.expect(worker, Vec::new());
             return;
         }
-        let next: Vec<(CallId, FunctionId, u64)> =
-            next.map(|(id, entry)| (id, entry.function, entry.weight_bytes)).collect();
-        self.book.weights.expect(worker, next.iter().map(|(_, function, _)| *function).collect());
-        for (id, function, bytes) in next {
-            if self.book.weights.has(function, worker) {
+        let next: Vec<(C, CallSpec)> = next.map(|entry| (entry.call.clone(), **entry)).collect();
+        self.book.weights.expect(worker, next.iter().map(|(_, spec)| spec.function).collect());
+        for (call, spec) in next {
+            if self.book.weights.has(spec.function, worker) {
                 continue;
             }
             // Weights that gave way to a call would come again, in place of the call, and give way again.
             let room_bytes = if self.is_memory_awaited() { 0 } else { self.book.free_bytes() };
-            let (owner, when, lent_bytes) = (domain.owner, When::Soon, 0);
-            let wanted = Wanted { function, owner, bytes, worker, when, room_bytes, lent_bytes };
-            if let Ok(load) = self.claim(wanted)
-                && let Some(call) = self.calls.get(id).map(|entry| entry.call.clone())
-            {
+            if let Ok(load) = self.claim(worker, spec, When::Soon, room_bytes, 0) {
                 self.tell(worker, Command::Load { call, load });
             }
         }

@@ -20,10 +20,12 @@ impl<C: Call> Scheduler<C> {
         self.hand_out(worker);
     }
 
-    /// A worker is nobody's: who needs one has it.
+    /// A worker is nobody's: who needs one has it. Another process may start, or be taken from a domain, since this one is there.
     fn hand_out(&mut self, worker: WorkerId) {
         self.feed(worker);
-        self.bring_next();
+        if self.workers.first_empty().is_some() && self.queues.has_unplaced() {
+            self.make_room();
+        }
     }
 
     pub(super) fn taint(&mut self, worker: WorkerId) {
@@ -64,8 +66,7 @@ impl<C: Call> Scheduler<C> {
             let (domain, started_ns) = (entry.domain, entry.started_ns);
             // The calls of a job had the time together.
             if charged_lanes >> lane & 1 == 0 {
-                self.charge_call(domain.caller, started_ns);
-                self.ran_beside_others(worker, domain.caller, now_ns.saturating_sub(started_ns));
+                self.charge_job(worker, domain.caller, started_ns, false);
             }
             charged_lanes |= 1 << lane;
             domains.push(domain);

@@ -1,7 +1,7 @@
 //! What follows where calls need memory that is not free: it is gathered, and who waits for it is served in turn.
 
 use super::asks::{Ask, QueueKey};
-use super::book::Short;
+use super::book::{Need, Short};
 use super::scheduler::Scheduler;
 use super::starting::Group;
 use super::types::{Action, Call, CallId, Command};
@@ -26,8 +26,7 @@ impl<C: Call> Scheduler<C> {
             }
             Short::OwnLimit => {
                 let Some(need) = self.need_of(worker, &Group::of(id)) else { return };
-                let keep = self.book.lane_of(&self.workers, worker, need);
-                let comes = self.take_back_own(domain.caller, keep);
+                let comes = self.take_back_own(domain.caller, Some((worker, need)));
                 let is_whole = self.queues.exclusive.is_for(worker);
                 match self.give_up_own_weights(worker, need) {
                     true if is_whole => self.advance(),
@@ -58,10 +57,10 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
-    /// Takes memory back from a caller's own lanes without calls but for one, so that its call fits into what it may have. True if
-    /// something comes back.
-    fn take_back_own(&mut self, caller: TenantId, keep: Option<(WorkerId, u32)>) -> bool {
-        let comes = self.book.take_back_own(self.now_ns, &self.workers, caller, keep, &mut self.taken);
+    /// Takes memory back from a caller's own lanes without calls, so that its call, which `wants` some in a worker, fits into what the
+    /// caller may have. True if something comes back.
+    fn take_back_own(&mut self, caller: TenantId, wants: Option<(WorkerId, Need)>) -> bool {
+        let comes = self.book.take_back_own(self.now_ns, &self.workers, caller, wants, &mut self.taken);
         self.tell_taken();
         comes
     }

@@ -348,7 +348,7 @@ impl<C: Call> Scheduler<C> {
     /// True if a caller has a call in a worker.
     pub(super) fn runs(&self, caller: TenantId) -> bool {
         let is_its = |id| self.calls.get(id).is_some_and(|entry| entry.domain.caller == caller);
-        self.workers.runs(caller, is_its)
+        self.workers.busy().any(|(_, worker)| worker.calls().any(is_its))
     }
 
     /// A call waits in its queue.

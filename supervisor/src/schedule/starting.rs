@@ -117,12 +117,12 @@ impl<C: Call> Scheduler<C> {
         // Who has the whole device stands before all.
         let is_first = self.queues.exclusive.is_for(worker)
             || self.queues.asks.memory().is_none_or(|first| first == queue);
-        let placed = self.book.place(self.now_ns, &self.workers, worker, is_first, need)?;
+        let place = self.book.place(self.now_ns, &self.workers, worker, is_first, need)?;
         let load = match need.has_weights {
-            true => self.supply_for(worker, group.first, placed)?,
+            true => self.supply_for(worker, group.first, place)?,
             false => None,
         };
-        Ok(Fit { place: placed.place, need, load })
+        Ok(Fit { place, need, load })
     }
 
     /// Gives a group to a worker that has room for it, in a lane that has the memory.
@@ -154,7 +154,7 @@ impl<C: Call> Scheduler<C> {
         }
         let installs = self.workers[worker].rebuild_cost.ran(place.lane, function, weight_bytes);
         let clock_ns = self.turns.as_ref().map_or(0, |turns| turns.in_the_way_ns(now_ns));
-        let LanePlace { lane, lane_bytes: memory_bytes } = place;
+        let LanePlace { lane, lane_bytes: memory_bytes, .. } = place;
         for id in group.calls() {
             self.workers.put(worker, id, lane, wants_all);
             self.calls.started(id, worker, lane, installs, [now_ns, clock_ns, over_ns, stuck_ns]);

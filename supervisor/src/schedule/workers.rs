@@ -451,13 +451,6 @@ impl Workers {
         slot.commands += 1;
         Address { worker, generation: slot.generation, nth }
     }
-
-    /// True if a worker of a caller's has a call, or a shared one has a call that `is_its`.
-    pub(super) fn runs(&self, caller: TenantId, is_its: impl Fn(CallId) -> bool) -> bool {
-        let is_one =
-            |worker: &Worker| worker.serves(caller) || worker.is_shared() && worker.calls().any(&is_its);
-        self.busy().any(|(_, worker)| is_one(worker))
-    }
 }
 
 impl Index<WorkerId> for Workers {
