@@ -264,11 +264,6 @@ impl<M: Clone> Book<M> {
         self.limits.keys().copied().collect()
     }
 
-    /// True if a caller has a limit.
-    pub(super) fn is_limited(&self, caller: TenantId) -> bool {
-        self.limits.contains_key(&caller)
-    }
-
     /// What a call needs of a lane, in whole pages.
     fn exact(&self, need: Need) -> u64 {
         need.lane_bytes.div_ceil(self.page_bytes).saturating_mul(self.page_bytes)

@@ -7,7 +7,6 @@ use std::ops::{Deref, DerefMut};
 use slab::Slab;
 
 use super::asks::QueueKey;
-use super::book::Need;
 use super::limits::{DEADLINE_GRACE_NS, INSTALLATION, MAX_CALLS, SPARE_MOMENTS};
 use super::quarantine::Use;
 use super::retry::Attempts;
@@ -104,13 +103,6 @@ impl<C> Entry<C> {
     /// True if no other call may be in its worker.
     pub(super) fn wants_all_lanes(&self) -> bool {
         self.attempts.is_suspect() || self.wants_device()
-    }
-
-    /// What it needs of the device's memory, but for weights that are to be loaded.
-    pub(super) fn need(&self) -> Need {
-        let CallSpec { memory_bytes: lane_bytes, stack_bytes, weight_bytes, .. } = self.spec;
-        let (payer, has_weights) = (self.queue.payer(), weight_bytes > 0);
-        Need { payer, function: self.function, lane_bytes, stack_bytes, beside_bytes: 0, has_weights }
     }
 }
 

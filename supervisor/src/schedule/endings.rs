@@ -60,7 +60,8 @@ impl<C: Call> Scheduler<C> {
     /// What a call of a domain leaves behind in a worker is for those that wait: its lane, its memory, its weights.
     fn fill_lane(&mut self, worker: WorkerId, domain: Domain, had_weights: bool) {
         let now_ns = self.now_ns;
-        self.serve_memory(domain.caller);
+        self.serve_line();
+        self.feed_limited(domain.caller);
         if had_weights && domain.owner != domain.caller {
             // Its weights may give way to calls of their owner.
             self.feed_limited(domain.owner);

@@ -139,14 +139,6 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
-    /// The owner of a waiting call's function may not have its weights, beside the `weights_bytes` of others: the call is over.
-    pub(super) fn refuse_weights(&mut self, id: CallId, weights_bytes: u64) {
-        let Some(entry) = self.calls.get(id) else { return };
-        let (owner, needs_bytes) = (entry.domain.owner, entry.weight_bytes);
-        let has_bytes = self.book.bytes_of(owner, &self.workers).saturating_add(weights_bytes);
-        self.refuse_memory(id, false, has_bytes, needs_bytes);
-    }
-
     /// A call that waits is refused, since its caller or the owner of its function may not have what it needs.
     pub(super) fn refuse_memory(&mut self, id: CallId, is_caller: bool, has_bytes: u64, needs_bytes: u64) {
         let Some(entry) = self.unqueue(id) else { return };

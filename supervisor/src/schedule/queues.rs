@@ -331,12 +331,13 @@ impl Queues {
     /// The domain that a free worker should serve, and is bound to then: a domain without workers, else one with more calls than
     /// its workers can take.
     pub(super) fn next_for_free(&mut self, view: View<'_>) -> Option<Domain> {
-        if let Some(domain) = self.next_unplaced(view) {
+        let device = self.asks.device();
+        let unplaced = self.asks.iter().find(|domain| self.may_start(*domain, device, view));
+        if let Some(domain) = unplaced {
             self.asks.serve(domain.caller);
             self.asks.remove(Ask::Worker(QueueKey::Of(domain)));
             return Some(domain);
         }
-        let device = self.asks.device();
         for _ in 0..self.waiting.len() {
             let domain = self.waiting.pop_front()?;
             let may_start = self.may_start(domain, device, view);

@@ -51,7 +51,10 @@ impl<C: Call> Scheduler<C> {
                 let may_wait = domain.owner == domain.caller
                     && (self.take_back_own(domain.caller, None) || self.runs(domain.caller));
                 if !may_wait {
-                    self.refuse_weights(id, weights_bytes);
+                    let has_bytes =
+                        self.book.bytes_of(domain.owner, &self.workers).saturating_add(weights_bytes);
+                    let needs_bytes = self.calls.get(id).map_or(0, |entry| entry.weight_bytes);
+                    self.refuse_memory(id, false, has_bytes, needs_bytes);
                 }
             }
         }
@@ -129,15 +132,9 @@ impl<C: Call> Scheduler<C> {
         self.serve_line();
     }
 
-    /// A call of a caller ended: others may wait for the lane's memory.
-    pub(super) fn serve_memory(&mut self, caller: TenantId) {
-        self.serve_line();
-        self.feed_limited(caller);
-    }
-
     /// What a caller with a limit of memory may start now, starts.
     pub(super) fn feed_limited(&mut self, caller: TenantId) {
-        if !self.book.is_limited(caller) {
+        if self.book.most_bytes(caller).is_none() {
             return;
         }
         for worker in WorkerId::first(self.workers.len()) {

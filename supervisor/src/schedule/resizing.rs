@@ -76,18 +76,18 @@ impl<C: Call> Scheduler<C> {
             |worker: &Worker| matches!(worker.state, State::Free | State::Bound(_)) && !worker.retires;
         let missing = self.workers.excess().saturating_sub(coming + retiring(self));
         for _ in 0..missing {
-            let may_go = |id, worker: &Worker| self.may_leave(id) && is_there(worker);
-            let idle = self.worth_least(|id, worker| may_go(id, worker) && worker.is_idle());
-            let Some(worker) = idle.or_else(|| self.worth_least(may_go)) else {
-                break;
-            };
-            self.workers[worker].retires = true;
+            self.retire_one(|of, id, worker| of.may_leave(id) && is_there(worker));
         }
         if coming == 0 && retiring(self) == 0 {
-            let is_one = |worker: &Worker| is_there(worker) && worker.outdated;
-            let idle = self.worth_least(|_, worker| is_one(worker) && worker.is_idle());
-            let worker = idle.or_else(|| self.worth_least(|_, worker| is_one(worker)));
-            worker.into_iter().for_each(|worker| self.workers[worker].retires = true);
+            self.retire_one(|_, _, worker| is_there(worker) && worker.outdated);
+        }
+    }
+
+    /// Of these residents the one that is worth least takes no more calls: one without calls, if there is one.
+    fn retire_one(&mut self, is_one: impl Fn(&Self, WorkerId, &Worker) -> bool) {
+        let idle = self.worth_least(|id, worker| is_one(self, id, worker) && worker.is_idle());
+        if let Some(worker) = idle.or_else(|| self.worth_least(|id, worker| is_one(self, id, worker))) {
+            self.workers[worker].retires = true;
         }
     }
 

@@ -100,7 +100,14 @@ impl<C: Call> Scheduler<C> {
     /// What a group needs of the device's memory in a worker.
     pub(super) fn need_of(&self, worker: WorkerId, group: &Group) -> Option<Need> {
         let entry = self.calls.get(group.first)?;
-        let mut need = entry.need();
+        let mut need = Need {
+            payer: entry.queue.payer(),
+            function: entry.function,
+            lane_bytes: entry.memory_bytes,
+            stack_bytes: entry.stack_bytes,
+            beside_bytes: 0,
+            has_weights: entry.weight_bytes > 0,
+        };
         if need.has_weights && self.shape.weights_take_memory {
             need.beside_bytes = self.book.weights.missing_bytes(entry.function, worker, entry.weight_bytes);
         }

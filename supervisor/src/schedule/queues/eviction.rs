@@ -4,7 +4,6 @@
 use super::super::limits::OVERSTAY_NS;
 use super::super::residency::worth_least;
 use super::super::share_line::Front;
-use super::super::types::Domain;
 use super::super::workers::Worker;
 use super::{Queues, View};
 use crate::ids::{TenantId, WorkerId};
@@ -74,12 +73,6 @@ impl Queues {
             !for_unplaced || several && !self.is_one_of_several(worker) || self.goes_on(first, worker, view)
         };
         if stays_ns > ends_ns && stays() { stays_ns } else { ends_ns }
-    }
-
-    /// The first domain without workers that may start a call.
-    pub(super) fn next_unplaced(&self, view: View<'_>) -> Option<Domain> {
-        let device = self.asks.device();
-        self.asks.iter().find(|domain| self.may_start(*domain, device, view))
     }
 
     /// True if an idle worker was its domain's long enough and others may want it.
