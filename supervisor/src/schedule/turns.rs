@@ -20,7 +20,6 @@
 
 use super::limits::{CREDIT, OVERRUN_QUANTA, SHORT_TURN_NS, YIELD_NS};
 use super::share_line::ShareLine;
-use super::turn_cost::ChangeCost;
 use super::turn_fines::Fines;
 use super::turn_holder::{SlowedClock, TurnHolder};
 use super::types::{Order, TenantShare};
@@ -42,7 +41,7 @@ type TurnPlace = (u64, WorkerId);
 #[derive(Debug)]
 pub struct Turns {
     quantum_us: u32,
-    cost: ChangeCost,
+    change_us: u32,
     /// One, unless a turn is overrun, or those that joined it did not yield yet.
     holders: Vec<TurnHolder>,
     /// Workers that have calls and no grant.
@@ -80,10 +79,10 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// No worker has the device. A change of turns costs `change_ns` until it was measured.
+    /// No worker has the device. A change of turns costs `change_ns`.
     pub fn new(workers: usize, quantum_us: u32, change_ns: u64) -> Self {
         Self {
-            cost: ChangeCost::new(change_ns),
+            change_us: u32::try_from(change_ns.div_ceil(1000)).unwrap_or(u32::MAX),
             holders: Vec::new(),
             line: ShareLine::new(u64::from(quantum_us) * 1000, u64::from(quantum_us) * 1000 / CREDIT),
             places: vec![None; workers],
@@ -130,11 +129,6 @@ impl Turns {
 
     fn quantum_ns(&self) -> u64 {
         u64::from(self.quantum_us) * 1000
-    }
-
-    /// What a change of turns costs.
-    fn change_us(&self) -> u32 {
-        u32::try_from(self.cost.ns().div_ceil(1000)).unwrap_or(u32::MAX)
     }
 
     /// Whether workers and the supervisor's threads poll while they wait for each other: then the next worker is woken
@@ -320,7 +314,7 @@ impl Turns {
             ..TurnHolder::new(worker, tenant, turn, now_ns)
         });
         self.parts.set_sharers(now_ns, self.holders.len());
-        let (quantum_us, change_us) = (self.quantum_us, self.change_us());
+        let (quantum_us, change_us) = (self.quantum_us, self.change_us);
         self.orders.push((worker, Order::Grant { turn, quantum_us, change_us }));
     }
 
@@ -373,12 +367,7 @@ impl Turns {
             // Its answers are on their way, and its next calls not here yet.
             false => self.fines.idled(now_ns, tenant),
         }
-        let alone = self.holders.is_empty();
         self.proceed(now_ns);
-        match self.holders.as_slice() {
-            [next] if alone && next.worker != worker => self.cost.changed(now_ns, next.worker),
-            _ => self.cost.disturbed(),
-        }
         true
     }
 
@@ -391,7 +380,6 @@ impl Turns {
         self.set_active(now_ns, worker, false);
         self.leave_line(worker);
         let Some(at) = self.position(worker) else { return };
-        self.cost.disturbed();
         self.take(now_ns, at, None);
         self.proceed(now_ns);
     }
@@ -454,7 +442,6 @@ impl Turns {
             // Up to now it had the device for itself, or a part of it beside another.
             self.settle_all(now_ns);
             (self.holders[at].overran, self.holders[at].beside_from_ns) = (true, self.beside_ns);
-            self.cost.disturbed();
             self.proceed(now_ns);
         } else if self.holders.is_empty() && !self.line.is_empty() {
             // Nobody came before one that was fined.

@@ -231,12 +231,12 @@ fn a_turn_that_overruns_is_not_exclusive_any_more() {
 fn beside_an_overrun_others_pay_for_what_they_did_and_it_pays_for_the_rest() {
     let (mut turns, now) = overrun();
     assert_eq!(
-        charged(&mut turns, W1, |turns| turns.finished(now + 10 * MS, W1, 10 * MS, MS, true)),
+        charged(&mut turns, W1, |turns| turns.finished(now + 10 * MS, W1, 10 * MS, MS)),
         charge(W1, MS)
     );
     // A worker says itself how long its calls take: no more than its part of the time counts.
     assert_eq!(
-        charged(&mut turns, W1, |turns| turns.finished(now + 14 * MS, W1, 60 * MS, 60 * MS, true)),
+        charged(&mut turns, W1, |turns| turns.finished(now + 14 * MS, W1, 60 * MS, 60 * MS)),
         charge(W1, 2 * MS)
     );
     has_work(&mut turns, now + 14 * MS, W2);
@@ -345,7 +345,7 @@ fn charged_for_an_overrun(others: usize, work_ns: Option<u64>, ended: bool) -> (
     turns.overrun(begun);
     for (ms, work_ns) in (1..=320).filter_map(|ms| Some((ms, work_ns?))) {
         for worker in (1..=others).map(WorkerId::new) {
-            turns.finished(begun + ms * MS, worker, MS, work_ns, true);
+            turns.finished(begun + ms * MS, worker, MS, work_ns);
         }
     }
     let over = begun + 320 * MS;
@@ -436,16 +436,12 @@ fn where_turns_are_short_the_next_worker_is_woken_when_the_last_one_gets_the_dev
 fn what_a_tenant_used_is_known_while_it_keeps_the_device() {
     let mut turns = turns(2);
     has_work(&mut turns, 0, W0);
-    assert_eq!(charged(&mut turns, W0, |turns| turns.finished(10, W0, 7, 7, true)), charge(W0, 7));
+    assert_eq!(charged(&mut turns, W0, |turns| turns.finished(10, W0, 7, 7)), charge(W0, 7));
     // Two calls in two lanes at the same time are not twice the time.
-    assert_eq!(charged(&mut turns, W0, |turns| turns.finished(12, W0, 9, 9, true)), charge(W0, 2));
+    assert_eq!(charged(&mut turns, W0, |turns| turns.finished(12, W0, 9, 9)), charge(W0, 2));
     assert_eq!(turns.used_ns(W0), 9);
     has_work(&mut turns, 20, W1);
-    assert_eq!(
-        charged(&mut turns, W0, |turns| turns.finished(25, W0, 9, 9, true)),
-        None,
-        "charged when it yields"
-    );
+    assert_eq!(charged(&mut turns, W0, |turns| turns.finished(25, W0, 9, 9)), None, "charged when it yields");
     assert_eq!(
         charged(&mut turns, W0, |turns| turns.yielded(30, W0, TurnId::new(1), 25, false)),
         charge(W0, 16)
