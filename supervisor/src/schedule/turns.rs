@@ -12,15 +12,12 @@
 //! and the chip slices its time between them. A tenant that overran is charged for what the others left of that time, and gets
 //! no grant again before none is left that overran.
 //!
-//! Who is ended for an overrun is fined (`turn_fines`).
-//!
 //! Two clocks run while at least two parties want the device: that of contended time ([`Turns::contended_ns`]), and one that
 //! is as much slower as there are long calls that share the chip, by which calls are in the way of others
 //! ([`Turns::in_the_way_ns`]).
 
 use super::limits::{CREDIT, OVERRUN_QUANTA, SHORT_TURN_NS, YIELD_NS};
 use super::share_line::ShareLine;
-use super::turn_fines::Fines;
 use super::turn_holder::{SlowedClock, TurnHolder};
 use super::types::{Order, TenantShare};
 use crate::ids::{TenantId, TurnId, WorkerId};
@@ -71,7 +68,6 @@ pub struct Turns {
     beside_ns: u64,
     /// Tenants that overran and did not have a turn of their own since then.
     barred: Vec<TenantId>,
-    fines: Fines,
     /// What workers are to be told.
     orders: Vec<(WorkerId, Order)>,
     /// What tenants were charged and nobody heard of yet.
@@ -99,7 +95,6 @@ impl Turns {
             polls: false,
             beside_ns: 0,
             barred: Vec::new(),
-            fines: Fines::default(),
             orders: Vec::new(),
             charges: Vec::new(),
             quantum_us,
@@ -263,7 +258,6 @@ impl Turns {
         };
         let holder = &mut self.holders[at];
         holder.idle_ns = Some(now_ns);
-        self.fines.idled(now_ns, holder.tenant);
         if shared {
             holder.charged_from_ns = None;
         } else if self.polls && holder.revoked_ns.is_some() {
@@ -273,16 +267,13 @@ impl Turns {
 
     /// Grants and revokes what is due.
     fn proceed(&mut self, now_ns: u64) {
-        self.fines.forget_paid(&self.line);
         if self.is_shared() {
-            let stays = |tenant: &TenantId| self.fines.has(*tenant) || self.barred.contains(tenant);
-            let joins = self.line.iter().filter(|(tenant, _)| !stays(tenant));
+            let joins = self.line.iter().filter(|(tenant, _)| !self.barred.contains(tenant));
             let joins: Vec<WorkerId> = joins.map(|(_, (_, worker))| worker).collect();
             joins.into_iter().for_each(|worker| self.grant(now_ns, worker));
         } else {
             if self.holders.is_empty()
                 && let Some((tenant, (_, worker))) = self.line.first()
-                && self.waits_until_ns(tenant).is_none_or(|at_ns| at_ns <= now_ns)
             {
                 self.barred.retain(|barred| *barred != tenant);
                 self.line.serve(tenant);
@@ -362,10 +353,8 @@ impl Turns {
     ) -> bool {
         let Some(at) = self.position_of(worker, turn) else { return false };
         let tenant = self.take(now_ns, at, Some(used_ns));
-        match has_calls {
-            true => self.line_up(worker, tenant),
-            // Its answers are on their way, and its next calls not here yet.
-            false => self.fines.idled(now_ns, tenant),
+        if has_calls {
+            self.line_up(worker, tenant);
         }
         self.proceed(now_ns);
         true
@@ -384,15 +373,10 @@ impl Turns {
         self.proceed(now_ns);
     }
 
-    /// A tenant's call is ended for being in the way of others: the tenant is charged so much besides its turns.
+    /// A tenant's call is ended for being in the way of others: the tenant is charged so much besides its turns, and stands behind the
+    /// others until they had as much.
     pub fn fine(&mut self, tenant: TenantId, ns: u64) {
         self.line.charge(tenant, ns);
-        self.fines.add(tenant);
-    }
-
-    /// Until when the first in line is not granted, if it was fined.
-    fn waits_until_ns(&self, tenant: TenantId) -> Option<u64> {
-        self.fines.waits_until_ns(tenant, &self.line, self.quantum_ns())
     }
 
     /// When a holder with calls has overrun its turn, if others wait for it.
@@ -418,12 +402,7 @@ impl Turns {
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let of =
             |holder| [self.patience_ends_ns(holder), self.overruns_ns(holder)].into_iter().flatten().min();
-        let fined = match self.line.first() {
-            // A tenant whose share changed may have to stand behind nobody any more: it is next at once.
-            Some((tenant, _)) if self.holders.is_empty() => self.waits_until_ns(tenant).or(Some(0)),
-            _ => None,
-        };
-        self.holders.iter().filter_map(of).chain(fined).min()
+        self.holders.iter().filter_map(of).min()
     }
 
     /// A holder that has no reason to keep its turn and does not yield it; told once.
@@ -442,9 +421,6 @@ impl Turns {
             // Up to now it had the device for itself, or a part of it beside another.
             self.settle_all(now_ns);
             (self.holders[at].overran, self.holders[at].beside_from_ns) = (true, self.beside_ns);
-            self.proceed(now_ns);
-        } else if self.holders.is_empty() && !self.line.is_empty() {
-            // Nobody came before one that was fined.
             self.proceed(now_ns);
         }
     }

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::ids::WorkerId;
-use crate::schedule::Class;
 use crate::schedule::limits::CPU_CHANGE_NS;
 
 const W0: WorkerId = WorkerId::new(0);
@@ -31,18 +30,6 @@ fn charged<R>(turns: &mut Turns, worker: WorkerId, event: impl FnOnce(&mut Turns
     let own = turns.charges.extract_if(.., |charge| charge.tenant == tenant(worker));
     let used_ns = own.map(|charge| charge.used_ns).sum();
     (used_ns > 0).then_some(Charge { tenant: tenant(worker), used_ns })
-}
-
-impl Turns {
-    /// True if nobody has the device since the first in line was fined.
-    pub(in crate::schedule) fn keeps_waiting(&self) -> bool {
-        self.line.first().is_some_and(|(tenant, _)| self.waits_until_ns(tenant).is_some())
-    }
-
-    /// What tenants were fined is forgotten.
-    pub(in crate::schedule) fn forgive(&mut self) {
-        self.fines = Fines::default();
-    }
 }
 
 /// So many workers, each of a tenant of its own.
@@ -251,54 +238,19 @@ fn beside_an_overrun_others_pay_for_what_they_did_and_it_pays_for_the_rest() {
 }
 
 #[test]
-fn who_was_fined_waits_until_others_want_nothing_for_a_while() {
-    let mut turns = turns(2);
+fn who_was_fined_is_next_where_no_other_waits() {
+    let mut turns = turns(3);
     has_work(&mut turns, 0, W0);
     turns.fine(tenant(W1), 50 * MS);
     has_work(&mut turns, MS, W1);
+    has_work(&mut turns, MS, W2);
     expect(&mut turns, &[grant(W0, 1), revoke(W0, 1)]);
-    // W0 has no call at the moment at which its turn ends.
-    turns.idle(5 * MS, W0);
-    turns.yielded(5 * MS, W0, TurnId::new(1), 5 * MS, false);
-    expect(&mut turns, &[]);
-    assert_eq!(turns.next_deadline_ns(), Some(10 * MS));
-    has_work(&mut turns, 6 * MS, W0);
-    expect(&mut turns, &[grant(W0, 2), revoke(W0, 2)]);
-    turns.idle(9 * MS, W0);
-    turns.yielded(9 * MS, W0, TurnId::new(2), 3 * MS, false);
-    turns.overrun(14 * MS - 1);
-    expect(&mut turns, &[]);
-    turns.overrun(14 * MS);
-    expect(&mut turns, &[grant(W1, 3)]);
-}
-
-#[test]
-fn who_was_fined_is_not_next_while_answers_of_others_are_on_their_way() {
-    let mut turns = turns(2);
-    has_work(&mut turns, 0, W0);
-    turns.fine(tenant(W1), 500 * MS);
-    has_work(&mut turns, MS, W1);
-    expect(&mut turns, &[grant(W0, 1), revoke(W0, 1)]);
-    // W0 gives its turn back before its answers are read: it was never heard to be idle.
-    turns.yielded(105 * MS, W0, TurnId::new(1), 105 * MS, false);
-    turns.idle(105 * MS, W0);
-    expect(&mut turns, &[]);
-    has_work(&mut turns, 106 * MS, W0);
-    expect(&mut turns, &[grant(W0, 2), revoke(W0, 2)]);
-}
-
-#[test]
-fn who_waits_for_the_end_of_a_fine_is_next_once_it_stands_behind_nobody() {
-    let mut turns = turns(2);
-    turns.fine(tenant(W1), 50 * MS);
-    has_work(&mut turns, 0, W1);
-    expect(&mut turns, &[]);
-    // The operator moves it into another class, where it was fined nothing.
-    turns.set_share(tenant(W1), TenantShare { class: Class::Latency, ..TenantShare::default() });
-    let due = turns.next_deadline_ns().unwrap();
-    assert!(due <= MS, "{due}");
-    turns.overrun(MS);
-    expect(&mut turns, &[grant(W1, 1)]);
+    turns.yielded(5 * MS, W0, TurnId::new(1), 5 * MS, true);
+    expect(&mut turns, &[grant(W2, 2), revoke(W2, 2)]);
+    turns.yielded(9 * MS, W2, TurnId::new(2), 4 * MS, false);
+    expect(&mut turns, &[grant(W0, 3), revoke(W0, 3)]);
+    turns.yielded(12 * MS, W0, TurnId::new(3), 3 * MS, false);
+    expect(&mut turns, &[grant(W1, 4)]);
 }
 
 #[test]
