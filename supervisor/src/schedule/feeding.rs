@@ -1,6 +1,5 @@
 //! Workers with free lanes are given calls that wait, and domains without workers are given workers.
 
-use super::asks::QueueKey;
 use super::calls::Entry;
 use super::queues::View;
 use super::scheduler::Scheduler;
@@ -35,10 +34,8 @@ impl<C: Call> Scheduler<C> {
             && self.start_waiting(worker, id)
         {}
         self.look_ahead(worker, domain);
-        // What is left may go to another worker that comes.
-        self.queues.join_line(QueueKey::Of(domain));
         let has_slots = self.workers.first_empty().is_some();
-        let is_waited_for = has_slots && self.queues.has_waiting()
+        let is_waited_for = has_slots && self.queues.wants_more(domain)
             || self.workers[worker].is_idle()
                 && self.queues.has_unplaced()
                 && (has_slots || !self.is_searched_with(worker));

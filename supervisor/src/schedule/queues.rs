@@ -7,8 +7,6 @@
 
 mod eviction;
 
-use std::collections::VecDeque;
-
 use super::asks::{Ask, Asks, Exclusive, QueueKey};
 use super::domain_queue::DomainQueue;
 use super::residency::Residency;
@@ -29,8 +27,6 @@ pub(super) struct Queues {
     /// The one line of all that anybody asks for.
     pub(super) asks: Asks,
     pub(super) exclusive: Exclusive,
-    /// Domains that have workers and may have more calls than those can take.
-    waiting: VecDeque<Domain>,
     /// When a worker may be taken that a domain waits for.
     room_ns: Option<u64>,
 }
@@ -40,8 +36,6 @@ struct Queue {
     calls: DomainQueue,
     /// The domain's workers; none where the calls wait for shared ones.
     workers: WorkerSet,
-    /// True if the domain stands in [`Queues::waiting`].
-    waits: bool,
     /// True if the caller spent its budget: no call of the queue starts, and the queue stands in no line.
     held: bool,
 }
@@ -86,7 +80,6 @@ impl Queues {
             of_caller: IdMap::default(),
             asks: Asks::new(shape.residency_ns),
             exclusive: Exclusive::default(),
-            waiting: VecDeque::new(),
             room_ns: None,
         }
     }
@@ -95,10 +88,6 @@ impl Queues {
     pub(super) fn resize(&mut self, shape: &Shape) {
         self.shape = *shape;
         self.asks.set_turn(shape.residency_ns);
-        // Domains that have workers may have more now.
-        let waiting: Vec<_> =
-            self.queues.iter().filter(|(_, q)| !q.workers.is_empty()).map(|(queue, _)| *queue).collect();
-        waiting.into_iter().for_each(|queue| self.join_line(queue));
     }
 
     fn of(&self, domain: Domain) -> Option<&Queue> {
@@ -238,17 +227,22 @@ impl Queues {
 
     /// Puts a queue in line for a worker, if its calls need one and it may have one.
     pub(super) fn join_line(&mut self, queue: QueueKey) {
-        let Some(q) = self.queues.get_mut(&queue).filter(|q| !q.held && !q.calls.is_empty()) else {
-            return;
-        };
-        if q.workers.is_empty() {
+        let q = self.queues.get(&queue).filter(|q| !q.held && !q.calls.is_empty());
+        if q.is_some_and(|q| q.workers.is_empty()) {
             self.asks.push(Ask::Worker(queue));
-        } else if q.workers.len() < self.shape.workers_per_domain
-            && let QueueKey::Of(domain) = queue
-            && !std::mem::replace(&mut q.waits, true)
-        {
-            self.waiting.push_back(domain);
         }
+    }
+
+    /// True if a domain that has workers has more calls than these take, and may have another worker.
+    pub(super) fn wants_more(&self, domain: Domain) -> bool {
+        let has_fewer = |has: usize| 0 < has && has < self.shape.workers_per_domain;
+        self.of(domain).is_some_and(|q| !q.held && !q.calls.is_empty() && has_fewer(q.workers.len()))
+    }
+
+    /// Domains that have workers and want more of them.
+    fn wanting(&self, view: View<'_>) -> impl Iterator<Item = Domain> {
+        let served = view.workers.iter().filter_map(|(_, worker)| worker.served());
+        served.filter(|domain| self.wants_more(*domain))
     }
 
     /// Forgets what a queue without calls asks for, and the queue if it has no workers, either.
@@ -259,9 +253,6 @@ impl Queues {
             return;
         }
         self.asks.remove(Ask::Worker(queue));
-        if q.waits {
-            self.waiting.retain(|waiting| QueueKey::Of(*waiting) != queue);
-        }
         self.queues.remove(&queue);
         if let Some(all) = self.of_caller.get_mut(&queue.payer()) {
             all.retain(|one| *one != queue);
@@ -273,17 +264,13 @@ impl Queues {
 
     /// No call of a caller starts any more. True if the caller asked for the whole device.
     pub(super) fn hold(&mut self, caller: TenantId) -> bool {
-        let (mut waited, mut asked) = (false, false);
+        let mut asked = false;
         for queue in self.of_caller.get(&caller).into_iter().flatten() {
             self.asks.remove(Ask::Memory(*queue));
             asked |= self.asks.remove(Ask::Worker(*queue)) && matches!(queue, QueueKey::Whole(_));
             if let Some(q) = self.queues.get_mut(queue) {
                 q.held = true;
-                waited |= std::mem::take(&mut q.waits);
             }
-        }
-        if waited {
-            self.waiting.retain(|domain| domain.caller != caller);
         }
         asked
     }
@@ -329,7 +316,7 @@ impl Queues {
     }
 
     /// The domain that a free worker should serve, and is bound to then: a domain without workers, else one with more calls than
-    /// its workers can take.
+    /// its workers can take, whose caller had less than others or whose call waited longest.
     pub(super) fn next_for_free(&mut self, view: View<'_>) -> Option<Domain> {
         let device = self.asks.device();
         let unplaced = self.asks.iter().find(|domain| self.may_start(*domain, device, view));
@@ -338,19 +325,8 @@ impl Queues {
             self.asks.remove(Ask::Worker(QueueKey::Of(domain)));
             return Some(domain);
         }
-        for _ in 0..self.waiting.len() {
-            let domain = self.waiting.pop_front()?;
-            let may_start = self.may_start(domain, device, view);
-            let Some(q) = self.queues.get_mut(&QueueKey::Of(domain)) else { continue };
-            let may_have = q.workers.len() < self.shape.workers_per_domain;
-            q.waits = may_have && !may_start && !q.calls.is_empty();
-            if q.waits {
-                self.waiting.push_back(domain);
-            } else if may_have && may_start {
-                return Some(domain);
-            }
-        }
-        None
+        let others = self.wanting(view).filter(|domain| self.may_start(*domain, device, view));
+        others.min_by_key(|domain| (self.asks.ahead_ns(domain.caller), self.first_of(QueueKey::Of(*domain))))
     }
 
     /// The next call of a queue for shared workers, if a worker has room for it.
@@ -421,11 +397,6 @@ impl Queues {
     /// True if anybody asks for a worker or for the whole device.
     pub(super) fn is_wanted_outside(&self) -> bool {
         self.has_unplaced() || self.asks.has_device()
-    }
-
-    /// True if calls wait whose domains have workers, and may have more.
-    pub(super) fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
     }
 }
 

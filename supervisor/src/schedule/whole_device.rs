@@ -33,7 +33,6 @@ impl<C: Call> Scheduler<C> {
             if self.workers[worker].state == State::Free {
                 self.bind(worker, domain);
             }
-            self.queues.join_line(QueueKey::Of(domain));
             self.book.reopen();
             self.queues.asks.serve(domain.caller);
             self.queues.exclusive.begin(self.now_ns, domain, id, worker);

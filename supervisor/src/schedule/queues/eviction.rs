@@ -129,7 +129,7 @@ impl Queues {
     pub(in crate::schedule) fn missing(&self, view: View<'_>, come_soon: usize) -> (usize, usize) {
         let (unplaced, others) = match self.exclusive.is_closed() || self.asks.has_device() {
             false => {
-                let wants = self.waiting.iter().any(|domain| self.may_use_lane(*domain, view));
+                let wants = self.wanting(view).any(|domain| self.may_use_lane(domain, view));
                 (self.asks.domains(), usize::from(wants))
             }
             // Only domains count that may start before the device is one call's.
