@@ -67,9 +67,6 @@ pub(super) struct LanePlace {
     pub(super) room_bytes: u64,
 }
 
-/// Memory that is to be taken back: which lanes of which worker.
-pub(super) type TakeBack = Vec<(WorkerId, u64)>;
-
 /// What one worker has.
 #[derive(Debug, Default)]
 struct Lent {
@@ -132,6 +129,8 @@ pub(super) struct Book<M> {
     dying: Vec<(WorkerId, Generation, u64)>,
     /// How often workers were told to give memory back and did not confirm.
     outstanding: usize,
+    /// Which lanes of which worker are to be told to give their memory back.
+    taken: Vec<(WorkerId, u64)>,
     /// True if idle memory does not suffice for the first in line.
     closed: bool,
     /// Since when the first in line waits for weights that calls use.
@@ -163,6 +162,7 @@ impl<M: Clone> Book<M> {
             workers: (0..shape.workers).map(|_| Lent::default()).collect(),
             dying: Vec::new(),
             outstanding: 0,
+            taken: Vec::new(),
             closed: false,
             crowded_ns: None,
             limits: HashMap::new(),
@@ -374,15 +374,14 @@ impl<M: Clone> Book<M> {
         workers: &Workers,
         worker: WorkerId,
         need: Need,
-        taken: &mut TakeBack,
     ) -> u64 {
         let Some(place) = self.lane_for(worker, &workers[worker], need, 0) else { return 0 };
         let wanted = place.missing_bytes.saturating_add(need.beside_bytes);
-        let mut short = self.take_back(now_ns, workers, wanted, Some((worker, place.lane)), taken);
+        let mut short = self.take_back(now_ns, workers, wanted, Some((worker, place.lane)));
         let has = self.workers[worker.get()].lanes.get(place.lane as usize).copied().unwrap_or(0);
         if short > 0 && has > need.lane_bytes.next_multiple_of(self.page_bytes) {
             // Its own lane has more than it needs: it gets another size.
-            let given = self.tell(now_ns, worker, 1 << place.lane, taken);
+            let given = self.tell(now_ns, worker, 1 << place.lane);
             short = short.saturating_sub(given.saturating_sub(need.lane_bytes));
         }
         short
@@ -401,7 +400,6 @@ impl<M: Clone> Book<M> {
         workers: &Workers,
         wanted: u64,
         but: Option<(WorkerId, u32)>,
-        taken: &mut TakeBack,
     ) -> u64 {
         let coming: u64 = self.workers.iter().map(Lent::returning_bytes).sum();
         let dying: u64 = self.dying.iter().map(|(.., bytes)| *bytes).sum();
@@ -419,7 +417,7 @@ impl<M: Clone> Book<M> {
             }
             let keep = but.and_then(|(worker, lane)| (worker == id).then_some(lane));
             let lanes = self.idle_lanes(id, &workers[id], keep);
-            short = short.saturating_sub(self.tell(now_ns, id, lanes, taken));
+            short = short.saturating_sub(self.tell(now_ns, id, lanes));
         }
         short
     }
@@ -432,7 +430,6 @@ impl<M: Clone> Book<M> {
         workers: &Workers,
         caller: TenantId,
         wants: Option<(WorkerId, Need)>,
-        taken: &mut TakeBack,
     ) -> bool {
         let keep = wants.and_then(|(worker, need)| {
             self.lane_for(worker, &workers[worker], need, 0).map(|place| (worker, place.lane))
@@ -441,7 +438,7 @@ impl<M: Clone> Book<M> {
         for (id, own) in workers.iter().filter(|(_, own)| own.serves(caller)) {
             let lanes =
                 self.idle_lanes(id, own, keep.and_then(|(worker, lane)| (worker == id).then_some(lane)));
-            self.tell(now_ns, id, lanes, taken);
+            self.tell(now_ns, id, lanes);
             comes |= !self.workers[id.get()].returning.is_empty();
         }
         comes
@@ -449,22 +446,20 @@ impl<M: Clone> Book<M> {
 
     /// A worker came to a caller: lanes that the last caller left full are emptied, where the caller would exceed its limit by
     /// them.
-    pub(super) fn came_to(
-        &mut self,
-        now_ns: u64,
-        workers: &Workers,
-        worker: WorkerId,
-        caller: TenantId,
-        taken: &mut TakeBack,
-    ) {
+    pub(super) fn came_to(&mut self, now_ns: u64, workers: &Workers, worker: WorkerId, caller: TenantId) {
         if self.most_bytes(caller).is_some_and(|most| self.tenant_bytes(caller, workers) > most) {
             let lanes = self.idle_lanes(worker, &workers[worker], None);
-            self.tell(now_ns, worker, lanes, taken);
+            self.tell(now_ns, worker, lanes);
         }
     }
 
+    /// Takes which lanes of which workers are to be told to give their memory back.
+    pub(super) fn take_told(&mut self) -> impl Iterator<Item = (WorkerId, u64)> {
+        self.taken.drain(..)
+    }
+
     /// Takes all memory back from lanes of a worker: so much is on its way then.
-    fn tell(&mut self, now_ns: u64, worker: WorkerId, lanes: u64, taken: &mut TakeBack) -> u64 {
+    fn tell(&mut self, now_ns: u64, worker: WorkerId, lanes: u64) -> u64 {
         let lent = &mut self.workers[worker.get()];
         if lanes == 0 {
             return 0;
@@ -474,7 +469,7 @@ impl<M: Clone> Book<M> {
         let until_ns = now_ns.saturating_add(SETTLE_NS);
         self.outstanding += 1;
         lent.returning.push_back(Returning { bytes, left_bytes: lent.lanes_bytes(), until_ns });
-        taken.push((worker, lanes));
+        self.taken.push((worker, lanes));
         bytes
     }
 

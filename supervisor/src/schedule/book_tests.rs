@@ -81,13 +81,12 @@ fn what_is_taken_elsewhere_is_not_lent() {
 fn nothing_is_free_before_it_is_confirmed_and_nothing_twice() {
     let (mut book, workers) = book();
     lend(&mut book, &workers, W0, 120);
-    let mut taken = TakeBack::new();
-    assert_eq!(book.take_back(0, &workers, 640, None, &mut taken), 0);
-    assert_eq!((&taken[..], book.free_bytes()), (&[(W0, 1)][..], 520));
+    assert_eq!(book.take_back(0, &workers, 640, None), 0);
+    assert_eq!((&book.taken[..], book.free_bytes()), (&[(W0, 1)][..], 520));
     assert_eq!(book.next_ns(), Some(SETTLE_NS));
-    taken.clear();
-    book.take_back(0, &workers, 640, None, &mut taken);
-    assert!(taken.is_empty(), "asked twice");
+    book.taken.clear();
+    book.take_back(0, &workers, 640, None);
+    assert!(book.taken.is_empty(), "asked twice");
     // It is lent again before it came back.
     lend(&mut book, &workers, W0, 80);
     assert_eq!(book.free_bytes(), 440);
@@ -100,7 +99,7 @@ fn nothing_is_free_before_it_is_confirmed_and_nothing_twice() {
 fn a_process_that_is_gone_has_everything_until_it_is_reaped() {
     let (mut book, workers) = book();
     lend(&mut book, &workers, W0, 120);
-    book.take_back(0, &workers, 640, None, &mut TakeBack::new());
+    book.take_back(0, &workers, 640, None);
     lend(&mut book, &workers, W0, 80);
     book.gone(W0);
     assert_eq!((book.free_bytes(), book.next_ns(), book.awaits()), (440, None, true));
@@ -121,21 +120,20 @@ fn lanes_with_calls_and_the_one_it_is_for_give_nothing() {
     }
     workers.take(W0, CallId(1), 0, 5);
     workers.take(W1, CallId(3), 0, 9);
-    let mut taken = TakeBack::new();
     // The worker without any call first, although the lane of the other one is empty for longer.
-    assert_eq!(book.take_back(10, &workers, 320, Some((W0, 0)), &mut taken), 0);
-    assert_eq!(taken, [(W1, 1)]);
-    assert_eq!(book.take_back(10, &workers, 640, Some((W0, 0)), &mut taken), 240);
-    assert_eq!(taken, [(W1, 1)]);
-    assert_eq!(book.take_back(10, &workers, 640, None, &mut taken), 120);
-    assert_eq!(taken, [(W1, 1), (W0, 1)]);
+    assert_eq!(book.take_back(10, &workers, 320, Some((W0, 0))), 0);
+    assert_eq!(book.taken, [(W1, 1)]);
+    assert_eq!(book.take_back(10, &workers, 640, Some((W0, 0))), 240);
+    assert_eq!(book.taken, [(W1, 1)]);
+    assert_eq!(book.take_back(10, &workers, 640, None), 120);
+    assert_eq!(book.taken, [(W1, 1), (W0, 1)]);
 }
 
 #[test]
 fn who_does_not_give_back_is_named_again_and_again() {
     let (mut book, workers) = book();
     lend(&mut book, &workers, W1, 120);
-    book.take_back(0, &workers, 640, None, &mut TakeBack::new());
+    book.take_back(0, &workers, 640, None);
     assert!(book.expire(SETTLE_NS - 1).is_empty());
     assert_eq!(book.expire(SETTLE_NS), [W1]);
     assert!(book.expire(SETTLE_NS).is_empty());
@@ -167,8 +165,7 @@ fn what_weights_are_about_to_leave_is_not_asked_for_again() {
         book.weights.begin(function, true);
     }
     book.weights.forget(leaves);
-    let mut taken = TakeBack::new();
-    assert_eq!(book.take_back(0, &workers, 340, None, &mut taken), 0);
-    assert_eq!(book.take_back(0, &workers, 350, None, &mut taken), 10);
+    assert_eq!(book.take_back(0, &workers, 340, None), 0);
+    assert_eq!(book.take_back(0, &workers, 350, None), 10);
     assert!(book.awaits());
 }

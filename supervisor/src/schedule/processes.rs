@@ -122,7 +122,7 @@ impl<C: Call> Scheduler<C> {
         self.queues.bound(worker, domain, held);
         self.workers.set_state(worker, State::Bound(Compartment::Of(domain)));
         self.workers[worker].bound_ns = now_ns;
-        self.book.came_to(now_ns, &self.workers, worker, domain.caller, &mut self.taken);
+        self.book.came_to(now_ns, &self.workers, worker, domain.caller);
         self.tell_taken();
     }
 

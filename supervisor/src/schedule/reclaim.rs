@@ -63,7 +63,7 @@ impl<C: Call> Scheduler<C> {
     /// Takes memory back from a caller's own lanes without calls, so that its call, which `wants` some in a worker, fits into what the
     /// caller may have. True if something comes back.
     fn take_back_own(&mut self, caller: TenantId, wants: Option<(WorkerId, Need)>) -> bool {
-        let comes = self.book.take_back_own(self.now_ns, &self.workers, caller, wants, &mut self.taken);
+        let comes = self.book.take_back_own(self.now_ns, &self.workers, caller, wants);
         self.tell_taken();
         comes
     }
@@ -72,18 +72,25 @@ impl<C: Call> Scheduler<C> {
     /// processes take it.
     pub(super) fn gather(&mut self, worker: WorkerId, id: CallId) {
         let Some(need) = self.need_of(worker, &Group::of(id)) else { return };
-        let short = self.book.take_back_for(self.now_ns, &self.workers, worker, need, &mut self.taken);
-        self.tell_taken();
+        let short = self.book.take_back_for(self.now_ns, &self.workers, worker, need);
         let free = self.book.free_bytes();
-        let short = short.saturating_sub(self.give_up_weights(short));
+        let short = self.reclaim(short, Some(worker), self.calls.in_processes() == 0);
         self.book.close(short > 0);
-        if short > 0 && !self.book.awaits() && self.calls.in_processes() == 0 {
-            self.dismiss_one(Some(worker));
-        }
         // Weights that no process has are gone at once: nothing follows that would say so.
         if self.book.free_bytes() > free {
             self.memory_came();
         }
+    }
+
+    /// Lanes without calls are told what they give back; what is `short` even then weights give back that no call uses, and where nothing
+    /// is on its way then, a resident does, `but` for one, if it may. Returns the bytes that weights do not give back.
+    pub(super) fn reclaim(&mut self, short: u64, but: Option<WorkerId>, may_dismiss: bool) -> u64 {
+        self.tell_taken();
+        let short = short.saturating_sub(self.give_up_weights(short));
+        if short > 0 && may_dismiss && !self.book.awaits() {
+            self.dismiss_one(but);
+        }
+        short
     }
 
     /// A process needs so much for itself. True if the process has it; else it asks again, when others gave some back. A worker's
@@ -101,12 +108,8 @@ impl<C: Call> Scheduler<C> {
             self.residency.set_memory(false);
         }
         if bytes > 0 && urgent && !waits {
-            let short = self.book.take_back(self.now_ns, &self.workers, bytes, None, &mut self.taken);
-            self.tell_taken();
-            let short = short.saturating_sub(self.give_up_weights(short));
-            if short > 0 && !self.book.awaits() {
-                self.dismiss_one(None);
-            }
+            let short = self.book.take_back(self.now_ns, &self.workers, bytes, None);
+            self.reclaim(short, None, true);
         }
         false
     }
@@ -120,7 +123,7 @@ impl<C: Call> Scheduler<C> {
 
     /// Tells workers what they have to give back.
     pub(super) fn tell_taken(&mut self) {
-        for (worker, lanes) in self.taken.drain(..) {
+        for (worker, lanes) in self.book.take_told() {
             let to = self.workers.address(worker);
             self.actions.push(Action::Tell { to, command: Command::GiveBack { lanes } });
         }

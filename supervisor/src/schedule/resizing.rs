@@ -94,16 +94,11 @@ impl<C: Call> Scheduler<C> {
     /// Takes memory back that the device has no more.
     fn shed(&mut self) {
         if self.book.deficit_bytes() > 0 {
-            self.shedding = true;
-            let short = self.book.take_back(self.now_ns, &self.workers, 0, None, &mut self.taken);
-            self.tell_taken();
-            let short = short.saturating_sub(self.give_up_weights(short));
-            if short > 0 && !self.book.awaits() && self.calls.in_processes() == 0 {
-                self.dismiss_one(None);
-            }
+            let short = self.book.take_back(self.now_ns, &self.workers, 0, None);
+            self.reclaim(short, None, self.calls.in_processes() == 0);
         }
         // Weights that no process has are gone at once.
-        if self.book.deficit_bytes() == 0 && std::mem::take(&mut self.shedding) {
+        if self.book.deficit_bytes() == 0 {
             self.memory_came();
         }
     }

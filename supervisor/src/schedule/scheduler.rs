@@ -20,7 +20,7 @@
 
 use super::apart::Apart;
 use super::asks::QueueKey;
-use super::book::{Book, TakeBack};
+use super::book::Book;
 use super::budget::Budgets;
 use super::calls::{CallState, Calls, Entry};
 use super::device_time::{DeviceTime, Kind, RunTimes, SharedCharges};
@@ -66,15 +66,11 @@ pub struct Scheduler<C: Call> {
     pub(super) residency: Residency,
     /// True while a change of the device's setup is not done.
     pub(super) resizing: bool,
-    /// True while workers and weights have more memory than the device.
-    pub(super) shedding: bool,
     /// Processes that ended under a caller and are not reaped: why they ended is not known yet, nor whether that draws on a budget.
     pub(super) ended: Vec<(WorkerId, Generation, TenantId)>,
     /// When the event that is handled happened, and what is to be done.
     pub(super) now_ns: u64,
     pub(super) actions: Vec<Action<C>>,
-    /// Scratch, kept for its capacity.
-    pub(super) taken: TakeBack,
 }
 
 impl<C: Call> Scheduler<C> {
@@ -101,11 +97,9 @@ impl<C: Call> Scheduler<C> {
             book: Book::new(&shape),
             residency: Residency::new(&shape),
             resizing: false,
-            shedding: false,
             ended: Vec::new(),
             now_ns: 0,
             actions: Vec::new(),
-            taken: TakeBack::new(),
             shape,
         }
     }
