@@ -35,23 +35,14 @@ impl<C: Call> Scheduler<C> {
         {}
         self.look_ahead(worker, domain);
         let has_slots = self.workers.first_empty().is_some();
+        let view = View { now_ns: self.now_ns, workers: &self.workers, residency: &self.residency };
         let is_waited_for = has_slots && self.queues.wants_more(domain)
             || self.workers[worker].is_idle()
                 && self.queues.has_unplaced()
-                && (has_slots || !self.is_searched_with(worker));
+                && (has_slots || !self.queues.is_searched_with(&self.workers[worker], view));
         if is_waited_for {
             self.make_room();
         }
-    }
-
-    /// True if a search just found that no worker may go yet, and one that is idle since then may not, either.
-    fn is_searched_with(&mut self, worker: WorkerId) -> bool {
-        if !self.queues.is_searched(self.now_ns) {
-            return false;
-        }
-        let at_ns = self.queues.idle_gives_way_ns(&self.workers[worker], self.view());
-        self.queues.search_again(Some(at_ns));
-        at_ns > self.now_ns
     }
 
     /// Starts calls that may start in some of the workers.
@@ -98,14 +89,14 @@ impl<C: Call> Scheduler<C> {
 
     /// The next call of a worker's domain, if the worker has room for it.
     pub(super) fn next_of(&self, worker: WorkerId) -> Option<CallId> {
-        let wants_all = |id| self.calls.get(id).is_some_and(Entry::wants_all_lanes);
-        self.queues.next_of(&self.workers[worker], wants_all, self.view())
+        let next = self.queues.next_of(&self.workers[worker], self.view())?;
+        let wants_all = self.calls.get(next).is_some_and(Entry::wants_all_lanes);
+        (!wants_all || self.workers[worker].has_room(true)).then_some(next)
     }
 
     /// Brings workers for domains that wait, into slots that are empty, few at the same time; then takes idle workers from other
     /// domains, where too few come soon.
     pub(super) fn make_room(&mut self) {
-        self.queues.begin_search();
         if self.workers.first_empty().is_some() {
             let (unplaced, others) = self.queues.missing(self.view(), self.workers.coming());
             for _ in 0..unplaced + others {
@@ -121,20 +112,19 @@ impl<C: Call> Scheduler<C> {
             0 => Ok(0),
             missing => self.residency.may_go(self.now_ns, come_soon, missing),
         };
+        let (most, mut again_ns) = may_go.map_or_else(|at_ns| (0, at_ns), |most| (most, None));
         // Their calls may look for workers, too: not before the search is over.
         let mut callers = Vec::new();
-        for nth in 0..may_go.unwrap_or(0) {
+        for nth in 0..most {
             match self.queues.one_to_go(nth < unplaced, self.view()) {
                 Ok(worker) => callers.extend(self.hand_on(worker)),
                 Err(at_ns) => {
-                    self.queues.search_again(at_ns);
+                    again_ns = at_ns;
                     break;
                 }
             }
         }
-        if let Err(at_ns) = may_go {
-            self.queues.search_again(at_ns);
-        }
+        self.queues.searched(again_ns);
         self.feed_callers(callers);
     }
 

@@ -348,14 +348,8 @@ impl Queues {
         first.filter(|_| self.goes_before(device, payer, first))
     }
 
-    /// The next call of all whom a worker serves, if the worker has room for it: `wants_all` says whether a call
-    /// wants all lanes. It waits until it is taken.
-    pub(super) fn next_of(
-        &self,
-        worker: &Worker,
-        wants_all: impl FnOnce(CallId) -> bool,
-        view: View<'_>,
-    ) -> Option<CallId> {
+    /// The next call of all whom a worker serves, if the worker has room for it. It waits until it is taken.
+    pub(super) fn next_of(&self, worker: &Worker, view: View<'_>) -> Option<CallId> {
         if !worker.has_room(false) {
             return None;
         }
@@ -369,8 +363,7 @@ impl Queues {
         let domain = worker.served()?;
         let first = self.of(domain).filter(|q| !q.held)?.calls.first()?;
         let may_start = self.goes_before(self.asks.device(), domain.caller, Some(first))
-            && self.may_use_lane(domain, view)
-            && (!wants_all(first) || worker.has_room(true));
+            && self.may_use_lane(domain, view);
         may_start.then_some(first)
     }
 

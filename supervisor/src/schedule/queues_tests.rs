@@ -72,7 +72,7 @@ fn a_call_that_comes_back_does_not_overtake_older_ones() {
     bind(&mut queues, &mut workers, W0, ALICE);
     let mut order = Vec::new();
     let view = view(&workers, &residency);
-    while let Some(id) = queues.next_of(&workers[W0], |_| false, view) {
+    while let Some(id) = queues.next_of(&workers[W0], view) {
         queues.started(QueueKey::Of(ALICE), id, 0);
         order.push(id.0);
     }

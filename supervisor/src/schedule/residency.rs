@@ -113,11 +113,11 @@ impl Residency {
     }
 
     /// When a domain need not keep a worker any longer that others wait for. A domain that has workers gets another
-    /// only from one that was `idle` for as long.
-    pub(super) fn ends_ns(&self, worker: &Worker, idle: bool) -> u64 {
+    /// only from one that was `idle` for as long. However dear the change is, it goes at once where its caller `had_enough`.
+    pub(super) fn ends_ns(&self, worker: &Worker, idle: bool, had_enough: bool) -> u64 {
         let since_ns = if idle { worker.bound_ns.max(worker.idle_since_ns) } else { worker.bound_ns };
         let ends_ns = since_ns.saturating_add(self.shape.residency_ns);
-        if !self.shape.scrubs {
+        if !self.shape.scrubs || had_enough {
             return ends_ns;
         }
         let unused_ns = match worker.is_idle() {
@@ -125,11 +125,6 @@ impl Residency {
             false => u64::MAX,
         };
         ends_ns.max(self.scrubs_again_ns.min(unused_ns))
-    }
-
-    /// When a domain had its worker for as long as it may, however dear the change is.
-    pub(super) fn least_ends_ns(&self, worker: &Worker) -> u64 {
-        worker.bound_ns.saturating_add(self.shape.residency_ns)
     }
 
     /// Until when an idle worker is likely to be used again before it would be worth its price to have it made again.
@@ -204,9 +199,9 @@ mod tests {
         let [busy, idle] = [0, 1].map(WorkerId::new);
         workers.put(busy, CallId(1), 0, false);
         workers[busy].rebuild_cost.ran(0, FunctionId::new(1), 0);
-        assert_eq!(residency.ends_ns(&workers[busy], false), 0, "none was scrubbed yet");
+        assert_eq!(residency.ends_ns(&workers[busy], false, false), 0, "none was scrubbed yet");
         residency.scrubs(S, &workers[busy]);
-        let next_ns = residency.ends_ns(&workers[busy], false);
+        let next_ns = residency.ends_ns(&workers[busy], false, false);
         assert_eq!(
             next_ns,
             S + ResidentPrice::GPU.scrub_share
@@ -215,9 +210,9 @@ mod tests {
         // Long unused; what ran in it makes it no dearer than that.
         workers[idle].rebuild_cost.ran(0, FunctionId::new(1), 0);
         workers[idle].idle_since_ns = S - UNUSED_NS;
-        assert_eq!(residency.ends_ns(&workers[idle], false), S);
+        assert_eq!(residency.ends_ns(&workers[idle], false, false), S);
         workers[idle].idle_since_ns = 2 * S;
-        assert_eq!(residency.ends_ns(&workers[idle], false), next_ns.min(2 * S + UNUSED_NS));
+        assert_eq!(residency.ends_ns(&workers[idle], false, false), next_ns.min(2 * S + UNUSED_NS));
     }
 
     #[test]
@@ -229,7 +224,7 @@ mod tests {
         workers.put(only, CallId(1), 0, false);
         workers[only].rebuild_cost.ran(0, FunctionId::new(1), 0);
         residency.scrubs(S, &workers[only]);
-        assert!(residency.ends_ns(&workers[only], false) < S + 5_000_000);
+        assert!(residency.ends_ns(&workers[only], false, false) < S + 5_000_000);
         // Idle, it is not kept for the sake of what a fresh process would cost, which nobody makes.
         residency.set_least(1);
         assert!(residency.stays_ns(&workers[only]) < 1_000_000, "{}", residency.stays_ns(&workers[only]));

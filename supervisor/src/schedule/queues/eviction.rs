@@ -65,7 +65,7 @@ impl Queues {
     fn gives_way_ns(&self, first: First, worker: &Worker, for_unplaced: bool, view: View<'_>) -> u64 {
         let ends_ns = match for_unplaced {
             true => self.ends_ns(worker, view),
-            false => view.residency.ends_ns(worker, true),
+            false => view.residency.ends_ns(worker, true, false),
         };
         let stays_ns = view.residency.stays_ns(worker);
         let several = self.several_workers > 0;
@@ -95,10 +95,7 @@ impl Queues {
 
     /// When a worker may go to a domain without one.
     fn ends_ns(&self, worker: &Worker, view: View<'_>) -> u64 {
-        match self.is_far_ahead(worker) {
-            true => view.residency.least_ends_ns(worker),
-            false => view.residency.ends_ns(worker, false),
-        }
+        view.residency.ends_ns(worker, false, self.is_far_ahead(worker))
     }
 
     /// The idle worker that makes room next, for a domain without workers or for another one; else when there may be one. The one that
@@ -115,14 +112,9 @@ impl Queues {
         worth_least(view.now_ns, ends_ns, view.workers.idle().filter(|(_, worker)| may_go(worker)))
     }
 
-    /// A search for workers that make room begins.
-    pub(in crate::schedule) fn begin_search(&mut self) {
-        self.room_ns = None;
-    }
-
-    /// A search may find at this moment what it does not find now.
-    pub(in crate::schedule) fn search_again(&mut self, at_ns: Option<u64>) {
-        self.room_ns = self.room_ns.into_iter().chain(at_ns).min();
+    /// A search for workers that make room is over; at this moment one may find what it did not find now.
+    pub(in crate::schedule) fn searched(&mut self, again_ns: Option<u64>) {
+        self.room_ns = again_ns;
     }
 
     /// How many workers are missing: for domains without any, for which so many `come_soon`, and for others.
@@ -149,9 +141,14 @@ impl Queues {
         self.has_unplaced() && self.room_ns.is_some_and(|at_ns| at_ns > now_ns)
     }
 
-    /// When a worker that just became idle gives way to a domain without one.
-    pub(in crate::schedule) fn idle_gives_way_ns(&self, worker: &Worker, view: View<'_>) -> u64 {
-        self.gives_way_ns(self.asks.first(), worker, true, view)
+    /// True if a search just found that no worker may go yet, and one that is idle since then may not, either.
+    pub(in crate::schedule) fn is_searched_with(&mut self, worker: &Worker, view: View<'_>) -> bool {
+        if !self.is_searched(view.now_ns) {
+            return false;
+        }
+        let at_ns = self.gives_way_ns(self.asks.first(), worker, true, view);
+        self.room_ns = self.room_ns.min(Some(at_ns));
+        at_ns > view.now_ns
     }
 
     /// When a search may find a worker that it did not find before.
