@@ -144,9 +144,8 @@ impl<C: Call> Scheduler<C> {
     /// Ends what was in the way of others for too long.
     pub(super) fn check_overruns(&mut self) {
         let now_ns = self.now_ns;
-        let waits = self.is_wanted_outside();
+        self.note_contention();
         let Some(turns) = &mut self.turns else { return };
-        turns.set_outside(now_ns, waits);
         if now_ns < self.overrun_check_ns || !turns.is_contended() {
             return;
         }

@@ -18,7 +18,6 @@
 
 use super::limits::{CREDIT, OVERRUN_QUANTA, SHORT_TURN_NS, YIELD_NS};
 use super::share_line::ShareLine;
-use super::turn_holder::{SlowedClock, TurnHolder};
 use super::types::{Order, TenantShare};
 use crate::ids::{TenantId, TurnId, WorkerId};
 
@@ -33,6 +32,73 @@ pub struct Charge {
 
 /// A place in the line, and the worker that has it.
 type TurnPlace = (u64, WorkerId);
+
+/// A worker with a grant, and what is known of its turn.
+#[derive(Debug)]
+struct TurnHolder {
+    worker: WorkerId,
+    tenant: TenantId,
+    turn: TurnId,
+    granted_ns: u64,
+    /// The clock by which calls are in the way of others at that time.
+    granted_clock_ns: u64,
+    /// The clock of what each holder had at that time.
+    granted_part_ns: u64,
+    revoked_ns: Option<u64>,
+    /// What that clock showed then.
+    revoked_part_ns: Option<u64>,
+    /// From when on it is still to be charged: since then others want the device, too.
+    charged_from_ns: Option<u64>,
+    /// How much of its time is accounted for: others waited meanwhile, or it is known to have used it.
+    accounted_ns: u64,
+    /// Up to when what it used alone was counted.
+    counted_ns: u64,
+    /// Since when it has no calls, if it has none.
+    idle_ns: Option<u64>,
+    /// True if the next worker was told to be next.
+    announced: bool,
+    /// True if the worker did not yield in time.
+    overran: bool,
+    /// Time since then that it is not charged for yet: what is beyond its equal part, before the others' is subtracted.
+    overrun_ns: u64,
+    /// [`Turns::beside_ns`] when it overran.
+    beside_from_ns: u64,
+    /// True if the worker is killed for keeping its turn.
+    given_up: bool,
+}
+
+/// A clock that runs as much slower as several share what it measures: what each of them had. One that had the device beside
+/// seven others for 40 ms had 5 ms of it, however few are left by then.
+#[derive(Debug)]
+struct SlowedClock {
+    /// The time shown when the followed clock showed `at_ns`.
+    shown_ns: u64,
+    at_ns: u64,
+    sharers: u64,
+}
+
+impl SlowedClock {
+    /// Nobody shares yet: it runs as fast as the clock that it follows.
+    fn new() -> Self {
+        Self { shown_ns: 0, at_ns: 0, sharers: 1 }
+    }
+
+    /// What it shows.
+    fn ns(&self, now_ns: u64) -> u64 {
+        self.shown_ns + now_ns.saturating_sub(self.at_ns) / self.sharers
+    }
+
+    /// When it shows so much, if as many share until then.
+    fn shows_at_ns(&self, shown_ns: u64) -> u64 {
+        self.at_ns.saturating_add(shown_ns.saturating_sub(self.shown_ns).saturating_mul(self.sharers))
+    }
+
+    /// So many share from now on; none is as one.
+    fn set_sharers(&mut self, now_ns: u64, sharers: usize) {
+        (self.shown_ns, self.at_ns) = (self.ns(now_ns), now_ns.max(self.at_ns));
+        self.sharers = (sharers as u64).max(1);
+    }
+}
 
 /// The turns of one device.
 #[derive(Debug)]
@@ -300,9 +366,23 @@ impl Turns {
         let turn = TurnId::new(self.next_turn);
         self.next_turn += 1;
         self.holders.push(TurnHolder {
+            worker,
+            tenant,
+            turn,
+            granted_ns: now_ns,
             granted_clock_ns: self.in_the_way_ns(now_ns),
             granted_part_ns: self.parts.ns(now_ns),
-            ..TurnHolder::new(worker, tenant, turn, now_ns)
+            revoked_ns: None,
+            revoked_part_ns: None,
+            charged_from_ns: None,
+            accounted_ns: 0,
+            counted_ns: now_ns,
+            idle_ns: None,
+            announced: false,
+            overran: false,
+            overrun_ns: 0,
+            beside_from_ns: 0,
+            given_up: false,
         });
         self.parts.set_sharers(now_ns, self.holders.len());
         let (quantum_us, change_us) = (self.quantum_us, self.change_us);

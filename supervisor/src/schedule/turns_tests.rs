@@ -400,3 +400,14 @@ fn what_a_tenant_used_is_known_while_it_keeps_the_device() {
     );
     assert_eq!(turns.used_ns(W0), 25);
 }
+
+#[test]
+fn each_of_several_has_its_part() {
+    let mut clock = SlowedClock::new();
+    clock.set_sharers(100, 4);
+    assert_eq!((clock.ns(100), clock.ns(140), clock.shows_at_ns(110)), (100, 110, 140));
+    clock.set_sharers(140, 1);
+    assert_eq!((clock.ns(150), clock.shows_at_ns(120), clock.shows_at_ns(5)), (120, 150, 140));
+    clock.set_sharers(150, 0);
+    assert_eq!(clock.ns(160), 130);
+}
