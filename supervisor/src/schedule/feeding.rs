@@ -11,7 +11,7 @@ impl<C: Call> Scheduler<C> {
     /// Gives a worker with free lanes what it should do next.
     pub(super) fn feed(&mut self, worker: WorkerId) {
         if self.workers[worker].state == State::Free {
-            let view = View { now_ns: self.now_ns, workers: &self.workers, residency: &self.residency };
+            let view = View { now_ns: self.now_ns, workers: &self.workers };
             let Some(domain) = self.queues.next_for_free(view) else { return };
             self.bind(worker, domain);
         } else if self.queues.may_go(&self.workers[worker], self.view()) {
@@ -35,7 +35,7 @@ impl<C: Call> Scheduler<C> {
         {}
         self.look_ahead(worker, domain);
         let has_slots = self.workers.first_empty().is_some();
-        let view = View { now_ns: self.now_ns, workers: &self.workers, residency: &self.residency };
+        let view = View { now_ns: self.now_ns, workers: &self.workers };
         let is_waited_for = has_slots && self.queues.wants_more(domain)
             || self.workers[worker].is_idle()
                 && self.queues.has_unplaced()
@@ -100,17 +100,17 @@ impl<C: Call> Scheduler<C> {
         if self.workers.first_empty().is_some() {
             let (unplaced, others) = self.queues.missing(self.view(), self.workers.coming());
             for _ in 0..unplaced + others {
-                let may_start = self.residency.may_start(self.workers.coming());
+                let may_start = self.queues.residency.may_start(self.workers.coming());
                 let Some(worker) = self.workers.first_empty().filter(|_| may_start) else { break };
                 self.bring(worker);
             }
         }
         // At the pace of residents.
-        let come_soon = self.residency.come_soon(&self.workers);
+        let come_soon = self.queues.residency.come_soon(&self.workers);
         let (unplaced, others) = self.queues.missing(self.view(), come_soon);
         let may_go = match unplaced + others {
             0 => Ok(0),
-            missing => self.residency.may_go(self.now_ns, come_soon, missing),
+            missing => self.queues.residency.may_go(self.now_ns, come_soon, missing),
         };
         let (most, mut again_ns) = may_go.map_or_else(|at_ns| (0, at_ns), |most| (most, None));
         // Their calls may look for workers, too: not before the search is over.

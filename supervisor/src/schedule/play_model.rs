@@ -49,8 +49,8 @@ pub(super) fn play(shape: Shape, policy: Policy, events: &[Event]) -> Result<(),
     }
     // With every worker there, every lost call buried and every call answered, nothing is left behind. Nothing
     // expires from here on: no residency is waited for.
-    w.scheduler.residency.set_least(0);
-    w.scheduler.residency.set_ready(w.slots);
+    w.scheduler.queues.residency.set_least(0);
+    w.scheduler.queues.residency.set_ready(w.slots);
     w.shape.residency_ns = 0;
     w.set_contexts(0);
     // Nor does a call wait for company.

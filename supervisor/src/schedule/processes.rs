@@ -188,9 +188,9 @@ impl<C: Call> Scheduler<C> {
         if scrubs {
             let until_ns = now_ns.saturating_add(SETTLE_NS);
             self.workers.set_state(worker, State::Scrubbing { until_ns });
-            self.residency.scrubs(now_ns, &self.workers[worker]);
+            self.queues.residency.scrubs(now_ns, &self.workers[worker]);
         } else {
-            self.residency.replaces(now_ns);
+            self.queues.residency.replaces(now_ns);
         }
         self.tell(worker, if scrubs { Command::Scrub } else { Command::Leave });
         served.map(|domain| domain.caller)

@@ -27,6 +27,7 @@ pub(super) struct Queues {
     /// The one line of all that anybody asks for.
     pub(super) asks: Asks,
     pub(super) exclusive: Exclusive,
+    pub(super) residency: Residency,
     /// When a worker may be taken that a domain waits for.
     room_ns: Option<u64>,
 }
@@ -45,7 +46,6 @@ struct Queue {
 pub(super) struct View<'a> {
     pub(super) now_ns: u64,
     pub(super) workers: &'a Workers,
-    pub(super) residency: &'a Residency,
 }
 
 /// How many of so many lanes a tenant may use, beside others that have calls. Where several have the device at the same time
@@ -80,6 +80,7 @@ impl Queues {
             of_caller: IdMap::default(),
             asks: Asks::new(shape.residency_ns),
             exclusive: Exclusive::default(),
+            residency: Residency::new(shape),
             room_ns: None,
         }
     }
@@ -88,6 +89,7 @@ impl Queues {
     pub(super) fn resize(&mut self, shape: &Shape) {
         self.shape = *shape;
         self.asks.set_turn(shape.residency_ns);
+        self.residency.resize(shape);
     }
 
     fn of(&self, domain: Domain) -> Option<&Queue> {
@@ -239,9 +241,10 @@ impl Queues {
         self.of(domain).is_some_and(|q| !q.held && !q.calls.is_empty() && has_fewer(q.workers.len()))
     }
 
-    /// Domains that have workers and want more of them.
+    /// Domains whose workers are busy and that want more of them.
     fn wanting(&self, view: View<'_>) -> impl Iterator<Item = Domain> {
-        let served = view.workers.iter().filter_map(|(_, worker)| worker.served());
+        let busy = (self.shape.workers_per_domain > 1).then(|| view.workers.busy());
+        let served = busy.into_iter().flatten().filter_map(|(_, worker)| worker.served());
         served.filter(|domain| self.wants_more(*domain))
     }
 

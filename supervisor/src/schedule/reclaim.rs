@@ -99,13 +99,13 @@ impl<C: Call> Scheduler<C> {
         let waits = self.is_memory_awaited();
         if bytes <= self.book.free_bytes() && (urgent || !waits) {
             if urgent {
-                self.residency.set_memory(true);
+                self.queues.residency.set_memory(true);
             }
             self.book.context_changed(0, bytes);
             return true;
         }
         if urgent {
-            self.residency.set_memory(false);
+            self.queues.residency.set_memory(false);
         }
         if bytes > 0 && urgent && !waits {
             let short = self.book.take_back(self.now_ns, &self.workers, bytes, None);

@@ -50,9 +50,11 @@ impl Residency {
         self.has_memory = is_there;
     }
 
-    /// What all who use the device lose while a worker changes hands.
+    /// What all who use the device lose while a domain is given a process that another one had, or while it is made. While a process is
+    /// made, all others keep nine tenths of the device.
     pub(super) fn hand_over_ns(&self) -> u64 {
-        self.shape.resident_price.hand_over_ns(self.shape.scrubs)
+        let ResidentPrice { process_ns, made_ns, .. } = self.shape.resident_price;
+        if self.shape.scrubs { process_ns } else { made_ns / 10 }
     }
 
     /// How long a domain keeps a worker that another one waits for.

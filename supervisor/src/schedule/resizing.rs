@@ -25,7 +25,6 @@ impl<C: Call> Scheduler<C> {
         self.workers.resize(to.workers, lanes);
         self.book.resize(self.workers.len(), to.memory_bytes);
         self.queues.resize(&self.shape);
-        self.residency.resize(&self.shape);
         if let (Some(turns), Some(quantum_us)) = (&mut self.turns, to.quantum_us) {
             turns.resize(self.workers.len(), quantum_us);
         }

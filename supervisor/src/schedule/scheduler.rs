@@ -29,7 +29,6 @@ use super::limits::{Limits, MAX_CALLS, Policy};
 use super::mps_suspicion::MpsSuspicion;
 use super::quarantine::{Admission, Quarantine, Use};
 use super::queues::{Queues, View};
-use super::residency::Residency;
 use super::retry::{Attempts, Withdrawn};
 use super::turns::Turns;
 use super::types::{
@@ -63,7 +62,6 @@ pub struct Scheduler<C: Call> {
     pub(super) quarantine: Quarantine,
     pub(super) unproven: MpsSuspicion,
     pub(super) book: Book<C::Memory>,
-    pub(super) residency: Residency,
     /// True while a change of the device's setup is not done.
     pub(super) resizing: bool,
     /// Processes that ended under a caller and are not reaped: why they ended is not known yet, nor whether that draws on a budget.
@@ -95,7 +93,6 @@ impl<C: Call> Scheduler<C> {
             quarantine: Quarantine::new(Policy::default().quarantine_after),
             unproven: MpsSuspicion::default(),
             book: Book::new(&shape),
-            residency: Residency::new(&shape),
             resizing: false,
             ended: Vec::new(),
             now_ns: 0,
@@ -287,7 +284,7 @@ impl<C: Call> Scheduler<C> {
     }
 
     pub(super) fn standbys_ready(&mut self, ready: usize) {
-        self.residency.set_ready(ready);
+        self.queues.residency.set_ready(ready);
         if self.queues.has_unplaced() {
             self.make_room();
         }
@@ -336,7 +333,7 @@ impl<C: Call> Scheduler<C> {
 
     /// The state that `queues` are looked at beside.
     pub(super) fn view(&self) -> View<'_> {
-        View { now_ns: self.now_ns, workers: &self.workers, residency: &self.residency }
+        View { now_ns: self.now_ns, workers: &self.workers }
     }
 
     /// True if a caller has a call in a worker.

@@ -157,7 +157,7 @@ impl<C: Call> Scheduler<C> {
         self.book.lend(worker, place, need, is_shared);
         if self.workers[worker].rebuild_cost.functions() == 0 && !is_shared {
             // All others paid for its process, too.
-            self.queues.asks.charge(caller, self.residency.hand_over_ns());
+            self.queues.asks.charge(caller, self.queues.residency.hand_over_ns());
         }
         let installs = self.workers[worker].rebuild_cost.ran(place.lane, function, weight_bytes);
         let clock_ns = self.turns.as_ref().map_or(0, |turns| turns.in_the_way_ns(now_ns));

@@ -112,12 +112,6 @@ pub struct ResidentPrice {
 }
 
 impl ResidentPrice {
-    /// What all who use the device lose while a domain is given a process that another one had, or while it is made. While a
-    /// process is made, all others keep nine tenths of the device.
-    pub(super) fn hand_over_ns(self, scrubs: bool) -> u64 {
-        if scrubs { self.process_ns } else { self.made_ns / 10 }
-    }
-
     /// On a GPU, as seen on an H200; but what a scrub costs those who use the device was 83 ms on an H100 where a call's eight
     /// graphs take long to make, and 19 ms where they do not, which the share makes up for.
     pub const GPU: Self = Self {

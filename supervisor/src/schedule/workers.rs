@@ -189,7 +189,7 @@ impl Worker {
 }
 
 /// All workers of a device. A set for each state spares searches.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Workers {
     slots: Vec<Worker>,
     /// In so many slots there may be processes; there are more slots where there were more once.
@@ -245,17 +245,7 @@ impl WorkerSet {
 impl Workers {
     /// Slots without processes, the first ones for `shared` workers; in the first one a process is wanted.
     pub(super) fn new(count: usize, shared: usize, lanes: u32) -> Self {
-        let mut workers = Self {
-            slots: Vec::new(),
-            ceiling: 0,
-            shared,
-            lanes,
-            empty: WorkerSet::default(),
-            absent: WorkerSet::default(),
-            scrubbing: WorkerSet::default(),
-            free: WorkerSet::default(),
-            busy: WorkerSet::default(),
-        };
+        let mut workers = Self { shared, ..Self::default() };
         workers.resize(count, lanes);
         if count > 0 {
             workers.set_state(WorkerId::new(0), State::Absent);

@@ -21,34 +21,33 @@ impl Queues {
     /// True if a worker's caller had less of the device than the caller whose domain is the `first` that waits for a worker. A caller
     /// that has a worker gets another one only from callers that had more by a residency, or from itself: who has many domains,
     /// with a small call in each, would have all workers go round among these.
-    fn goes_on(&self, first: First, worker: &Worker, view: View<'_>) -> bool {
+    fn goes_on(&self, first: First, worker: &Worker) -> bool {
         let (Some((asks, front)), Some(domain)) = (first, worker.served()) else { return false };
         let caller = domain.caller;
         let had_little_more =
-            || self.asks.goes_before(front.later(view.residency.least_ns()), caller) && self.has_worker(asks);
+            || self.asks.goes_before(front.later(self.residency.least_ns()), caller) && self.has_worker(asks);
         caller != asks && (self.asks.goes_before(front, caller) || had_little_more())
     }
 
     /// True if a busy worker takes no more calls: domains wait for a worker, this one's domain had it long enough, longest of
     /// those whose callers had their share, and one may give way.
     pub(super) fn must_leave(&self, worker: &Worker, view: View<'_>) -> bool {
-        let residency = view.residency;
-        if !self.has_unplaced() || worker.is_idle() || self.ends_ns(worker, view) > view.now_ns {
+        if !self.has_unplaced() || worker.is_idle() || self.ends_ns(worker) > view.now_ns {
             return false;
         }
-        let coming = residency.come_soon(view.workers);
+        let coming = self.residency.come_soon(view.workers);
         let missing = self.asks.domains().saturating_sub(coming);
-        if missing == 0 || residency.fills_slots(view.workers) {
+        if missing == 0 || self.residency.fills_slots(view.workers) {
             return false;
         }
         let first = self.asks.first();
-        if self.goes_on(first, worker, view) {
+        if self.goes_on(first, worker) {
             return false;
         }
-        let most = residency.may_go(view.now_ns, coming, missing).unwrap_or(0);
+        let most = self.residency.may_go(view.now_ns, coming, missing).unwrap_or(0);
         let place = |worker: &Worker| (!self.is_one_of_several(worker), worker.bound_ns);
         let before = |other: &Worker| {
-            other.served().is_some() && place(other) < place(worker) && !self.goes_on(first, other, view)
+            other.served().is_some() && place(other) < place(worker) && !self.goes_on(first, other)
         };
         view.workers.busy().filter(|(_, other)| before(other)).take(most).count() < most
     }
@@ -62,30 +61,29 @@ impl Queues {
     /// When an idle worker may give way to a domain that has none, or to one that has some and more calls than those can
     /// take. A worker that is used again and again is not taken from a domain for another's second worker, nor while another
     /// domain has a second one, nor from a caller that had less than the one that waits.
-    fn gives_way_ns(&self, first: First, worker: &Worker, for_unplaced: bool, view: View<'_>) -> u64 {
+    fn gives_way_ns(&self, first: First, worker: &Worker, for_unplaced: bool) -> u64 {
         let ends_ns = match for_unplaced {
-            true => self.ends_ns(worker, view),
-            false => view.residency.ends_ns(worker, true, false),
+            true => self.ends_ns(worker),
+            false => self.residency.ends_ns(worker, true, false),
         };
-        let stays_ns = view.residency.stays_ns(worker);
+        let stays_ns = self.residency.stays_ns(worker);
         let several = self.several_workers > 0;
-        let stays = || {
-            !for_unplaced || several && !self.is_one_of_several(worker) || self.goes_on(first, worker, view)
-        };
+        let stays =
+            || !for_unplaced || several && !self.is_one_of_several(worker) || self.goes_on(first, worker);
         if stays_ns > ends_ns && stays() { stays_ns } else { ends_ns }
     }
 
     /// True if an idle worker was its domain's long enough and others may want it.
     pub(in crate::schedule) fn may_go(&self, worker: &Worker, view: View<'_>) -> bool {
-        worker.is_idle() && self.has_unplaced() && self.ends_ns(worker, view) <= view.now_ns
+        worker.is_idle() && self.has_unplaced() && self.ends_ns(worker) <= view.now_ns
     }
 
     /// True if an idle worker that [may go](Self::may_go) goes at any pace: its caller is far ahead of those that wait. At the pace of
     /// residents that give way one after the other, those that happen to be idle then would go in its place for ever.
     pub(in crate::schedule) fn overstays(&self, worker: &Worker, view: View<'_>) -> bool {
         self.is_far_ahead(worker)
-            && !view.residency.fills_slots(view.workers)
-            && self.missing(view, view.residency.come_soon(view.workers)).0 > 0
+            && !self.residency.fills_slots(view.workers)
+            && self.missing(view, self.residency.come_soon(view.workers)).0 > 0
     }
 
     /// True if a worker's caller is far ahead of those that wait.
@@ -94,8 +92,8 @@ impl Queues {
     }
 
     /// When a worker may go to a domain without one.
-    fn ends_ns(&self, worker: &Worker, view: View<'_>) -> u64 {
-        view.residency.ends_ns(worker, false, self.is_far_ahead(worker))
+    fn ends_ns(&self, worker: &Worker) -> u64 {
+        self.residency.ends_ns(worker, false, self.is_far_ahead(worker))
     }
 
     /// The idle worker that makes room next, for a domain without workers or for another one; else when there may be one. The one that
@@ -107,7 +105,7 @@ impl Queues {
         view: View<'_>,
     ) -> Result<WorkerId, Option<u64>> {
         let first = self.asks.first();
-        let ends_ns = |worker: &Worker| self.gives_way_ns(first, worker, for_unplaced, view);
+        let ends_ns = |worker: &Worker| self.gives_way_ns(first, worker, for_unplaced);
         let may_go = |worker: &Worker| worker.served().is_some_and(|domain| !self.waits_for_memory(domain));
         worth_least(view.now_ns, ends_ns, view.workers.idle().filter(|(_, worker)| may_go(worker)))
     }
@@ -146,7 +144,7 @@ impl Queues {
         if !self.is_searched(view.now_ns) {
             return false;
         }
-        let at_ns = self.gives_way_ns(self.asks.first(), worker, true, view);
+        let at_ns = self.gives_way_ns(self.asks.first(), worker, true);
         self.room_ns = self.room_ns.min(Some(at_ns));
         at_ns > view.now_ns
     }
