@@ -91,6 +91,15 @@ struct Returning {
     until_ns: u64,
 }
 
+/// What a process that is gone and not reaped still has.
+#[derive(Debug)]
+struct Dying {
+    process: (WorkerId, Generation),
+    bytes: u64,
+    /// Under whom it ended.
+    caller: Option<TenantId>,
+}
+
 impl Lent {
     fn lanes_bytes(&self) -> u64 {
         self.lanes.iter().sum()
@@ -126,7 +135,7 @@ pub(super) struct Book<M> {
     /// Of all workers, and of processes that are not reaped.
     lent_bytes: u64,
     workers: Vec<Lent>,
-    dying: Vec<(WorkerId, Generation, u64)>,
+    dying: Vec<Dying>,
     /// How often workers were told to give memory back and did not confirm.
     outstanding: usize,
     /// Which lanes of which worker are to be told to give their memory back.
@@ -402,7 +411,7 @@ impl<M: Clone> Book<M> {
         but: Option<(WorkerId, u32)>,
     ) -> u64 {
         let coming: u64 = self.workers.iter().map(Lent::returning_bytes).sum();
-        let dying: u64 = self.dying.iter().map(|(.., bytes)| *bytes).sum();
+        let dying: u64 = self.dying.iter().map(|dying| dying.bytes).sum();
         let there =
             [coming, dying, self.leaving_bytes()].into_iter().fold(self.free_bytes(), u64::saturating_add);
         let mut short = wanted.saturating_add(self.deficit_bytes()).saturating_sub(there);
@@ -498,8 +507,8 @@ impl<M: Clone> Book<M> {
         lent.payers.resize(lanes as usize, None);
     }
 
-    /// A worker's process is gone. Its memory counts until the process is reaped.
-    pub(super) fn gone(&mut self, worker: WorkerId) {
+    /// A worker's process is gone, which ended under this caller. Its memory counts until the process is reaped.
+    pub(super) fn gone(&mut self, worker: WorkerId, caller: Option<TenantId>) {
         let lent = &mut self.workers[worker.get()];
         let bytes = lent.bytes();
         lent.lanes.fill(0);
@@ -508,17 +517,17 @@ impl<M: Clone> Book<M> {
         self.outstanding -= lent.returning.len();
         lent.returning.clear();
         match lent.process.take() {
-            Some(generation) => self.dying.push((worker, generation, bytes)),
+            Some(generation) => self.dying.push(Dying { process: (worker, generation), bytes, caller }),
             None => self.lent_bytes -= bytes,
         }
     }
 
-    /// It is reaped.
-    pub(super) fn reaped(&mut self, worker: WorkerId, generation: Generation) {
-        let is_it = |(w, g, _): &(WorkerId, Generation, u64)| (*w, *g) == (worker, generation);
-        if let Some(at) = self.dying.iter().position(is_it) {
-            self.lent_bytes -= self.dying.swap_remove(at).2;
-        }
+    /// It is reaped. Under whom it ended.
+    pub(super) fn reaped(&mut self, worker: WorkerId, generation: Generation) -> Option<TenantId> {
+        let at = self.dying.iter().position(|dying| dying.process == (worker, generation))?;
+        let dying = self.dying.swap_remove(at);
+        self.lent_bytes -= dying.bytes;
+        dying.caller
     }
 
     /// A worker gave back what it was told first, and its lanes have so much left; false if it was not told, or has more
@@ -558,7 +567,7 @@ impl<M: Clone> Book<M> {
     #[cfg(test)]
     pub(super) fn account(&self) -> (u64, u64, u64) {
         let there: u64 = self.workers.iter().map(Lent::bytes).sum();
-        let dying: u64 = self.dying.iter().map(|(.., bytes)| *bytes).sum();
+        let dying: u64 = self.dying.iter().map(|dying| dying.bytes).sum();
         (self.all_bytes, self.lent_bytes, there + dying)
     }
 }

@@ -101,7 +101,7 @@ fn a_process_that_is_gone_has_everything_until_it_is_reaped() {
     lend(&mut book, &workers, W0, 120);
     book.take_back(0, &workers, 640, None);
     lend(&mut book, &workers, W0, 80);
-    book.gone(W0);
+    book.gone(W0, None);
     assert_eq!((book.free_bytes(), book.next_ns(), book.awaits()), (440, None, true));
     book.arrived(W0, Generation::new(2), 2);
     book.reaped(W0, Generation::new(2));

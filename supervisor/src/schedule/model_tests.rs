@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::ids::FunctionId;
+use crate::ids::{FunctionId, Generation};
 use crate::schedule::events::{
     Allow, Buried, Cancel, Clearing, FellApart, Finished, Gone, Outlasted, Ready, Scrubbed, SetPolicy,
     StandbysReady, Submit, Tick, Yielded, Yielding,

@@ -47,9 +47,10 @@ impl<C: Call> Scheduler<C> {
 
     pub(super) fn gone(&mut self, worker: WorkerId) -> Vec<(CallId, C)> {
         let now_ns = self.now_ns;
-        self.book.gone(worker);
         self.book.weights.worker_gone(worker, self.workers[worker].generation);
         let served = self.workers[worker].served();
+        // Where faults hit the calls of all, nobody knows under whom it ended.
+        self.book.gone(worker, served.filter(|_| !self.shape.shared_faults).map(|domain| domain.caller));
         self.unbind(worker, WhyGone::Ended);
         let emptied = self.refill(worker);
         let mut lost = Vec::new();
@@ -73,9 +74,6 @@ impl<C: Call> Scheduler<C> {
         }
         // Those whose calls were there pay for a shared worker's turn.
         self.turn(|turns| turns.gone(now_ns, worker));
-        if let Some(domain) = served.filter(|_| !self.shape.shared_faults) {
-            self.ended.push((worker, self.workers[worker].generation, domain.caller));
-        }
         self.leave_device(worker);
         if served.is_some() {
             self.lanes_are_free();
@@ -98,10 +96,9 @@ impl<C: Call> Scheduler<C> {
     }
 
     pub(super) fn reaped(&mut self, worker: WorkerId, generation: Generation, from_outside: bool) {
-        self.book.reaped(worker, generation);
+        let ended_under = self.book.reaped(worker, generation);
         self.book.weights.reaped(worker, generation);
-        let ended = self.ended.iter().position(|(w, g, _)| (*w, *g) == (worker, generation));
-        if let Some((.., caller)) = ended.map(|at| self.ended.swap_remove(at)).filter(|_| !from_outside) {
+        if let Some(caller) = ended_under.filter(|_| !from_outside) {
             self.draw(caller);
         }
         self.memory_came();

@@ -35,7 +35,7 @@ use super::types::{
     Action, Call, CallId, CallSpec, Command, Compartment, KillReason, NotNow, Shape, Sharing, Verdict,
 };
 use super::workers::{State, Workers};
-use crate::ids::{Generation, TenantId, TurnId, WorkerId};
+use crate::ids::{TenantId, TurnId, WorkerId};
 
 /// The scheduler of one device.
 #[derive(Debug)]
@@ -64,8 +64,6 @@ pub struct Scheduler<C: Call> {
     pub(super) book: Book<C::Memory>,
     /// True while a change of the device's setup is not done.
     pub(super) resizing: bool,
-    /// Processes that ended under a caller and are not reaped: why they ended is not known yet, nor whether that draws on a budget.
-    pub(super) ended: Vec<(WorkerId, Generation, TenantId)>,
     /// When the event that is handled happened, and what is to be done.
     pub(super) now_ns: u64,
     pub(super) actions: Vec<Action<C>>,
@@ -94,7 +92,6 @@ impl<C: Call> Scheduler<C> {
             unproven: MpsSuspicion::default(),
             book: Book::new(&shape),
             resizing: false,
-            ended: Vec::new(),
             now_ns: 0,
             actions: Vec::new(),
             shape,

@@ -1,7 +1,7 @@
 //! Small cases of the scheduler.
 
 use super::*;
-use crate::ids::FunctionId;
+use crate::ids::{FunctionId, Generation};
 use crate::schedule::events::*;
 use crate::schedule::limits::{DEADLINE_GRACE_NS, SETTLE_NS, SHARED_GRACE_NS, SHARED_LIMIT_NS};
 use crate::schedule::{Address, Domain, Ended, Job, Loss, Order, WhyGone};
