@@ -40,17 +40,20 @@ def build(plan: Plan, targets: Sequence[Target], say: Callable[[str], None] = la
 
     With ``ptx``, PTX lies beside NVIDIA's machine code.
     """
-    checked = _Checked.of(plan, targets, say)
+    plan, sources = _with_sources(plan, targets)
+    checked = _Checked.of(plan, sources, _compiled(sources, targets, say))
     modules, stems = _assembled([checked], targets, ptx=ptx)
     return checked.package(modules, stems)
 
 
 def build_together(plans: Sequence[Plan], targets: Sequence[Target]) -> list[Package | None]:
     """Plans whose kernels have different names, as packages with the same modules; none for those that cannot be built."""
+    ready = [_with_sources(plan, targets) for plan in plans]
+    compiled = _compiled({name: source for _, sources in ready for name, source in sources.items()}, targets)
     found: list[_Checked | None] = []
-    for plan in plans:
+    for plan, sources in ready:
         try:
-            found.append(_Checked.of(plan, targets))
+            found.append(_Checked.of(plan, sources, compiled))
         except PackageError:
             # Too much shared memory for one of the targets, for example.
             found.append(None)
@@ -58,35 +61,54 @@ def build_together(plans: Sequence[Plan], targets: Sequence[Target]) -> list[Pac
     return [checked.package(modules, stems) if checked else None for checked in found]
 
 
+def _with_sources(plan: Plan, targets: Sequence[Target]) -> tuple[Plan, dict[str, KernelSource]]:
+    """A plan with its buffers placed, and the kernels that it launches; refuses what no function can be."""
+    plan = plan.arranged()
+    plan.check()
+    used = {launch.kernel for launch in launches(plan.steps)}
+    sources = {name: _fitting(source, targets) for name, source in plan.kernels.items() if name in used}
+    if not sources:
+        raise PackageError("nothing is computed: no step launches a kernel")
+    if len(sources) > MAX_KERNELS or len(plan.names()) > MAX_BUFFERS:
+        found = f"{len(sources)} kernels and {len(plan.names())} buffers"
+        # Kernels are called after the operators that they compute.
+        like, many = Counter(re.sub(r"_\d+$", "", name) for name in sources).most_common(1)[0]
+        found = f"{found} ({many} are {like})"
+        limits = f"a function has at most {MAX_KERNELS} and {MAX_BUFFERS}"
+        raise PackageError(f"{found}, {limits}: package parts of the model, and join them with package.compose()")
+    return plan, sources
+
+
+# What each target has of each kernel: none of those that do not compile for it, and why.
+_ByTarget = Mapping[Target, Mapping[str, Compiled | PackageError]]
+
+
+def _compiled(
+    sources: Mapping[str, KernelSource], targets: Sequence[Target], say: Callable[[str], None] = lambda _: None
+) -> _ByTarget:
+    return {target: compiling.compile_kernels(sources, target, say) for target in targets}
+
+
 @dataclass(frozen=True)
 class _Checked:
     """A plan that can be built, with its kernels compiled as far as their assembly."""
 
     plan: Plan
-    targets: tuple[Target, ...]
     sources: Mapping[str, KernelSource]
     compiled: Mapping[Target, Mapping[str, Compiled]]
     shapes: Mapping[str, _LaunchShape]
 
     @classmethod
-    def of(cls, plan: Plan, targets: Sequence[Target], say: Callable[[str], None] = lambda _: None) -> _Checked:
-        plan = plan.arranged()
-        plan.check()
-        used = {launch.kernel for launch in launches(plan.steps)}
-        sources = {name: source for name, source in plan.kernels.items() if name in used}
-        if not sources:
-            raise PackageError("nothing is computed: no step launches a kernel")
-        if len(sources) > MAX_KERNELS or len(plan.names()) > MAX_BUFFERS:
-            found = f"{len(sources)} kernels and {len(plan.names())} buffers"
-            # Kernels are called after the operators that they compute.
-            like, many = Counter(re.sub(r"_\d+$", "", name) for name in sources).most_common(1)[0]
-            found = f"{found} ({many} are {like})"
-            limits = f"a function has at most {MAX_KERNELS} and {MAX_BUFFERS}"
-            raise PackageError(f"{found}, {limits}: package parts of the model, and join them with package.compose()")
-        sources = {name: _fitting(source, targets) for name, source in sources.items()}
-        compiled = {target: compiling.compile_kernels(sources, target, say) for target in targets}
-        shapes = {name: _LaunchShape.of(name, [each[name] for each in compiled.values()], targets) for name in sources}
-        return cls(plan, tuple(targets), sources, compiled, shapes)
+    def of(cls, plan: Plan, sources: Mapping[str, KernelSource], compiled: _ByTarget) -> _Checked:
+        own: dict[Target, dict[str, Compiled]] = {target: {} for target in compiled}
+        for target, kernels in compiled.items():
+            for name in sources:
+                kernel = kernels[name]
+                if isinstance(kernel, PackageError):
+                    raise kernel
+                own[target][name] = kernel
+        shapes = {name: _LaunchShape.of(name, {target: each[name] for target, each in own.items()}) for name in sources}
+        return cls(plan, sources, own, shapes)
 
     def package(self, modules: Mapping[str, bytes], stems: Mapping[str, Sequence[str]]) -> Package:
         """With code that has its kernels, perhaps beside others; ``stems`` says which module has which."""
@@ -99,7 +121,7 @@ class _Checked:
 
         kernels = [{"module_name": stem, "kernel_name": name} for stem, names in own.items() for name in names]
         flow = control_flow(self.plan.steps, launch)
-        return package(self.plan, buffers, flow, modules, list(own), kernels, self.targets)
+        return package(self.plan, buffers, flow, modules, list(own), kernels, list(self.compiled))
 
 
 def _assembled(
@@ -160,14 +182,15 @@ class _LaunchShape:
         self.hidden = hidden
 
     @classmethod
-    def of(cls, name: str, forms: Sequence[Compiled], targets: Sequence[Target]) -> _LaunchShape:
+    def of(cls, name: str, by_target: Mapping[Target, Compiled]) -> _LaunchShape:
         """What serves all compiled forms of a kernel."""
+        forms = list(by_target.values())
         for what in ("threads", "clusters", "hidden"):
             found = {getattr(form, what) for form in forms}
             if len(found) > 1:
                 raise PackageError(f"kernel {name}: {what} differ between targets ({sorted(found)}): make a package for each")
         shared = max(form.shared_bytes for form in forms)
-        for target in targets:
+        for target in by_target:
             if shared > target.shared_bytes:
                 raise PackageError(
                     f"kernel {name} takes {shared} bytes of shared memory on one target, {target} has "

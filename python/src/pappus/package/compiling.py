@@ -8,11 +8,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import os
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from . import assembly, precision
 from .errors import PackageError, Unsupported
@@ -51,13 +55,41 @@ class Module:
 
 def compile_kernels(
     sources: Mapping[str, KernelSource], target: Target, say: Callable[[str], None] = lambda _: None
-) -> dict[str, Compiled]:
-    """Compiles each kernel as far as its assembly, and says which one it is at."""
-    compiled = {}
-    for at, (name, source) in enumerate(sources.items()):
-        say(f"compiling kernel {at + 1} of {len(sources)} for {target}: {name}")
-        compiled[name] = _compile(name, source, target, say)
-    return compiled
+) -> dict[str, Compiled | PackageError]:
+    """Compiles each kernel as far as its assembly, on all processors, and says which one it is at; or why one cannot be."""
+    made: dict[str, Compiled | PackageError] = {}
+    # Python runs one thread at a time, but not while Triton's compiler works, which is nine tenths of the time.
+    with _knobs(target), _one_parser(), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for float32 in dict.fromkeys(source.float32 for source in sources.values()):
+            with _until(_form(target), float32), precision.products(float32):
+                alike = {name: source for name, source in sources.items() if source.float32 == float32}
+                waiting = [(name, pool.submit(_compile, name, source, target, say)) for name, source in alike.items()]
+                for name, each in waiting:
+                    say(f"compiling kernel {len(made) + 1} of {len(sources)} for {target}: {name}")
+                    made[name] = _result(each)
+    return made
+
+
+@contextlib.contextmanager
+def _one_parser() -> Iterator[None]:
+    """Has one thread at a time parse a kernel's source: CPython up to 3.12 fails where several do (python/cpython#106905)."""
+    from triton.runtime.jit import JITFunction
+
+    parse, lock = JITFunction.parse, threading.Lock()
+
+    def alone(self: Any) -> Any:
+        with lock:
+            return parse(self)
+
+    with mock.patch.object(JITFunction, "parse", alone):
+        yield
+
+
+def _result(compiling: Future[Compiled]) -> Compiled | PackageError:
+    try:
+        return compiling.result()
+    except PackageError as error:
+        return error
 
 
 def assemble(
@@ -169,11 +201,10 @@ def _text_of(name: str, source: KernelSource, options: Mapping[str, Any], target
     from triton.compiler import ASTSource
 
     ast = ASTSource(source.function, dict(source.signature), dict(source.constants), dict(source.attributes))
-    with _knobs(target), _until(_form(target), source.float32), precision.products(source.float32):
-        try:
-            return triton.compile(ast, target=_gpu_target(target), options=dict(options))
-        except Exception as error:
-            raise PackageError(f"kernel {name} does not compile for {target}: {error}") from error
+    try:
+        return triton.compile(ast, target=_gpu_target(target), options=dict(options))
+    except Exception as error:
+        raise PackageError(f"kernel {name} does not compile for {target}: {error}") from error
 
 
 def _parameters(text: str, entry: str, form: str) -> int:
