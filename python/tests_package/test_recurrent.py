@@ -46,8 +46,12 @@ def steps(built: package.Package) -> int:
         # What is 1 is a constant of the kernel's.
         (nn.LSTM(6, 20), (1, 1, 6)),
         (nn.GRU(6, 20), (4, 6)),
+        # More than a block reads at once, and more rows than few.
+        (nn.GRU(6, 300), (2, 9, 6)),
+        (nn.LSTM(6, 70), (2, 70, 6)),
+        (nn.RNN(6, 20), (3, 70, 6)),
     ],
-    ids=["rnn", "relu", "gru", "gru both ways", "lstm", "lstm both ways", "one step", "no batch"],
+    ids=["rnn", "relu", "gru", "gru both ways", "lstm", "lstm both ways", "one step", "no batch", "wide", "many", "many rnn"],
 )
 def test_layers(layers: nn.Module, shape: tuple[int, ...]) -> None:
     model, x = Layers(layers).eval(), torch.randn(shape)
@@ -98,6 +102,14 @@ def test_any_number_of_steps(layers: nn.Module) -> None:
     repeated = [step for step in built.plan.steps if isinstance(step, Repeat)]
     assert len(repeated) == layers.num_layers * (1 + layers.bidirectional)
     assert all(recurrent.is_step(launch.kernel) for launch in launches(repeated))
+
+
+def test_any_number_of_rows() -> None:
+    model = Layers(nn.LSTM(6, 20)).eval()
+    rows = torch.export.Dim("rows", min=2, max=100)
+    built = package.torch(model, (torch.randn(2, 3, 6),), dynamic_shapes=({1: rows},))
+    for count in (2, 20):
+        same(built, model, torch.randn(2, count, 6))
 
 
 def test_many_steps_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -30,14 +30,32 @@ _KINDS = {
 }
 # Under which keys PyTorch has them written out.
 _WRITTEN_OUT = (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd)
-# Units and rows of a block, and how many values of the state it reads at a time.
-_UNITS = 16
-_ROWS = 16
-_DEPTH = 64
+# Rows of a layer up to which its products are few, as far as is known: above, each weight would be read too often.
+_FEW = 64
+# Rows that a block computes at a time where they are few.
+_FEW_AT_ONCE = 8
 # More launches than these are repeated, not written down: a configuration has 4 MiB at most.
 _MOST_WRITTEN = 1024
 # A number that stands for the step until there is a launch for each: Triton is told nothing of it.
 _ANY_STEP = 3
+
+
+class _Block(NamedTuple):
+    """Units and rows that a block computes, how many values of the state it reads at a time, and its warps."""
+
+    units: int
+    rows: int
+    depth: int
+    warps: int
+
+
+_MANY_ROWS = _Block(16, 16, 64, 4)
+
+
+def _few_rows(hidden: int, rows: Any) -> _Block:
+    """A block for a step of few rows: one warp, which reads what it needs at once, since waiting for it is most of a step."""
+    at_once = min(triton.next_power_of_2(rows), _FEW_AT_ONCE) if isinstance(rows, int) else _FEW_AT_ONCE
+    return _Block(1, at_once, min(max(triton.next_power_of_2(hidden), 16), 256), 1)
 
 
 @triton_op("pappus::recurrent", mutates_args={})  # type: ignore[untyped-decorator]
@@ -58,9 +76,12 @@ def _recurrent(
     # A launch that is repeated learns from memory which step it is.
     counts = not isinstance(steps, int) or steps > _MOST_WRITTEN
     counter, counted = (torch.zeros(1, dtype=torch.int32, device=out.device) if counts else first for _ in range(2))
-    wrap_triton(pappus_recurrent_step)[(triton.cdiv(hidden, _UNITS), triton.cdiv(rows, _ROWS), 1)](
+    many = isinstance(rows, int) and rows > _FEW
+    block = _MANY_ROWS if many else _few_rows(hidden, rows)
+    wrap_triton(pappus_recurrent_step)[(triton.cdiv(hidden, block.units), triton.cdiv(rows, block.rows), 1)](
         by_input, weight, bias, first, memory if kind == "lstm" else first, out, counter, counted, _ANY_STEP, steps, rows,
-        KIND=kind, BACKWARD=backward, COUNTS=counts, HIDDEN=hidden, UNITS=_UNITS, ROWS=_ROWS, DEPTH=_DEPTH,
+        KIND=kind, BACKWARD=backward, COUNTS=counts, MANY=many, HIDDEN=hidden, UNITS=block.units, ROWS=block.rows,
+        DEPTH=block.depth, num_warps=block.warps,
     )  # fmt: skip
     return out, memory
 

@@ -1,8 +1,9 @@
 """A step of a recurrent layer, in Triton: each block computes some units of some rows.
 
 A block reads the state before, and writes the state behind to its place among all states, step by row by unit, which is the
-layer's output. Formulas are those of ``torch.nn.RNN``, ``GRU`` and ``LSTM``, whose gates lie one behind the other in weights,
-biases and in what comes from the inputs.
+layer's output. With few rows, threads share the depth of each product among them; with many, they share its results.
+Formulas are those of ``torch.nn.RNN``, ``GRU`` and ``LSTM``, whose gates lie one behind the other in weights, biases and in
+what comes from the inputs.
 """
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
@@ -11,6 +12,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from torch._inductor.runtime.triton_helpers import libdevice
+
+
+@triton.jit
+def _added(sums, states, weights, MANY: tl.constexpr):
+    """Adds the product of states, row by depth, and weights, unit by depth, to sums, row by unit."""
+    if MANY:
+        sums = tl.dot(states, tl.trans(weights), sums, input_precision="ieee")
+    else:
+        sums += tl.sum(states.to(tl.float32)[:, None, :] * weights.to(tl.float32)[None, :, :], 2)
+    return sums
 
 
 @triton.jit
@@ -29,6 +40,7 @@ def pappus_recurrent_step(
     KIND: tl.constexpr,
     BACKWARD: tl.constexpr,
     COUNTS: tl.constexpr,
+    MANY: tl.constexpr,
     HIDDEN: tl.constexpr,
     UNITS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -57,14 +69,14 @@ def pappus_recurrent_step(
         depth = start + tl.arange(0, DEPTH)
         known = depth < HIDDEN
         part = tl.load(state + row[:, None] * HIDDEN + depth[None, :], mask=(row < rows)[:, None] & known[None, :], other=0.0)
-        by_gate = weight + unit[None, :] * HIDDEN + depth[:, None]
-        whole = known[:, None] & units[None, :]
-        sum0 = tl.dot(part, tl.load(by_gate, mask=whole, other=0.0), sum0, input_precision="ieee")
+        by_gate = weight + unit[:, None] * HIDDEN + depth[None, :]
+        whole = units[:, None] & known[None, :]
+        sum0 = _added(sum0, part, tl.load(by_gate, mask=whole, other=0.0), MANY)
         if GATES > 1:
-            sum1 = tl.dot(part, tl.load(by_gate + HIDDEN * HIDDEN, mask=whole, other=0.0), sum1, input_precision="ieee")
-            sum2 = tl.dot(part, tl.load(by_gate + 2 * HIDDEN * HIDDEN, mask=whole, other=0.0), sum2, input_precision="ieee")
+            sum1 = _added(sum1, part, tl.load(by_gate + HIDDEN * HIDDEN, mask=whole, other=0.0), MANY)
+            sum2 = _added(sum2, part, tl.load(by_gate + 2 * HIDDEN * HIDDEN, mask=whole, other=0.0), MANY)
         if GATES > 3:
-            sum3 = tl.dot(part, tl.load(by_gate + 3 * HIDDEN * HIDDEN, mask=whole, other=0.0), sum3, input_precision="ieee")
+            sum3 = _added(sum3, part, tl.load(by_gate + 3 * HIDDEN * HIDDEN, mask=whole, other=0.0), MANY)
     gate = by_input + (at.to(tl.int64) * rows + row[:, None]) * (GATES * HIDDEN) + unit[None, :]
     shift = bias + unit
     gate0 = tl.load(gate, mask=both, other=0.0).to(tl.float32)
