@@ -24,6 +24,8 @@ class Architecture:
     dtype: torch.dtype = torch.float32
     # As `torch.export` takes it.
     dynamic_shapes: Any = None
+    # What is done to the network once it has its weights.
+    finish: Callable[[Any], None] | None = None
 
     def model(self) -> Any:
         """The network with its weights, in the mode in which it is used."""
@@ -31,7 +33,10 @@ class Architecture:
         model = shaken(self.network().eval())
         torch.manual_seed(1)
         args, kwargs = called(self.inputs())
-        return settled(model, args, kwargs).to(self.dtype)
+        model = settled(model, args, kwargs).to(self.dtype)
+        if self.finish is not None:
+            self.finish(model)
+        return model
 
     def example(self, seed: int = 1) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What it is called with: arguments by place, and by name."""

@@ -7,9 +7,10 @@ from .generation import GENERATION
 from .language import LANGUAGE
 from .pictures import PICTURES
 from .plain import PLAIN
+from .quantised import QUANTISED
 from .sound import SOUND
 
-ARCHITECTURES: tuple[Architecture, ...] = (*PICTURES, *LANGUAGE, *GENERATION, *SOUND, *PLAIN)
+ARCHITECTURES: tuple[Architecture, ...] = (*PICTURES, *LANGUAGE, *GENERATION, *SOUND, *PLAIN, *QUANTISED)
 
 
 def named(name: str) -> Architecture:
