@@ -39,7 +39,7 @@ def make(
         model,
         **case.free(),
         targets=[arch],
-        candidates=candidates if case.compared else 0,
+        candidates=candidates,
         tuning=tuning,
         tuned_for=tuned_for,
         float32=float32,
