@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from bench_models import networks
-from pappus.package import candidates, deferred, lowering
+from pappus.package import candidates, choose, deferred, lowering, points, targets, tune
 from pappus.package.points import Table
 from test_operators import Attends
 
@@ -74,3 +75,35 @@ def test_what_the_table_names_and_is_not_there_is_told(taken: dict[str, str]) ->
     with pytest.warns(UserWarning, match="does not get 'tile 1', which was the fastest on A GPU"):
         lowering.lower(model, (x,), table=table(dict.fromkeys(estimated, "tile 1")))
     assert taken == estimated
+
+
+def test_tables_that_come_with_pappus(taken: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(points, "_SHIPPED", tmp_path)
+    model, x = networks.MLP().eval(), torch.randn(64, 32)
+    _, _, choices = lowering.lower(model, (x,), candidates=3)
+    estimated = dict(taken)
+    second, third = ({operation: list(plans)[at] for operation, plans in choices.kept.items()} for at in (1, 2))
+    (tmp_path / "sm_90.json").write_bytes(tune.written(table(second).rows))
+
+    def chosen(**how: Any) -> dict[str, str]:
+        taken.clear()
+        lowering.lower(model, (x,), **how)
+        return dict(taken)
+
+    assert chosen() == second
+    # One's own measurements count more; other architectures have none here.
+    assert chosen(table=table(third)) == third
+    assert chosen(targets=targets.parse("sm_80")) == estimated
+    # What does not fit, or is there no longer, is not taken.
+    (tmp_path / "sm_90.json").write_bytes(tune.written(table(dict.fromkeys(estimated, "tile 1")).rows))
+    assert chosen() == estimated
+    monkeypatch.setattr(choose, "estimate", lambda *_: float("inf"))
+    (tmp_path / "sm_90.json").write_bytes(tune.written(table(second).rows))
+    assert chosen() != second
+
+
+def test_what_is_shipped_can_be_read() -> None:
+    table = points.shipped(targets.parse("sm_90")[0])
+    assert table.device is not None
+    assert len(table.rows[table.device]) > 100
+    assert points.shipped(targets.parse("gfx942")[0]).device is None

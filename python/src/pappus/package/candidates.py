@@ -5,6 +5,7 @@ Inductor asks here which of them it goes on with; :mod:`.points` has what a pack
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,11 +19,12 @@ from .targets import Target
 
 @dataclass
 class Choices:
-    """Decides which configuration each operation gets: the measured one, else that with the shortest estimate."""
+    """Decides which configuration each operation gets: what was measured by whoever packages, or for Pappus, or an estimate."""
 
     target: Target
     shared_bytes: int
     table: Table = field(default_factory=Table)
+    shipped: Table = field(default_factory=Table)
     # How many candidates are kept of each operation.
     keep: int = 0
     # How float32 is multiplied.
@@ -51,6 +53,11 @@ class Choices:
             self.kept[key] = {name: _alone(choice, self.float32) for name, choice in simple}
         # Tables and those kept have the names of what waits; Inductor may call what becomes of it otherwise.
         fastest = self.table.choice(key, [each.description for each in waiting])
+        if fastest is None:
+            # What is fastest on the newest of a package's GPUs need not fit the others.
+            fitting = [each.description for each in waiting if time(each) < math.inf]
+            known = self.shipped.fastest(key)
+            fastest = known if known in fitting else None
         measured = _made([each for each in waiting if each.description == fastest])
         return [measured or best]
 

@@ -28,6 +28,7 @@ from . import (
     deferred,
     dimensions,
     fusing,
+    points,
     precision,
     pretend,
     quantized,
@@ -145,7 +146,8 @@ def lower(
     exported = _export(model, tuple(example_inputs), dynamic_shapes, dict(kwargs or {}), state)
     _check_types(exported.program, targets)
     arch = max((t for t in targets if t.kind == "cuda"), key=lambda t: t.capability, default=pretend.MODEL_ARCH)
-    choices = Choices(arch, min(target.shared_bytes for target in targets), table or Table(), candidates, float32)
+    shared_bytes = min(target.shared_bytes for target in targets)
+    choices = Choices(arch, shared_bytes, table or Table(), points.shipped(arch), candidates, float32)
     with pretend.gpu(arch):
         try:
             _move(exported)

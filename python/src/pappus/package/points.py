@@ -23,6 +23,8 @@ from .tune import FOLDER, POINTS, TABLE, written
 
 # Launches of a candidate in one call: what a call costs by itself hardly counts.
 REPEAT = 20
+# Tables that come with Pappus, by the architecture that they were measured on.
+_SHIPPED = Path(__file__).parent / "tiles"
 
 
 @dataclass(frozen=True)
@@ -32,16 +34,15 @@ class Table:
     rows: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     device: str | None = None
 
-    def choice(self, operation: str, among: Collection[str]) -> str | None:
-        """The fastest of an operation's configurations; none where the operation was not measured.
-
-        None, too, with a warning, where the operation no longer has the one that was the fastest.
-        """
+    def fastest(self, operation: str) -> str | None:
+        """The fastest of an operation's configurations; none where the operation was not measured."""
         row = self.rows[self.device].get(operation) if self.device is not None else None
-        if row is None:
-            return None
-        fastest = str(row["choice"])
-        if fastest in among:
+        return str(row["choice"]) if row is not None else None
+
+    def choice(self, operation: str, among: Collection[str]) -> str | None:
+        """The same; none, too, with a warning, where the operation no longer has the one that was the fastest."""
+        fastest = self.fastest(operation)
+        if fastest is None or fastest in among:
             return fastest
         warnings.warn(
             f"{operation} does not get {fastest!r}, which was the fastest on {self.device}: it has no such configuration",
@@ -83,6 +84,12 @@ def read_table(path: str | os.PathLike[str] | None, device: str | None = None) -
     if device not in rows:
         raise PackageError(f"{path} has measurements of {sorted(rows)}: say which with tuned_for=")
     return Table(rows, device)
+
+
+def shipped(target: Target) -> Table:
+    """What was measured for this release of Pappus on a GPU of this architecture; nothing where there was none."""
+    path = _SHIPPED / f"{target.arch}.json"
+    return read_table(path) if path.is_file() else Table()
 
 
 def files(operations: Mapping[str, Mapping[str, Plan]], targets: Sequence[Target]) -> dict[str, bytes]:
