@@ -109,7 +109,8 @@ impl<C: Call> Scheduler<C> {
         let device_ns = device_ns.min(now_ns.saturating_sub(entry.started_ns));
         let work_ns = self.run_times.ended(kind, device_ns);
         self.ran_beside_others(worker, tenant, device_ns);
-        self.turn(|turns| turns.finished(now_ns, worker, device_ns, work_ns));
+        let alone = self.workers[worker].busy_lanes() == 1;
+        self.turn(|turns| turns.finished(now_ns, worker, device_ns, work_ns, alone));
     }
 
     /// A payer's call was on the device for so long, in a worker whose turns others pay for, too.

@@ -98,10 +98,16 @@ pub const OVERRUN_CHECK_NS: u64 = 50_000_000;
 /// A call that has been in the way of others for so long shares the chip with others that have: it was there at the last look, or came
 /// soon after.
 pub const LONG_NS: u64 = OVERRUN_CHECK_NS / 2;
-/// What a change of turns costs on a GPU: the chip's own part on an H200.
+/// What a change of turns costs on a GPU until it is measured: the chip's own part on an H200.
 pub const GPU_CHANGE_NS: u64 = 140_000;
 /// The same on the CPU: a process is woken.
 pub const CPU_CHANGE_NS: u64 = 20_000;
+/// No change of turns costs less: two processes meet at a word of memory.
+pub const LEAST_CHANGE_NS: u64 = 1_000;
+/// Nor more, whatever a worker says: the longest that a host leaves a process that is woken without a processor.
+pub const MOST_CHANGE_NS: u64 = 5_000_000;
+/// Each sample moves the cost of a change by this part of the difference: a worker that lies about one change moves it little.
+pub const CHANGE_SHARE: u64 = 16;
 /// Where turns are shorter than this, the worker that is next is woken when the one before it gets the device: to wake
 /// it takes about as long.
 pub const SHORT_TURN_NS: u64 = 500_000;

@@ -12,7 +12,8 @@
 //! Policies, each with its own state:
 //! - `queues`: which call gets which worker; `domain_queue`: whose turn it is within a queue, and calls that wait for company.
 //! - `asks`: who gets a worker, a lane, memory or the whole device next, in one line.
-//! - [`turns`]: who may submit to the device; `share_line`: who is next, by classes and weights (`fair_line`: start-time fair queueing).
+//! - [`turns`]: who may submit to the device; `turn_cost`: what a change costs; `turn_fines`: who has to stand behind others;
+//!   `share_line`: who is next, by classes and weights (`fair_line`: start-time fair queueing).
 //! - `book`: who has what of the device's memory, and whose calls wait for some.
 //! - `residency`: which resident gives way to another domain, and when.
 //! - `device_time`: how long calls take at least, what each tenant used, and who pays for turns of shared workers.
@@ -49,6 +50,8 @@ mod retry;
 pub mod scheduler;
 mod share_line;
 mod starting;
+mod turn_cost;
+mod turn_fines;
 pub mod turns;
 pub mod types;
 pub mod weights;

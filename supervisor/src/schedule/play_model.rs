@@ -51,6 +51,9 @@ pub(super) fn play(shape: Shape, policy: Policy, events: &[Event]) -> Result<(),
     // expires from here on: no residency is waited for.
     w.scheduler.queues.residency.set_least(0);
     w.scheduler.queues.residency.set_ready(w.slots);
+    w.scheduler.turns.iter_mut().for_each(Turns::forgive);
+    // Who waited for the end of a fine is next.
+    w.scheduler.handle(w.now, Tick {}, &mut w.actions);
     w.shape.residency_ns = 0;
     w.set_contexts(0);
     // Nor does a call wait for company.

@@ -97,11 +97,15 @@ impl Turns {
         holder.tenant
     }
 
-    /// A call of a worker ended that was on the device for so long, of which `work_ns` is what such calls take at least.
+    /// A call of a worker ended that was on the device for so long, of which `work_ns` is what such calls take at least;
+    /// `alone` says that the worker has no other call.
     /// Beside a turn that is overrun, and where none waits, turns do not end: what was used meanwhile is charged.
-    pub fn finished(&mut self, now_ns: u64, worker: WorkerId, device_ns: u64, work_ns: u64) {
+    pub fn finished(&mut self, now_ns: u64, worker: WorkerId, device_ns: u64, work_ns: u64, alone: bool) {
+        // A call that waits for the chip to change is on the device meanwhile: the least that such calls take is its own time.
+        let work_ns = work_ns.min(device_ns);
+        self.cost.finished(now_ns, worker, alone.then_some(work_ns));
         match self.position(worker) {
-            Some(at) if self.is_shared() => self.settle(now_ns, at, Some(work_ns.min(device_ns))),
+            Some(at) if self.is_shared() => self.settle(now_ns, at, Some(work_ns)),
             Some(at) => self.used_alone(now_ns, at, device_ns),
             None => {}
         }

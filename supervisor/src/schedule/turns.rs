@@ -12,12 +12,16 @@
 //! and the chip slices its time between them. A tenant that overran is charged for what the others left of that time, and gets
 //! no grant again before none is left that overran.
 //!
+//! Who is ended for an overrun is fined (`turn_fines`).
+//!
 //! Two clocks run while at least two parties want the device: that of contended time ([`Turns::contended_ns`]), and one that
 //! is as much slower as there are long calls that share the chip, by which calls are in the way of others
 //! ([`Turns::in_the_way_ns`]).
 
 use super::limits::{CREDIT, OVERRUN_QUANTA, SHORT_TURN_NS, YIELD_NS};
 use super::share_line::ShareLine;
+use super::turn_cost::ChangeCost;
+use super::turn_fines::Fines;
 use super::types::{Order, TenantShare};
 use crate::ids::{TenantId, TurnId, WorkerId};
 
@@ -104,7 +108,7 @@ impl SlowedClock {
 #[derive(Debug)]
 pub struct Turns {
     quantum_us: u32,
-    change_us: u32,
+    cost: ChangeCost,
     /// One, unless a turn is overrun, or those that joined it did not yield yet.
     holders: Vec<TurnHolder>,
     /// Workers that have calls and no grant.
@@ -134,6 +138,7 @@ pub struct Turns {
     beside_ns: u64,
     /// Tenants that overran and did not have a turn of their own since then.
     barred: Vec<TenantId>,
+    fines: Fines,
     /// What workers are to be told.
     orders: Vec<(WorkerId, Order)>,
     /// What tenants were charged and nobody heard of yet.
@@ -141,10 +146,10 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// No worker has the device. A change of turns costs `change_ns`.
+    /// No worker has the device. A change of turns costs `change_ns` until it was measured.
     pub fn new(workers: usize, quantum_us: u32, change_ns: u64) -> Self {
         Self {
-            change_us: u32::try_from(change_ns.div_ceil(1000)).unwrap_or(u32::MAX),
+            cost: ChangeCost::new(change_ns),
             holders: Vec::new(),
             line: ShareLine::new(u64::from(quantum_us) * 1000, u64::from(quantum_us) * 1000 / CREDIT),
             places: vec![None; workers],
@@ -161,6 +166,7 @@ impl Turns {
             polls: false,
             beside_ns: 0,
             barred: Vec::new(),
+            fines: Fines::default(),
             orders: Vec::new(),
             charges: Vec::new(),
             quantum_us,
@@ -190,6 +196,11 @@ impl Turns {
 
     fn quantum_ns(&self) -> u64 {
         u64::from(self.quantum_us) * 1000
+    }
+
+    /// What a change of turns costs.
+    fn change_us(&self) -> u32 {
+        u32::try_from(self.cost.ns().div_ceil(1000)).unwrap_or(u32::MAX)
     }
 
     /// Whether workers and the supervisor's threads poll while they wait for each other: then the next worker is woken
@@ -324,6 +335,7 @@ impl Turns {
         };
         let holder = &mut self.holders[at];
         holder.idle_ns = Some(now_ns);
+        self.fines.idled(now_ns, holder.tenant);
         if shared {
             holder.charged_from_ns = None;
         } else if self.polls && holder.revoked_ns.is_some() {
@@ -333,13 +345,16 @@ impl Turns {
 
     /// Grants and revokes what is due.
     fn proceed(&mut self, now_ns: u64) {
+        self.fines.forget_paid(&self.line);
         if self.is_shared() {
-            let joins = self.line.iter().filter(|(tenant, _)| !self.barred.contains(tenant));
+            let stays = |tenant: &TenantId| self.fines.has(*tenant) || self.barred.contains(tenant);
+            let joins = self.line.iter().filter(|(tenant, _)| !stays(tenant));
             let joins: Vec<WorkerId> = joins.map(|(_, (_, worker))| worker).collect();
             joins.into_iter().for_each(|worker| self.grant(now_ns, worker));
         } else {
             if self.holders.is_empty()
                 && let Some((tenant, (_, worker))) = self.line.first()
+                && self.waits_until_ns(tenant).is_none_or(|at_ns| at_ns <= now_ns)
             {
                 self.barred.retain(|barred| *barred != tenant);
                 self.line.serve(tenant);
@@ -385,7 +400,7 @@ impl Turns {
             given_up: false,
         });
         self.parts.set_sharers(now_ns, self.holders.len());
-        let (quantum_us, change_us) = (self.quantum_us, self.change_us);
+        let (quantum_us, change_us) = (self.quantum_us, self.change_us());
         self.orders.push((worker, Order::Grant { turn, quantum_us, change_us }));
     }
 
@@ -433,10 +448,17 @@ impl Turns {
     ) -> bool {
         let Some(at) = self.position_of(worker, turn) else { return false };
         let tenant = self.take(now_ns, at, Some(used_ns));
-        if has_calls {
-            self.line_up(worker, tenant);
+        match has_calls {
+            true => self.line_up(worker, tenant),
+            // Its answers are on their way, and its next calls not here yet.
+            false => self.fines.idled(now_ns, tenant),
         }
+        let alone = self.holders.is_empty();
         self.proceed(now_ns);
+        match self.holders.as_slice() {
+            [next] if alone && next.worker != worker => self.cost.changed(now_ns, next.worker),
+            _ => self.cost.disturbed(),
+        }
         true
     }
 
@@ -449,14 +471,20 @@ impl Turns {
         self.set_active(now_ns, worker, false);
         self.leave_line(worker);
         let Some(at) = self.position(worker) else { return };
+        self.cost.disturbed();
         self.take(now_ns, at, None);
         self.proceed(now_ns);
     }
 
-    /// A tenant's call is ended for being in the way of others: the tenant is charged so much besides its turns, and stands behind the
-    /// others until they had as much.
+    /// A tenant's call is ended for being in the way of others: the tenant is charged so much besides its turns.
     pub fn fine(&mut self, tenant: TenantId, ns: u64) {
         self.line.charge(tenant, ns);
+        self.fines.add(tenant);
+    }
+
+    /// Until when the first in line is not granted, if it was fined.
+    fn waits_until_ns(&self, tenant: TenantId) -> Option<u64> {
+        self.fines.waits_until_ns(tenant, &self.line, self.quantum_ns())
     }
 
     /// When a holder with calls has overrun its turn, if others wait for it.
@@ -482,7 +510,12 @@ impl Turns {
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let of =
             |holder| [self.patience_ends_ns(holder), self.overruns_ns(holder)].into_iter().flatten().min();
-        self.holders.iter().filter_map(of).min()
+        let fined = match self.line.first() {
+            // A tenant whose share changed may have to stand behind nobody any more: it is next at once.
+            Some((tenant, _)) if self.holders.is_empty() => self.waits_until_ns(tenant).or(Some(0)),
+            _ => None,
+        };
+        self.holders.iter().filter_map(of).chain(fined).min()
     }
 
     /// A holder that has no reason to keep its turn and does not yield it; told once.
@@ -501,6 +534,10 @@ impl Turns {
             // Up to now it had the device for itself, or a part of it beside another.
             self.settle_all(now_ns);
             (self.holders[at].overran, self.holders[at].beside_from_ns) = (true, self.beside_ns);
+            self.cost.disturbed();
+            self.proceed(now_ns);
+        } else if self.holders.is_empty() && !self.line.is_empty() {
+            // Nobody came before one that was fined.
             self.proceed(now_ns);
         }
     }

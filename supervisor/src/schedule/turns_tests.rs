@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ids::WorkerId;
+use crate::schedule::Class;
 use crate::schedule::limits::CPU_CHANGE_NS;
 
 const W0: WorkerId = WorkerId::new(0);
@@ -30,6 +31,18 @@ fn charged<R>(turns: &mut Turns, worker: WorkerId, event: impl FnOnce(&mut Turns
     let own = turns.charges.extract_if(.., |charge| charge.tenant == tenant(worker));
     let used_ns = own.map(|charge| charge.used_ns).sum();
     (used_ns > 0).then_some(Charge { tenant: tenant(worker), used_ns })
+}
+
+impl Turns {
+    /// True if nobody has the device since the first in line was fined.
+    pub(in crate::schedule) fn keeps_waiting(&self) -> bool {
+        self.line.first().is_some_and(|(tenant, _)| self.waits_until_ns(tenant).is_some())
+    }
+
+    /// What tenants were fined is forgotten.
+    pub(in crate::schedule) fn forgive(&mut self) {
+        self.fines = Fines::default();
+    }
 }
 
 /// So many workers, each of a tenant of its own.
@@ -218,12 +231,12 @@ fn a_turn_that_overruns_is_not_exclusive_any_more() {
 fn beside_an_overrun_others_pay_for_what_they_did_and_it_pays_for_the_rest() {
     let (mut turns, now) = overrun();
     assert_eq!(
-        charged(&mut turns, W1, |turns| turns.finished(now + 10 * MS, W1, 10 * MS, MS)),
+        charged(&mut turns, W1, |turns| turns.finished(now + 10 * MS, W1, 10 * MS, MS, true)),
         charge(W1, MS)
     );
     // A worker says itself how long its calls take: no more than its part of the time counts.
     assert_eq!(
-        charged(&mut turns, W1, |turns| turns.finished(now + 14 * MS, W1, 60 * MS, 60 * MS)),
+        charged(&mut turns, W1, |turns| turns.finished(now + 14 * MS, W1, 60 * MS, 60 * MS, true)),
         charge(W1, 2 * MS)
     );
     has_work(&mut turns, now + 14 * MS, W2);
@@ -238,19 +251,54 @@ fn beside_an_overrun_others_pay_for_what_they_did_and_it_pays_for_the_rest() {
 }
 
 #[test]
-fn who_was_fined_is_next_where_no_other_waits() {
-    let mut turns = turns(3);
+fn who_was_fined_waits_until_others_want_nothing_for_a_while() {
+    let mut turns = turns(2);
     has_work(&mut turns, 0, W0);
     turns.fine(tenant(W1), 50 * MS);
     has_work(&mut turns, MS, W1);
-    has_work(&mut turns, MS, W2);
     expect(&mut turns, &[grant(W0, 1), revoke(W0, 1)]);
-    turns.yielded(5 * MS, W0, TurnId::new(1), 5 * MS, true);
-    expect(&mut turns, &[grant(W2, 2), revoke(W2, 2)]);
-    turns.yielded(9 * MS, W2, TurnId::new(2), 4 * MS, false);
-    expect(&mut turns, &[grant(W0, 3), revoke(W0, 3)]);
-    turns.yielded(12 * MS, W0, TurnId::new(3), 3 * MS, false);
-    expect(&mut turns, &[grant(W1, 4)]);
+    // W0 has no call at the moment at which its turn ends.
+    turns.idle(5 * MS, W0);
+    turns.yielded(5 * MS, W0, TurnId::new(1), 5 * MS, false);
+    expect(&mut turns, &[]);
+    assert_eq!(turns.next_deadline_ns(), Some(10 * MS));
+    has_work(&mut turns, 6 * MS, W0);
+    expect(&mut turns, &[grant(W0, 2), revoke(W0, 2)]);
+    turns.idle(9 * MS, W0);
+    turns.yielded(9 * MS, W0, TurnId::new(2), 3 * MS, false);
+    turns.overrun(14 * MS - 1);
+    expect(&mut turns, &[]);
+    turns.overrun(14 * MS);
+    expect(&mut turns, &[grant(W1, 3)]);
+}
+
+#[test]
+fn who_was_fined_is_not_next_while_answers_of_others_are_on_their_way() {
+    let mut turns = turns(2);
+    has_work(&mut turns, 0, W0);
+    turns.fine(tenant(W1), 500 * MS);
+    has_work(&mut turns, MS, W1);
+    expect(&mut turns, &[grant(W0, 1), revoke(W0, 1)]);
+    // W0 gives its turn back before its answers are read: it was never heard to be idle.
+    turns.yielded(105 * MS, W0, TurnId::new(1), 105 * MS, false);
+    turns.idle(105 * MS, W0);
+    expect(&mut turns, &[]);
+    has_work(&mut turns, 106 * MS, W0);
+    expect(&mut turns, &[grant(W0, 2), revoke(W0, 2)]);
+}
+
+#[test]
+fn who_waits_for_the_end_of_a_fine_is_next_once_it_stands_behind_nobody() {
+    let mut turns = turns(2);
+    turns.fine(tenant(W1), 50 * MS);
+    has_work(&mut turns, 0, W1);
+    expect(&mut turns, &[]);
+    // The operator moves it into another class, where it was fined nothing.
+    turns.set_share(tenant(W1), TenantShare { class: Class::Latency, ..TenantShare::default() });
+    let due = turns.next_deadline_ns().unwrap();
+    assert!(due <= MS, "{due}");
+    turns.overrun(MS);
+    expect(&mut turns, &[grant(W1, 1)]);
 }
 
 #[test]
@@ -297,7 +345,7 @@ fn charged_for_an_overrun(others: usize, work_ns: Option<u64>, ended: bool) -> (
     turns.overrun(begun);
     for (ms, work_ns) in (1..=320).filter_map(|ms| Some((ms, work_ns?))) {
         for worker in (1..=others).map(WorkerId::new) {
-            turns.finished(begun + ms * MS, worker, MS, work_ns);
+            turns.finished(begun + ms * MS, worker, MS, work_ns, true);
         }
     }
     let over = begun + 320 * MS;
@@ -388,12 +436,16 @@ fn where_turns_are_short_the_next_worker_is_woken_when_the_last_one_gets_the_dev
 fn what_a_tenant_used_is_known_while_it_keeps_the_device() {
     let mut turns = turns(2);
     has_work(&mut turns, 0, W0);
-    assert_eq!(charged(&mut turns, W0, |turns| turns.finished(10, W0, 7, 7)), charge(W0, 7));
+    assert_eq!(charged(&mut turns, W0, |turns| turns.finished(10, W0, 7, 7, true)), charge(W0, 7));
     // Two calls in two lanes at the same time are not twice the time.
-    assert_eq!(charged(&mut turns, W0, |turns| turns.finished(12, W0, 9, 9)), charge(W0, 2));
+    assert_eq!(charged(&mut turns, W0, |turns| turns.finished(12, W0, 9, 9, true)), charge(W0, 2));
     assert_eq!(turns.used_ns(W0), 9);
     has_work(&mut turns, 20, W1);
-    assert_eq!(charged(&mut turns, W0, |turns| turns.finished(25, W0, 9, 9)), None, "charged when it yields");
+    assert_eq!(
+        charged(&mut turns, W0, |turns| turns.finished(25, W0, 9, 9, true)),
+        None,
+        "charged when it yields"
+    );
     assert_eq!(
         charged(&mut turns, W0, |turns| turns.yielded(30, W0, TurnId::new(1), 25, false)),
         charge(W0, 16)

@@ -70,7 +70,7 @@ pub struct Shape {
     pub shared_stuck_ns: u64,
     /// Workers submit by turns of so many microseconds; none says at any time.
     pub quantum_us: Option<u32>,
-    /// What a change of turns costs, in nanoseconds.
+    /// What a change of turns costs until it was measured, in nanoseconds.
     pub change_ns: u64,
     /// How long a domain keeps a worker that another one waits for.
     pub residency_ns: u64,
