@@ -522,6 +522,11 @@ impl<M: Clone> Book<M> {
         }
     }
 
+    /// True if a process ended under a caller and is not reaped.
+    pub(super) fn dies_under(&self, caller: TenantId) -> bool {
+        self.dying.iter().any(|dying| dying.caller == Some(caller))
+    }
+
     /// It is reaped. Under whom it ended.
     pub(super) fn reaped(&mut self, worker: WorkerId, generation: Generation) -> Option<TenantId> {
         let at = self.dying.iter().position(|dying| dying.process == (worker, generation))?;

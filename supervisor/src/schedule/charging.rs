@@ -93,7 +93,6 @@ impl<C: Call> Scheduler<C> {
         }
         if !ended_well {
             self.ran_beside_others(worker, payer, had_ns);
-            self.turn(|turns| turns.failed(now_ns, worker, had_ns));
         }
     }
 

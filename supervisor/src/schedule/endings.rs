@@ -47,6 +47,10 @@ impl<C: Call> Scheduler<C> {
             // The calls of a job had the time together.
             self.book.ended(worker, lane);
             self.charge_job(worker, payer, started_ns, ended_well);
+            if !ended_well {
+                let now_ns = self.now_ns;
+                self.turn(|turns| turns.failed(now_ns, worker, now_ns.saturating_sub(started_ns)));
+            }
             if self.workers[worker].is_shared() {
                 self.weigh_everybody();
             }

@@ -37,7 +37,7 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn holds(&self, caller: TenantId) -> bool {
         let now_ns = self.now_ns;
         self.budgets.waits_ns(now_ns, caller).is_some()
-            || self.budgets.is_careful(now_ns, caller) && self.runs(caller)
+            || self.budgets.is_careful(now_ns, caller) && (self.runs(caller) || self.book.dies_under(caller))
     }
 
     /// A lost call does not run again. Where faults hit the calls of all, it is not known then whether it was why.

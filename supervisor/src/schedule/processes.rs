@@ -23,7 +23,7 @@ impl<C: Call> Scheduler<C> {
     /// A worker is nobody's: who needs one has it. Another process may start, or be taken from a domain, since this one is there.
     fn hand_out(&mut self, worker: WorkerId) {
         self.feed(worker);
-        if self.workers.first_empty().is_some() && self.queues.has_unplaced() {
+        if self.workers.first_empty().is_some() && self.queues.wants_workers(self.view()) {
             self.make_room();
         }
     }
@@ -98,8 +98,11 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn reaped(&mut self, worker: WorkerId, generation: Generation, from_outside: bool) {
         let ended_under = self.book.reaped(worker, generation);
         self.book.weights.reaped(worker, generation);
-        if let Some(caller) = ended_under.filter(|_| !from_outside) {
-            self.draw(caller);
+        if let Some(caller) = ended_under {
+            match from_outside {
+                false => self.draw(caller),
+                true => self.review(caller),
+            }
         }
         self.memory_came();
     }

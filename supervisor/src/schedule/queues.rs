@@ -248,6 +248,11 @@ impl Queues {
         served.filter(|domain| self.wants_more(*domain))
     }
 
+    /// True if any domain wants a worker, or a further one.
+    pub(super) fn wants_workers(&self, view: View<'_>) -> bool {
+        self.has_unplaced() || self.wanting(view).next().is_some()
+    }
+
     /// Forgets what a queue without calls asks for, and the queue if it has no workers, either.
     fn tidy(&mut self, queue: QueueKey) {
         let Some(q) = self.queues.get(&queue).filter(|q| q.calls.is_empty()) else { return };
@@ -329,7 +334,10 @@ impl Queues {
             return Some(domain);
         }
         let others = self.wanting(view).filter(|domain| self.may_start(*domain, device, view));
-        others.min_by_key(|domain| (self.asks.ahead_ns(domain.caller), self.first_of(QueueKey::Of(*domain))))
+        let has = |domain: Domain| self.of(domain).map_or(0, |q| q.workers.len());
+        others.min_by_key(|domain| {
+            (self.asks.ahead_ns(domain.caller), has(*domain), self.first_of(QueueKey::Of(*domain)))
+        })
     }
 
     /// The next call of a queue for shared workers, if a worker has room for it.

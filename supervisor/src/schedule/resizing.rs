@@ -21,11 +21,13 @@ impl<C: Call> Scheduler<C> {
     pub(super) fn resize(&mut self, to: Shape, remakes: bool) {
         let lanes = to.lanes.clamp(1, 64);
         let remakes = remakes || lanes != self.shape.lanes;
-        self.shape = Shape { lanes, ..to };
+        // Turns stay, or are never taken; one worker, which takes none, says no quantum.
+        let quantum_us = self.shape.quantum_us.and(to.quantum_us.or(self.shape.quantum_us));
+        self.shape = Shape { lanes, quantum_us, ..to };
         self.workers.resize(to.workers, lanes);
         self.book.resize(self.workers.len(), to.memory_bytes);
         self.queues.resize(&self.shape);
-        if let (Some(turns), Some(quantum_us)) = (&mut self.turns, to.quantum_us) {
+        if let (Some(turns), Some(quantum_us)) = (&mut self.turns, quantum_us) {
             turns.resize(self.workers.len(), quantum_us);
         }
         for (_, worker) in self.workers.iter_mut() {

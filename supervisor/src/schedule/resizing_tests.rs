@@ -156,3 +156,16 @@ fn calls_that_wait_go_elsewhere_with_what_is_known_of_them() {
     other.expect("1 on 0.0 alone");
     assert_eq!(other.dies(W0), [(1, Ended::Guilty)]);
 }
+
+#[test]
+fn turns_stay_where_one_worker_says_no_quantum() {
+    let mut b = Bench::of(Shape { quantum_us: Some(5000), ..size(2, 1) });
+    b.resize(size(1, 1));
+    assert_eq!(b.scheduler.shape.quantum_us, Some(5000));
+    b.resize(Shape { quantum_us: Some(2000), ..size(2, 1) });
+    assert_eq!(b.scheduler.shape.quantum_us, Some(2000));
+    // Where no turns are taken, none begin.
+    let mut b = bench(2, 1);
+    b.resize(Shape { quantum_us: Some(5000), ..size(2, 1) });
+    assert_eq!(b.scheduler.shape.quantum_us, None);
+}

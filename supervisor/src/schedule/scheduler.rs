@@ -324,7 +324,7 @@ impl<C: Call> Scheduler<C> {
             self.make_room();
         }
         // Now that no call is overdue which could start: those behind the ones that are over, too.
-        self.waits_no_more(self.calls.queued() < queued);
+        self.waits_no_more(self.queues.asks.has_device() || self.calls.queued() < queued);
         self.serve_line();
     }
 

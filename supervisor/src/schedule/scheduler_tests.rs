@@ -14,6 +14,8 @@ mod clearing_tests;
 mod exclusive_fairness_tests;
 #[path = "exclusive_tests.rs"]
 mod exclusive_tests;
+#[path = "handing_out_tests.rs"]
+mod handing_out_tests;
 #[path = "jobs_tests.rs"]
 mod jobs_tests;
 #[path = "memory_tests.rs"]

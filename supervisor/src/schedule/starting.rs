@@ -183,7 +183,8 @@ impl<C: Call> Scheduler<C> {
         self.turn(|turns| turns.has_work(now_ns, worker, party));
         self.note_contention();
         if self.budgets.is_careful(now_ns, caller) {
-            self.queues.hold(caller);
+            let asked = self.queues.hold(caller);
+            self.waits_no_more(asked);
         }
     }
 

@@ -11,7 +11,10 @@ impl Turns {
         if others_waited {
             self.line.charge(tenant, used_ns);
         }
-        self.charges.push(Charge { tenant, used_ns });
+        match self.charges.iter_mut().find(|charge| charge.tenant == tenant) {
+            Some(charge) => charge.used_ns += used_ns,
+            None => self.charges.push(Charge { tenant, used_ns }),
+        }
     }
 
     /// Charges a holder's tenant for its part of the time that others waited for. Beside a turn that overran, it is charged for a call
