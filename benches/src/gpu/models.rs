@@ -35,6 +35,8 @@ const OF_EAGER: [(&str, f64); 6] = [
 ];
 /// … / that of eager PyTorch as a CUDA graph.
 const OF_GRAPH: f64 = 2.0;
+/// The geometric mean of that over all models.
+const OF_GRAPHS: f64 = 1.2;
 const OF_COMPILED: f64 = 1.1;
 
 /// Models whose rate on lanes is measured.
@@ -96,6 +98,7 @@ pub(super) fn measure(bed: &Bed, report: &mut Report) -> Result<()> {
 
 /// What was found beside PyTorch against what is promised.
 fn judge(report: &mut Report, found: &BTreeMap<String, Found>) {
+    let mut of_graphs = Vec::new();
     for (name, found) in found {
         if let Some(why) = &found.failed {
             report.fail(format!("{name}: {why}"));
@@ -104,6 +107,7 @@ fn judge(report: &mut Report, found: &BTreeMap<String, Found>) {
             report.skip(format!("{name}, torch.compile: {why}"));
         }
         errors(report, name, found);
+        of_graphs.extend(found.pappus_ns.zip(found.graph_ns).map(|(ours, graph)| ours / graph));
         let Some((_, of_eager)) = OF_EAGER.iter().find(|(start, _)| name.starts_with(start)) else {
             continue;
         };
@@ -122,6 +126,11 @@ fn judge(report: &mut Report, found: &BTreeMap<String, Found>) {
             report.at_most(OF_COMPILED, format!("{name}, p50 / torch.compile"), ours / compiled, Unit::Ratio);
         }
     }
+    if !of_graphs.is_empty() {
+        let mean = (of_graphs.iter().map(|ratio| ratio.ln()).sum::<f64>() / of_graphs.len() as f64).exp();
+        let what = format!("geometric mean of {} models, p50 / CUDA graph", of_graphs.len());
+        report.at_most(OF_GRAPHS, what, mean, Unit::Ratio);
+    }
 }
 
 fn errors(report: &mut Report, name: &str, found: &Found) {
@@ -137,7 +146,7 @@ fn errors(report: &mut Report, name: &str, found: &Found) {
     }
 }
 
-/// All packages of a folder, by name.
+/// All packages of a folder whose calls stand by themselves, by name.
 fn models(folder: &Path) -> Result<Vec<Model>> {
     let entries = std::fs::read_dir(folder)
         .map_err(|e| format!("{}: {e}: run scripts/gpu-check models-build", folder.display()))?;
@@ -145,12 +154,16 @@ fn models(folder: &Path) -> Result<Vec<Model>> {
     let mut paths = paths?;
     paths.retain(|path| path.join("function.json").is_file());
     paths.sort();
-    paths.iter().map(|path| Model::read(path)).collect()
+    paths.iter().filter_map(|path| Model::read(path).transpose()).collect()
 }
 
 impl Model {
-    fn read(path: &Path) -> Result<Self> {
+    /// A package that keeps state is none of them: its session would be full after so many calls.
+    fn read(path: &Path) -> Result<Option<Self>> {
         let package = Package::read(path, &[])?;
+        if !package.blueprint().state().is_empty() {
+            return Ok(None);
+        }
         let input = path.join(INPUT);
         let bytes = std::fs::read(&input).map_err(|e| {
             format!("{}: {e}: `python3 -m bench_models.prepare {FOLDER}` writes it", input.display())
@@ -170,7 +183,7 @@ impl Model {
         let output = Some((output.name.clone(), usize::try_from(size)?));
         let data = Data { inputs: vec![(name, bytes)], output, wanted: Wanted::Any };
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Self { name, package, data })
+        Ok(Some(Self { name, package, data }))
     }
 
     /// Registers it and calls it once: what later calls must answer.
@@ -256,10 +269,10 @@ mod tests {
     #[test]
     fn what_was_found_is_judged_by_network_and_type() {
         let found = r#"{
-            "resnet18-1-fp32": {"pappus_ns": 115, "eager_ns": 100, "compiled_ns": 100, "pappus_error": 2e-4},
+            "resnet18-1-fp32": {"pappus_ns": 115, "eager_ns": 100, "graph_ns": 50, "compiled_ns": 100, "pappus_error": 2e-4},
             "gpt-bf16": {"pappus_ns": 115, "eager_ns": 100, "pappus_error": 0.01, "eager_error": 0.02,
                          "compile_failed": "took too long"},
-            "dense-fp32": {"pappus_ns": 9, "eager_ns": 1, "pappus_error": 1e-6},
+            "dense-fp32": {"pappus_ns": 9, "eager_ns": 1, "graph_ns": 20, "pappus_error": 1e-6},
             "convolutional-fp32": {"failed": "no memory"}
         }"#;
         let mut report = Report::new(Machine::describe());
@@ -275,7 +288,9 @@ mod tests {
                 ("gpt-bf16, p50 / eager PyTorch", false),
                 ("resnet18-1-fp32, largest difference to eager", false),
                 ("resnet18-1-fp32, p50 / eager PyTorch", true),
+                ("resnet18-1-fp32, p50 / CUDA graph", false),
                 ("resnet18-1-fp32, p50 / torch.compile", false),
+                ("geometric mean of 2 models, p50 / CUDA graph", true),
             ]
         );
         let json = report.to_json().unwrap();
