@@ -8,7 +8,6 @@
 //! ahead of others, however many calls of the other kind there are. The caller is charged for the whole device.
 
 use std::collections::hash_map::Entry;
-use std::ops::Deref;
 
 use super::share_line::{Front, ShareLine};
 use super::types::{CallId, Compartment, Domain, TenantShare};
@@ -95,14 +94,6 @@ pub(super) struct Asks {
     lanes_weight: u32,
 }
 
-impl Deref for Asks {
-    type Target = ShareLine<(u64, Ask)>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.line
-    }
-}
-
 impl Asks {
     /// No asks. A domain has a worker for about so long.
     pub(super) fn new(turn_ns: u64) -> Self {
@@ -128,7 +119,7 @@ impl Asks {
         self.next_place += 1;
         self.counts[ask.kind() as usize] += 1;
         if ask.kind() == Kind::Lane {
-            self.lanes_weight += self.share_of(ask.caller()).weight;
+            self.lanes_weight += self.line.share_of(ask.caller()).weight;
         }
         true
     }
@@ -142,7 +133,7 @@ impl Asks {
         self.line.remove(ask.caller(), (place, ask));
         self.counts[ask.kind() as usize] -= 1;
         if ask.kind() == Kind::Lane {
-            self.lanes_weight -= self.share_of(ask.caller()).weight;
+            self.lanes_weight -= self.line.share_of(ask.caller()).weight;
         }
         true
     }
@@ -179,6 +170,11 @@ impl Asks {
     /// The weights of the callers that ask for lanes of shared workers.
     pub(super) fn lanes_weight(&self) -> u32 {
         self.lanes_weight
+    }
+
+    /// Who stands before whom, and what each is given.
+    pub(super) fn line(&self) -> &ShareLine<(u64, Ask)> {
+        &self.line
     }
 
     /// What is asked for of one kind, the next one first.
@@ -245,7 +241,7 @@ impl Asks {
     /// A caller is given this from now on.
     pub(super) fn set_share(&mut self, caller: TenantId, share: TenantShare) {
         if self.has(Ask::Worker(QueueKey::Shared(caller))) {
-            self.lanes_weight = self.lanes_weight - self.share_of(caller).weight + share.weight;
+            self.lanes_weight = self.lanes_weight - self.line.share_of(caller).weight + share.weight;
         }
         self.line.set_share(caller, share);
     }
@@ -336,7 +332,7 @@ mod tests {
         asks.charge(TenantId::new(1), 3);
         assert_eq!(asks.iter().collect::<Vec<_>>(), [domain(2, 2), domain(4, 1)]);
         asks.remove(worker(domain(2, 2)));
-        let goes_on = |caller| asks.goes_before(asks.first().unwrap().1, TenantId::new(caller));
+        let goes_on = |caller| asks.line().goes_before(asks.first().unwrap().1, TenantId::new(caller));
         assert!(goes_on(2) && !goes_on(1));
         asks.remove(worker(domain(4, 1)));
         asks.charge(TenantId::new(1), 1000);
@@ -346,7 +342,7 @@ mod tests {
         assert_eq!(asks.iter().next(), Some(domain(2, 2)), "what it had while none waited does not count");
         let batch = TenantShare { class: crate::schedule::Class::Batch, ..TenantShare::default() };
         asks.set_share(TenantId::new(2), batch);
-        assert_eq!((asks.iter().next(), asks.share_of(TenantId::new(2))), (Some(domain(4, 1)), batch));
+        assert_eq!((asks.iter().next(), asks.line().share_of(TenantId::new(2))), (Some(domain(4, 1)), batch));
     }
 
     #[test]
@@ -355,7 +351,7 @@ mod tests {
         let [alice, bob, carol] = [1, 2, 3].map(TenantId::new);
         let device = |caller| Ask::Worker(QueueKey::Whole(Domain { owner: caller, caller }));
         let next = |asks: &Asks| asks.device().map(|(domain, _)| domain.caller);
-        let goes_before = |asks: &Asks, caller| asks.goes_before(asks.device().unwrap().1, caller);
+        let goes_before = |asks: &Asks, caller| asks.line().goes_before(asks.device().unwrap().1, caller);
         assert_eq!(next(&asks), None);
         asks.push(device(alice));
         assert!(!goes_before(&asks, bob) && !goes_before(&asks, alice));

@@ -15,7 +15,7 @@ impl<C: Call> Scheduler<C> {
 
     /// A tenant is given this of the device from now on.
     pub(super) fn set_share(&mut self, tenant: TenantId, share: TenantShare) {
-        if self.queues.asks.share_of(tenant) == share {
+        if self.queues.asks.line().share_of(tenant) == share {
             return;
         }
         let limited = self.queues.limits_lanes();
@@ -66,12 +66,12 @@ impl<C: Call> Scheduler<C> {
         payers.sort_unstable();
         payers.dedup();
         let mut everybody = TenantShare { weight: self.queues.asks.lanes_weight(), ..TenantShare::default() };
-        if let Some(class) = payers.iter().map(|payer| self.queues.asks.share_of(*payer).class).min() {
+        if let Some(class) = payers.iter().map(|payer| self.queues.asks.line().share_of(*payer).class).min() {
             everybody.class = class;
             let not_waiting =
                 payers.iter().filter(|payer| !self.queues.asks.has(Ask::Worker(QueueKey::Shared(**payer))));
             everybody.weight +=
-                not_waiting.map(|payer| self.queues.asks.share_of(*payer).weight).sum::<u32>();
+                not_waiting.map(|payer| self.queues.asks.line().share_of(*payer).weight).sum::<u32>();
             turns.set_share(TenantId::EVERYBODY, everybody);
         }
         self.payers = payers;

@@ -288,46 +288,31 @@ fn where_several_have_the_device_at_once_shares_decide_how_many_lanes_each_uses(
     assert_eq!(running(&b, W1, &bobs), 7, "until he is back at his part");
 }
 
-fn share(b: &mut Bench, call: u64, domain: Domain) -> CallId {
-    let spec = CallSpec { domain, deadline_ns: b.now + 10_000 * MS, sharing: Sharing::May, ..TERMS };
-    b.scheduler.handle(b.now, Submit { call, spec, limits: LIMITS }, &mut b.actions).unwrap()
-}
-
-/// Its worker says how long a call had the device.
-fn reports(b: &mut Bench, worker: WorkerId, id: CallId, ms: u64) {
-    b.scheduler.handle(b.now, Ran { worker, id, device_ns: ms * MS }, &mut b.actions);
-}
-
-fn yields(b: &mut Bench, worker: WorkerId, turn: u64, ms: u64, answered: u64) {
-    let y = Yielded { worker, turn: TurnId::new(turn), used_ns: ms * MS, answered };
-    assert!(b.scheduler.handle(b.now, y, &mut b.actions));
-}
-
 #[test]
 fn payers_pay_for_their_own_turn() {
     let shape =
         Shape { quantum_us: Some(5000), shared_workers: 1, workers_per_domain: 1, ..Shape::new(2, 1) };
     let mut b = Bench::of(shape);
-    let alice = share(&mut b, 1, ALICE);
+    let alice = b.share(1, ALICE);
     let carol = b.submit(2, CAROL);
     b.expect("1 on 0.0, grant 0 turn 1, 2 on 1.0, revoke 0 turn 1");
     b.now = 5 * MS;
-    reports(&mut b, W0, alice, 5);
+    b.ran(W0, alice, 5);
     b.finish(W0, alice);
-    yields(&mut b, W0, 1, 5, 0);
+    b.yields(W0, 1, 5, 0);
     b.expect("grant 1 turn 2");
     let first = b.scheduler.device_time_of(ALICE.caller) / MS;
-    let bob = share(&mut b, 3, BOB);
+    let bob = b.share(3, BOB);
     b.now = 6 * MS;
-    reports(&mut b, W1, carol, 1);
+    b.ran(W1, carol, 1);
     b.finish(W1, carol);
-    yields(&mut b, W1, 2, 1, 0);
+    b.yields(W1, 2, 1, 0);
     b.submit(4, CAROL);
     b.expect("3 on 0.0, revoke 1 turn 2, grant 0 turn 3, 4 on 1.0, revoke 0 turn 3");
     b.now = 7 * MS;
-    reports(&mut b, W0, bob, 1);
+    b.ran(W0, bob, 1);
     b.finish(W0, bob);
-    yields(&mut b, W0, 3, 1, 0);
+    b.yields(W0, 3, 1, 0);
     let paid = [ALICE, BOB].map(|d| b.scheduler.device_time_of(d.caller) / MS);
     assert_eq!((first, paid), (5, [5, 1]));
 }
@@ -337,9 +322,9 @@ fn all_whose_calls_were_there_pay_for_a_shared_worker_that_ends() {
     let shape =
         Shape { quantum_us: Some(5000), shared_workers: 1, workers_per_domain: 1, ..Shape::new(2, 2) };
     let mut b = Bench::of(shape);
-    share(&mut b, 1, ALICE);
+    b.share(1, ALICE);
     b.now = 10 * MS;
-    share(&mut b, 2, BOB);
+    b.share(2, BOB);
     b.now = 100 * MS;
     b.dies(W0);
     let paid = [ALICE, BOB].map(|d| b.scheduler.device_time_of(d.caller) / MS);

@@ -5,12 +5,9 @@ use super::*;
 const W2: WorkerId = WorkerId::new(2);
 const W3: WorkerId = WorkerId::new(3);
 
-/// A device on which no process is yet, and no caller is punished.
+/// No process is there yet, and no caller is punished.
 fn empty(shape: Shape) -> Bench {
-    let mut b = Bench { scheduler: Scheduler::new(shape), actions: Vec::new(), now: 0 };
-    let policy = Policy { quarantine_after: 0, fault_budget: 0, ..Policy::default() };
-    b.scheduler.handle(0, SetPolicy { policy }, &mut b.actions);
-    b
+    Bench::empty(shape, Policy { quarantine_after: 0, fault_budget: 0, ..Policy::default() })
 }
 
 #[test]
@@ -55,31 +52,20 @@ fn further_workers_are_shared_out() {
     (30..50).for_each(|call| {
         b.submit(call, BOB);
     });
-    let mut had = [0, 0];
     loop {
-        let brought: Vec<WorkerId> = b
-            .actions
-            .drain(..)
-            .filter_map(|a| match a {
-                Action::Bring { worker } => Some(worker),
-                _ => None,
-            })
-            .filter(|w| *w != W1)
-            .collect();
+        let told = b.actions.drain(..);
+        let brought = told.filter_map(|action| match action {
+            Action::Bring { worker } if worker != W1 => Some(worker),
+            _ => None,
+        });
+        let brought: Vec<WorkerId> = brought.collect();
         if brought.is_empty() {
             break;
         }
-        brought.into_iter().for_each(|w| b.ready(w));
+        brought.into_iter().for_each(|worker| b.ready(worker));
     }
-    for (_, worker) in b.scheduler.workers.iter() {
-        if worker.served() == Some(ALICE) {
-            had[0] += 1;
-        }
-        if worker.served() == Some(BOB) {
-            had[1] += 1;
-        }
-    }
-    assert_eq!(had, [4, 4]);
+    let workers_of = |domain| b.scheduler.workers.iter().filter(|(_, w)| w.served() == Some(domain)).count();
+    assert_eq!([ALICE, BOB].map(workers_of), [4, 4]);
 }
 
 #[test]
@@ -93,14 +79,14 @@ fn who_had_less_goes_on_beside_a_call_for_the_device() {
     b.expect("1 on 0.0, grant 0 turn 1, 2 on 0.1, 3 on 1.0, revoke 0 turn 1");
     b.submit(5, BOB);
     b.now = 5 * MS;
-    yields(&mut b, W0, 1, 1, 0);
+    b.yields(W0, 1, 1, 0);
     b.now = 20 * MS;
-    ran(&mut b, W1, bob, 10);
-    yields(&mut b, W1, 2, 15, 1);
+    b.ran(W1, bob, 10);
+    b.yields(W1, 2, 15, 1);
     b.finish(W1, bob);
     b.expect("grant 1 turn 2, revoke 1 turn 2, grant 0 turn 3");
     b.now = 120 * MS;
-    ran(&mut b, W0, first, 100);
+    b.ran(W0, first, 100);
     b.finish(W0, first);
     b.expect("");
     for _ in 0..6 {
@@ -141,14 +127,4 @@ fn others_start_when_a_careful_caller_asks_for_the_device_no_more() {
     b.actions.clear();
     b.ready(W0);
     b.expect("1 on 0.0, 3 on 1.0");
-}
-
-/// Its worker says how long a call had the device.
-fn ran(b: &mut Bench, worker: WorkerId, id: CallId, ms: u64) {
-    b.scheduler.handle(b.now, Ran { worker, id, device_ns: ms * MS }, &mut b.actions);
-}
-
-fn yields(b: &mut Bench, worker: WorkerId, turn: u64, ms: u64, answered: u64) {
-    let y = Yielded { worker, turn: TurnId::new(turn), used_ns: ms * MS, answered };
-    assert!(b.scheduler.handle(b.now, y, &mut b.actions));
 }

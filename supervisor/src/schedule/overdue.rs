@@ -157,7 +157,8 @@ impl<C: Call> Scheduler<C> {
             let Some((ran_ns, id)) = self.longest(worker, granted_clock_ns, clock_ns) else { continue };
             long_calls += usize::from(ran_ns >= LONG_NS);
             let Some(tenant) = self.workers[worker].served().map(|domain| domain.caller) else { continue };
-            let limit_ns = self.queues.asks.share_of(tenant).overrun_ns.unwrap_or(self.policy.overrun_ns);
+            let limit_ns =
+                self.queues.asks.line().share_of(tenant).overrun_ns.unwrap_or(self.policy.overrun_ns);
             if limit_ns != 0 && ran_ns >= limit_ns {
                 self.turns.iter_mut().for_each(|turns| turns.fine(tenant, ran_ns));
                 self.kill_for(worker, id, true);

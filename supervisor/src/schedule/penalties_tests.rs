@@ -404,30 +404,22 @@ fn a_process_that_is_ended_from_outside_costs_its_caller_nothing() {
 
 #[test]
 fn one_process_ends_under_a_careful_caller_at_a_time() {
-    let policy = Policy { quarantine_after: 0, fault_budget: 2, ..Policy::default() };
-    let mut b = Bench::under(Shape::new(4, 1), policy);
-    let spec =
-        |b: &Bench, f| CallSpec { deadline_ns: b.now + 900_000 * MS, function: FunctionId::new(f), ..TERMS };
-    let s = spec(&b, 99);
-    b.scheduler.handle(b.now, Submit { call: 99, spec: s, limits: LIMITS }, &mut b.actions).unwrap();
+    let mut b = bench(4, 1, 0, 2);
+    let busy = |b: &Bench| b.scheduler.workers.busy().map(|(worker, _)| worker).next();
+    b.submit_to(99, 99, ALICE).unwrap();
     for _ in 0..2 {
-        let busy: Vec<WorkerId> = b.scheduler.workers.busy().map(|(worker, _)| worker).collect();
-        b.dies(busy[0]);
-        b.ready(busy[0]);
+        let worker = busy(&b).unwrap();
+        b.dies(worker);
+        b.ready(worker);
     }
     assert_eq!(b.scheduler.budgets(b.now)[0].left, 0);
-    for f in 1..=8 {
-        let s = spec(&b, f);
-        b.scheduler.handle(b.now, Submit { call: f, spec: s, limits: LIMITS }, &mut b.actions).unwrap();
-    }
-    b.now = 30_000 * MS;
+    (1..=8).for_each(|n| assert!(b.submit_to(n, n, ALICE).is_ok()));
+    b.now = 30 * S;
     b.scheduler.handle(b.now, Tick {}, &mut b.actions);
     let mut ended = 0;
-    loop {
-        let busy: Vec<WorkerId> = b.scheduler.workers.busy().map(|(worker, _)| worker).collect();
-        let Some(&worker) = busy.first() else { break };
+    while let Some(worker) = busy(&b) {
         b.scheduler.handle(b.now, Gone { worker }, &mut b.actions);
         ended += 1;
     }
-    assert_eq!(ended, 1);
+    assert_eq!(ended, 1, "none of them is reaped");
 }

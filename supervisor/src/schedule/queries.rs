@@ -102,7 +102,7 @@ impl<C: Call> Scheduler<C> {
     /// Device time that tenants used, and what each is given of the device; of so many at most.
     pub fn device_times(&self, most: usize) -> Vec<(TenantId, u64, TenantShare)> {
         let times = self.device_time.iter().take(most);
-        times.map(|(tenant, ns)| (tenant, ns, self.queues.asks.share_of(tenant))).collect()
+        times.map(|(tenant, ns)| (tenant, ns, self.queues.asks.line().share_of(tenant))).collect()
     }
 
     /// Device time that one tenant used.

@@ -190,7 +190,7 @@ impl Queues {
         let Some((asks, front)) = device else { return true };
         let first = || self.first_of(QueueKey::Whole(asks));
         let came_before = || waited.is_some_and(|id| first().is_some_and(|first| id < first));
-        self.asks.goes_before(front, caller) || asks.caller == caller && came_before()
+        self.asks.line().goes_before(front, caller) || asks.caller == caller && came_before()
     }
 
     /// A call waits no more that stood in its queue by this moment.
@@ -304,7 +304,7 @@ impl Queues {
 
     /// True if what callers are given decides how many lanes each may use.
     pub(super) fn limits_lanes(&self) -> bool {
-        self.shape.quantum_us.is_none() && !self.asks.is_even()
+        self.shape.quantum_us.is_none() && !self.asks.line().is_even()
     }
 
     /// True if one more lane may be a domain's. Its first one always may, since the domains of a caller do not wait for each
@@ -317,10 +317,10 @@ impl Queues {
         let caller = domain.caller;
         let used: u32 = busy().filter(|worker| worker.serves(caller)).map(Worker::busy_lanes).sum();
         let callers = busy().filter_map(Worker::served).map(|domain| domain.caller);
-        let others = callers.filter(|other| *other != caller).map(|other| self.asks.share_of(other));
+        let others = callers.filter(|other| *other != caller).map(|other| self.asks.line().share_of(other));
         let lanes =
             self.shape.lanes.saturating_mul(u32::try_from(self.shape.workers_per_domain).unwrap_or(u32::MAX));
-        used < most_lanes(lanes, self.asks.share_of(caller), others)
+        used < most_lanes(lanes, self.asks.line().share_of(caller), others)
     }
 
     /// The domain that a free worker should serve, and is bound to then: a domain without workers, else one with more calls than
@@ -336,7 +336,7 @@ impl Queues {
         let others = self.wanting(view).filter(|domain| self.may_start(*domain, device, view));
         let has = |domain: Domain| self.of(domain).map_or(0, |q| q.workers.len());
         others.min_by_key(|domain| {
-            (self.asks.ahead_ns(domain.caller), has(*domain), self.first_of(QueueKey::Of(*domain)))
+            (self.asks.line().ahead_ns(domain.caller), has(*domain), self.first_of(QueueKey::Of(*domain)))
         })
     }
 

@@ -34,7 +34,7 @@ use super::turns::Turns;
 use super::types::{
     Action, Call, CallId, CallSpec, Command, Compartment, KillReason, NotNow, Shape, Sharing, Verdict,
 };
-use super::workers::{State, Workers};
+use super::workers::{State, Worker, Workers};
 use crate::ids::{TenantId, TurnId, WorkerId};
 
 /// The scheduler of one device.
@@ -336,7 +336,10 @@ impl<C: Call> Scheduler<C> {
     /// True if a caller has a call in a worker.
     pub(super) fn runs(&self, caller: TenantId) -> bool {
         let is_its = |id| self.calls.get(id).is_some_and(|entry| entry.domain.caller == caller);
-        self.workers.busy().any(|(_, worker)| worker.calls().any(is_its))
+        // Of a worker of its own it is known without a look at each call.
+        let is_one =
+            |worker: &Worker| worker.serves(caller) || worker.is_shared() && worker.calls().any(is_its);
+        self.workers.busy().any(|(_, worker)| is_one(worker))
     }
 
     /// A call waits in its queue.

@@ -76,9 +76,15 @@ impl Bench {
     }
 
     fn under(shape: Shape, policy: Policy) -> Self {
+        let mut bench = Self::empty(shape, policy);
+        WorkerId::first(shape.workers).for_each(|worker| bench.ready(worker));
+        bench
+    }
+
+    /// No process is there yet.
+    fn empty(shape: Shape, policy: Policy) -> Self {
         let mut bench = Self { scheduler: Scheduler::new(shape), actions: Vec::new(), now: 0 };
         bench.scheduler.handle(0, SetPolicy { policy }, &mut bench.actions);
-        WorkerId::first(shape.workers).for_each(|worker| bench.ready(worker));
         bench
     }
 
@@ -105,6 +111,23 @@ impl Bench {
     fn submit_sized(&mut self, call: u64, domain: Domain, memory_bytes: u64) -> CallId {
         let spec = CallSpec { domain, deadline_ns: self.now + 1000 * MS, memory_bytes, ..TERMS };
         self.scheduler.handle(self.now, Submit { call, spec, limits: LIMITS }, &mut self.actions).unwrap()
+    }
+
+    /// A call that may be in a worker beside those of others.
+    fn share(&mut self, call: u64, domain: Domain) -> CallId {
+        let spec = CallSpec { domain, deadline_ns: self.now + 1000 * MS, sharing: Sharing::May, ..TERMS };
+        self.scheduler.handle(self.now, Submit { call, spec, limits: LIMITS }, &mut self.actions).unwrap()
+    }
+
+    /// A worker says how long a call that it answers was on the device.
+    fn ran(&mut self, worker: WorkerId, id: CallId, ms: u64) {
+        self.scheduler.handle(self.now, Ran { worker, id, device_ns: ms * MS }, &mut self.actions);
+    }
+
+    /// A worker gives its turn back, of which it used so much; so many of its answers are not read yet.
+    fn yields(&mut self, worker: WorkerId, turn: u64, used_ms: u64, answered: u64) {
+        let yielded = Yielded { worker, turn: TurnId::new(turn), used_ns: used_ms * MS, answered };
+        assert!(self.scheduler.handle(self.now, yielded, &mut self.actions));
     }
 
     /// Processes that took so much for themselves take another amount.

@@ -16,12 +16,6 @@ fn domain(tenant: u32) -> Domain {
 }
 
 impl Bench {
-    /// A call that may be in a worker beside those of others.
-    fn share(&mut self, call: u64, domain: Domain) -> CallId {
-        let spec = CallSpec { domain, deadline_ns: self.now + 1000 * MS, sharing: Sharing::May, ..TERMS };
-        self.scheduler.handle(self.now, Submit { call, spec, limits: LIMITS }, &mut self.actions).unwrap()
-    }
-
     fn share_of(&mut self, call: u64, tenant: u32, function: u64) -> CallId {
         let (domain, function) = (domain(tenant), FunctionId::new(function));
         let deadline_ns = self.now + 1000 * MS;

@@ -41,7 +41,8 @@ def build(plan: Plan, targets: Sequence[Target], say: Callable[[str], None] = la
     With ``ptx``, PTX lies beside NVIDIA's machine code.
     """
     plan, sources = _with_sources(plan, targets)
-    checked = _Checked.of(plan, sources, _compiled(sources, targets, say))
+    compiled = {target: compiling.compile_kernels(sources, target, say) for target in targets}
+    checked = _Checked.of(plan, sources, compiled)
     modules, stems = _assembled([checked], targets, ptx=ptx)
     return checked.package(modules, stems)
 
@@ -49,11 +50,13 @@ def build(plan: Plan, targets: Sequence[Target], say: Callable[[str], None] = la
 def build_together(plans: Sequence[Plan], targets: Sequence[Target]) -> list[Package | None]:
     """Plans whose kernels have different names, as packages with the same modules; none for those that cannot be built."""
     ready = [_with_sources(plan, targets) for plan in plans]
-    compiled = _compiled({name: source for _, sources in ready for name, source in sources.items()}, targets)
+    sources = {name: source for _, own in ready for name, source in own.items()}
+    compiled = {target: compiling.compile_kernels(sources, target, partial=True) for target in targets}
     found: list[_Checked | None] = []
-    for plan, sources in ready:
+    for plan, own in ready:
         try:
-            found.append(_Checked.of(plan, sources, compiled))
+            there = all(name in kernels for kernels in compiled.values() for name in own)
+            found.append(_Checked.of(plan, own, compiled) if there else None)
         except PackageError:
             # Too much shared memory for one of the targets, for example.
             found.append(None)
@@ -79,16 +82,6 @@ def _with_sources(plan: Plan, targets: Sequence[Target]) -> tuple[Plan, dict[str
     return plan, sources
 
 
-# What each target has of each kernel: none of those that do not compile for it, and why.
-_ByTarget = Mapping[Target, Mapping[str, Compiled | PackageError]]
-
-
-def _compiled(
-    sources: Mapping[str, KernelSource], targets: Sequence[Target], say: Callable[[str], None] = lambda _: None
-) -> _ByTarget:
-    return {target: compiling.compile_kernels(sources, target, say) for target in targets}
-
-
 @dataclass(frozen=True)
 class _Checked:
     """A plan that can be built, with its kernels compiled as far as their assembly."""
@@ -99,14 +92,9 @@ class _Checked:
     shapes: Mapping[str, _LaunchShape]
 
     @classmethod
-    def of(cls, plan: Plan, sources: Mapping[str, KernelSource], compiled: _ByTarget) -> _Checked:
-        own: dict[Target, dict[str, Compiled]] = {target: {} for target in compiled}
-        for target, kernels in compiled.items():
-            for name in sources:
-                kernel = kernels[name]
-                if isinstance(kernel, PackageError):
-                    raise kernel
-                own[target][name] = kernel
+    def of(cls, plan: Plan, sources: Mapping[str, KernelSource], compiled: Mapping[Target, Mapping[str, Compiled]]) -> _Checked:
+        """``compiled`` has the plan's kernels, perhaps beside others."""
+        own = {target: {name: kernels[name] for name in sources} for target, kernels in compiled.items()}
         shapes = {name: _LaunchShape.of(name, {target: each[name] for target, each in own.items()}) for name in sources}
         return cls(plan, sources, own, shapes)
 

@@ -54,10 +54,9 @@ class Choices:
         # Tables and those kept have the names of what waits; Inductor may call what becomes of it otherwise.
         fastest = self.table.choice(key, [each.description for each in waiting])
         if fastest is None:
+            fastest = self.shipped.fastest(key)
             # What is fastest on the newest of a package's GPUs need not fit the others.
-            fitting = [each.description for each in waiting if time(each) < math.inf]
-            known = self.shipped.fastest(key)
-            fastest = known if known in fitting else None
+            waiting = [each for each in waiting if time(each) < math.inf]
         measured = _made([each for each in waiting if each.description == fastest])
         return [measured or best]
 

@@ -31,8 +31,7 @@ def estimate(choice: Any, target: Target, shared_bytes: int) -> float:
     if "depthwise_convolution" in choice.name:
         return _depthwise(choice, options, target)
     tile_m, tile_n, tile_k = (options.get(f"BLOCK_{axis}", 1) for axis in "MNK")
-    warps, stages = options.get("num_warps", 4), options.get("num_stages", 1)
-    stages = max(stages, 1)
+    warps, stages = options.get("num_warps", 4), max(options.get("num_stages", 1), 1)
     item = choice.layout.dtype.itemsize
     loaded = (tile_m + tile_n) * tile_k * item
     if loaded * stages > shared_bytes:

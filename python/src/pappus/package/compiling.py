@@ -12,7 +12,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from .targets import Target
 
 # Options of a kernel that its module is assembled with.
 _ASSEMBLER_OPTIONS = ("enable_fp_fusion", "ptx_options")
+# More would wait for Python, and each takes memory.
+_MOST_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -54,25 +56,51 @@ class Module:
 
 
 def compile_kernels(
-    sources: Mapping[str, KernelSource], target: Target, say: Callable[[str], None] = lambda _: None
-) -> dict[str, Compiled | PackageError]:
-    """Compiles each kernel as far as its assembly, on all processors, and says which one it is at; or why one cannot be."""
-    made: dict[str, Compiled | PackageError] = {}
-    # Python runs one thread at a time, but not while Triton's compiler works, which is nine tenths of the time.
-    with _knobs(target), _one_parser(), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for float32 in dict.fromkeys(source.float32 for source in sources.values()):
-            with _until(_form(target), float32), precision.products(float32):
-                alike = {name: source for name, source in sources.items() if source.float32 == float32}
-                waiting = [(name, pool.submit(_compile, name, source, target, say)) for name, source in alike.items()]
-                for name, each in waiting:
-                    say(f"compiling kernel {len(made) + 1} of {len(sources)} for {target}: {name}")
-                    made[name] = _result(each)
+    sources: Mapping[str, KernelSource],
+    target: Target,
+    say: Callable[[str], None] = lambda _: None,
+    *,
+    partial: bool = False,
+) -> dict[str, Compiled]:
+    """Compiles each kernel as far as its assembly, several at a time, and says which one it is at.
+
+    Where one cannot be compiled, that is the error; with ``partial``, the others are returned.
+    """
+    made: dict[str, Compiled] = {}
+    for float32 in dict.fromkeys(source.float32 for source in sources.values()):
+        alike = {name: source for name, source in sources.items() if source.float32 == float32}
+        with _knobs(target), _until(_form(target), float32), precision.products(float32), _one_parser(), _threads() as pool:
+            waiting = [(name, pool.submit(_compile, name, source, target, say)) for name, source in alike.items()]
+            for at, (name, each) in enumerate(waiting, len(sources) - len(alike)):
+                say(f"compiling kernel {at + 1} of {len(sources)} for {target}: {name}")
+                try:
+                    made[name] = each.result()
+                except PackageError:
+                    if not partial:
+                        raise
     return made
 
 
 @contextlib.contextmanager
+def _threads() -> Iterator[ThreadPoolExecutor]:
+    """Threads to compile in, which are over behind this, also where an error or Ctrl-C ends it.
+
+    Until then Triton must compile as it was told: it keeps what it makes by that.
+    """
+    # Python runs one thread at a time, but not while Triton's compiler works, which is most of the time.
+    pool = ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), _MOST_THREADS))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
 def _one_parser() -> Iterator[None]:
-    """Has one thread at a time parse a kernel's source: CPython up to 3.12 fails where several do (python/cpython#106905)."""
+    """Has one thread at a time parse a kernel's source: CPython 3.11 fails where several do.
+
+    It counts how deep a syntax tree is for all of them together: "AST constructor recursion depth mismatch".
+    """
     from triton.runtime.jit import JITFunction
 
     parse, lock = JITFunction.parse, threading.Lock()
@@ -83,13 +111,6 @@ def _one_parser() -> Iterator[None]:
 
     with mock.patch.object(JITFunction, "parse", alone):
         yield
-
-
-def _result(compiling: Future[Compiled]) -> Compiled | PackageError:
-    try:
-        return compiling.result()
-    except PackageError as error:
-        return error
 
 
 def assemble(

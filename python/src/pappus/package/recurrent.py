@@ -30,7 +30,7 @@ _KINDS = {
 }
 # Under which keys PyTorch has them written out.
 _WRITTEN_OUT = (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd)
-# Rows of a layer up to which its products are few, as far as is known: above, each weight would be read too often.
+# So many rows are few: of more, where their number is known, each weight would be read too often.
 _FEW = 64
 # Rows that a block computes at a time where they are few.
 _FEW_AT_ONCE = 8

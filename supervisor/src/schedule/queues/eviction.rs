@@ -24,9 +24,11 @@ impl Queues {
     fn goes_on(&self, first: First, worker: &Worker) -> bool {
         let (Some((asks, front)), Some(domain)) = (first, worker.served()) else { return false };
         let caller = domain.caller;
-        let had_little_more =
-            || self.asks.goes_before(front.later(self.residency.least_ns()), caller) && self.has_worker(asks);
-        caller != asks && (self.asks.goes_before(front, caller) || had_little_more())
+        let had_little_more = || {
+            self.asks.line().goes_before(front.later(self.residency.least_ns()), caller)
+                && self.has_worker(asks)
+        };
+        caller != asks && (self.asks.line().goes_before(front, caller) || had_little_more())
     }
 
     /// True if a busy worker takes no more calls: domains wait for a worker, this one's domain had it long enough, longest of
@@ -88,7 +90,7 @@ impl Queues {
 
     /// True if a worker's caller is far ahead of those that wait.
     fn is_far_ahead(&self, worker: &Worker) -> bool {
-        worker.served().is_some_and(|domain| self.asks.ahead_ns(domain.caller) > OVERSTAY_NS)
+        worker.served().is_some_and(|domain| self.asks.line().ahead_ns(domain.caller) > OVERSTAY_NS)
     }
 
     /// When a worker may go to a domain without one.
