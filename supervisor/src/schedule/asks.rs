@@ -52,7 +52,7 @@ impl QueueKey {
 pub(super) enum Ask {
     /// What a queue's calls wait for before they can start: a worker of their domain's, a lane of a shared one, or the whole device.
     Worker(QueueKey),
-    /// Device memory for a queue's first call.
+    /// Device memory for a queue's first call, or for the process that it waits for.
     Memory(QueueKey),
 }
 

@@ -10,9 +10,9 @@
 //! calls need it, from the lanes idle longest, and never from a lane that has a call. Memory counts as free only once
 //! the worker confirmed that it gave it back, or its process is reaped.
 //!
-//! Of the domains whose first call waits for memory (`asks`) only the first takes free memory. While what is idle suffices for
-//! it, calls that need no memory start beside; otherwise no call starts that is not of the first domain, until enough lanes
-//! are empty. So a domain waits for the calls that run and for those of domains before it, and for nothing else.
+//! Of the domains whose first call, or whose process, waits for memory (`asks`) only the first takes free memory. While what is
+//! idle suffices for it, calls that need no memory start beside; otherwise no call starts that is not of the first domain, until
+//! enough lanes are empty. So a domain waits for the calls that run and for those of domains before it, and for nothing else.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -222,6 +222,12 @@ impl<M: Clone> Book<M> {
     /// What nothing has.
     pub(super) fn free_bytes(&self) -> u64 {
         self.all_bytes.saturating_sub(self.had_bytes())
+    }
+
+    /// What is free or may be without the end of a process.
+    pub(super) fn movable_bytes(&self) -> u64 {
+        let stack_bytes = self.workers.iter().map(|lent| lent.stack_bytes).sum();
+        self.all_bytes.saturating_sub(self.contexts_bytes).saturating_sub(stack_bytes)
     }
 
     /// Bytes that a worker has, those on their way back not counted.

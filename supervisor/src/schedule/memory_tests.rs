@@ -274,6 +274,23 @@ fn a_function_that_is_gone_leaves_its_memory_to_who_waits() {
     b.expect("2 on 1.0, drop 1");
 }
 
+/// Gives back what workers are told to; the calls that start.
+fn started_now(b: &mut Bench) -> Vec<(WorkerId, CallId, u64)> {
+    let mut started = Vec::new();
+    while !b.actions.is_empty() {
+        for action in std::mem::take(&mut b.actions) {
+            match action {
+                Action::Tell { to, command: Command::Start { job: Job { id, call, .. }, .. } } => {
+                    started.push((to.worker, id, call));
+                }
+                Action::Tell { to, command: Command::GiveBack { .. } } => b.gave_back(to.worker, 0),
+                _ => {}
+            }
+        }
+    }
+    started
+}
+
 #[test]
 fn who_comes_later_is_not_owed_the_memory_that_others_had() {
     let mut b = Bench::of(Shape { memory_bytes: 50, workers_per_domain: 1, ..Shape::new(3, 1) });
@@ -290,19 +307,7 @@ fn who_comes_later_is_not_owed_the_memory_that_others_had() {
                 b.submit_sized(call, carol, 25);
             }
         }
-        let mut running = None;
-        while !b.actions.is_empty() {
-            for action in std::mem::take(&mut b.actions) {
-                match action {
-                    Action::Tell { to, command: Command::Start { job: Job { id, call, .. }, .. } } => {
-                        running = Some((to.worker, id, call));
-                    }
-                    Action::Tell { to, command: Command::GiveBack { .. } } => b.gave_back(to.worker, 0),
-                    _ => {}
-                }
-            }
-        }
-        let (worker, id, call) = running.unwrap_or_else(|| panic!("round {round}: none runs"));
+        let [(worker, id, call)] = started_now(&mut b)[..] else { panic!("round {round}: not one runs") };
         started.push(of(call));
         b.now += 10 * MS;
         b.finish(worker, id);
@@ -313,4 +318,42 @@ fn who_comes_later_is_not_owed_the_memory_that_others_had() {
     }
     let hers: Vec<usize> = (20..32).filter(|round| started[*round] == carol).collect();
     assert!(hers.len() == 2 && hers[1] > hers[0] + 1, "{hers:?}");
+}
+
+/// Alice and Bob have calls of so many bytes that come again and again, and use `others` of 100 bytes besides. After how many of these
+/// calls a process gets ten bytes for Carol's call.
+fn process_waits_for(bytes: u64, others: u64) -> Option<usize> {
+    let mut b = Bench::empty(
+        Shape { memory_bytes: 100, workers_per_domain: 1, ..Shape::new(3, 1) },
+        Policy { quarantine_after: 0, fault_budget: 0, ..Policy::default() },
+    );
+    b.contexts(0, others);
+    [W0, W1].into_iter().for_each(|worker| b.ready(worker));
+    b.submit_sized(0, ALICE, bytes);
+    b.submit_sized(1, BOB, bytes);
+    b.submit_sized(2, CAROL, 1);
+    let mut running = Vec::new();
+    for ended in 0..64 {
+        if b.scheduler.handle(b.now, ContextWanted { bytes: 10, urgent: true }, &mut b.actions) {
+            return Some(ended);
+        }
+        running.extend(started_now(&mut b));
+        if running.is_empty() {
+            continue;
+        }
+        let (worker, id, call) = running.remove(0);
+        // The next one is there before this one is over.
+        b.submit_sized(call + 3, if call % 3 == 0 { ALICE } else { BOB }, bytes);
+        b.now += 10 * MS;
+        b.finish(worker, id);
+    }
+    None
+}
+
+#[test]
+fn a_process_waits_for_few_calls_that_always_lack_memory() {
+    for bytes in [30, 40, 45, 60] {
+        let waited = process_waits_for(bytes, 30);
+        assert!(waited.is_some_and(|calls| calls <= 3), "beside calls of {bytes}: {waited:?}");
+    }
 }

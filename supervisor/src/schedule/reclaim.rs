@@ -93,25 +93,59 @@ impl<C: Call> Scheduler<C> {
         short
     }
 
-    /// A process needs so much for itself. True if the process has it; else it asks again, when others gave some back. A worker's
-    /// process is `urgent`; others wait until no call does.
+    /// A process needs so much for itself. True if the process has it; else it asks again soon. A worker's process is `urgent`: for its
+    /// memory the queue asks that waits first for a worker, in line with calls that wait for some. Others wait until none does.
     pub(super) fn context_wanted(&mut self, bytes: u64, urgent: bool) -> bool {
         let waits = self.is_memory_awaited();
         if bytes <= self.book.free_bytes() && (urgent || !waits) {
-            if urgent {
-                self.queues.residency.set_memory(true);
-            }
             self.book.context_changed(0, bytes);
+            if urgent {
+                let asks = self.asks_for_context();
+                self.queues.residency.set_short_of(None);
+                if let Some(queue) = asks {
+                    self.memory_served(queue);
+                    self.serve_line();
+                }
+            }
             return true;
         }
         if urgent {
-            self.queues.residency.set_memory(false);
-        }
-        if bytes > 0 && urgent && !waits {
-            let short = self.book.take_back(self.now_ns, &self.workers, bytes, None);
-            self.reclaim(short, None, true);
+            let waits_for_process = || {
+                let domain = self.queues.asks.iter().next().map(QueueKey::Of);
+                domain.or_else(|| self.queues.asks.lanes().next().map(QueueKey::Shared))
+            };
+            let asked = self.asks_for_context();
+            // What processes keep comes back at the pace of residents, and no call waits for that.
+            let asks = asked.or_else(waits_for_process).filter(|_| bytes <= self.book.movable_bytes());
+            self.queues.residency.set_short_of(Some((bytes, asks)));
+            match (asks, asked) {
+                (Some(queue), _) => drop(self.queues.asks.push(Ask::Memory(queue))),
+                (None, Some(queue)) => self.memory_served(queue),
+                (None, None) => {}
+            }
+            if asks.is_some() && asks == self.queues.asks.memory() || asks.is_none() && !waits {
+                self.gather_for_process(bytes, asks.is_some());
+            }
         }
         false
+    }
+
+    /// Takes memory back for a process. Where a queue `asks` for it, other calls wait until the lanes gave enough.
+    fn gather_for_process(&mut self, bytes: u64, asks: bool) {
+        if bytes == 0 || self.queues.exclusive.is_closed() {
+            return;
+        }
+        let short = self.book.take_back(self.now_ns, &self.workers, bytes, None);
+        let short = self.reclaim(short, None, !asks || self.calls.in_processes() == 0);
+        if asks {
+            self.book.close(short > 0);
+        }
+    }
+
+    /// The queue that asks for the memory of a process, while it waits for a worker.
+    fn asks_for_context(&self) -> Option<QueueKey> {
+        let asks = self.queues.residency.context_for().map(|(_, queue)| queue);
+        asks.filter(|queue| self.queues.asks.has(Ask::Worker(*queue)))
     }
 
     pub(super) fn context_changed(&mut self, before: u64, now: u64) {
@@ -159,6 +193,11 @@ impl<C: Call> Scheduler<C> {
             };
             let found = workers.find_map(|worker| Some((worker, next(worker)?)));
             let Some((worker, id)) = found else {
+                if let Some((bytes, _)) = self.queues.residency.context_for()
+                    && self.asks_for_context() == Some(queue)
+                {
+                    return self.gather_for_process(bytes, true);
+                }
                 self.memory_served(queue);
                 continue;
             };

@@ -10,6 +10,7 @@
 //! domain only so often that this takes less than a tenth of the time; one that had no call for as long goes at once.
 //! To make a process takes tens of times as long as to scrub one: a domain that waits does not wait for one that starts.
 
+use super::asks::QueueKey;
 use super::limits::{STANDBY_PATIENCE_NS, UNUSED_NS};
 use super::types::{ResidentPrice, Shape};
 use super::workers::{Worker, Workers};
@@ -25,14 +26,14 @@ pub(super) struct Residency {
     replaced_ns: Option<u64>,
     /// When the next one in use may be scrubbed, and what decides that: see [`ResidentPrice`].
     scrubs_again_ns: u64,
-    /// True if there is memory for the context of the process that comes next.
-    has_memory: bool,
+    /// What the context of the process that comes next takes, while there is not as much, and the queue that asks for it.
+    short_of: Option<(u64, Option<QueueKey>)>,
 }
 
 impl Residency {
     /// Of a device without processes.
     pub(super) fn new(shape: &Shape) -> Self {
-        Self { shape: *shape, ready: 0, replaced_ns: None, scrubs_again_ns: 0, has_memory: true }
+        Self { shape: *shape, ready: 0, replaced_ns: None, scrubs_again_ns: 0, short_of: None }
     }
 
     /// The device is set up otherwise.
@@ -45,9 +46,15 @@ impl Residency {
         self.ready = ready;
     }
 
-    /// Whether there is memory for the context of the process that comes next: else empty slots stay empty.
-    pub(super) fn set_memory(&mut self, is_there: bool) {
-        self.has_memory = is_there;
+    /// What the context of the process that comes next takes, while there is not as much, and the queue that asks for it: empty slots
+    /// stay empty meanwhile.
+    pub(super) fn set_short_of(&mut self, short_of: Option<(u64, Option<QueueKey>)>) {
+        self.short_of = short_of;
+    }
+
+    /// The bytes of a context that a queue asks for.
+    pub(super) fn context_for(&self) -> Option<(u64, QueueKey)> {
+        self.short_of.and_then(|(bytes, queue)| Some((bytes, queue?)))
     }
 
     /// What all who use the device lose while a domain is given a process that another one had, or while it is made. While a process is
@@ -64,7 +71,7 @@ impl Residency {
 
     /// True if there are empty slots for those that wait, into which processes come.
     pub(super) fn fills_slots(&self, workers: &Workers) -> bool {
-        self.has_memory && workers.first_empty().is_some()
+        self.short_of.is_none() && workers.first_empty().is_some()
     }
 
     /// A resident is about to be replaced.
