@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pappus_protocol::from_worker::CodeInfo;
 use pappus_protocol::pipe::{self, Got, Inbox, Outbox};
-use pappus_protocol::{Fault, FromWorker, ToWorker, control};
+use pappus_protocol::{Fault, FromWorker, Kind, ToWorker, control};
 use pappus_shmem::{ValidatedMemfd, memfd};
 use rustix::fs::MemfdFlags;
 
@@ -94,29 +94,22 @@ pub fn start(role: &str, options: &Options, staging: &ValidatedMemfd, turns: &Va
     Started { program: Program { child, stdout, stderr, _shared: shared }, to, from, control: ours }
 }
 
-/// As the supervisor sets it.
+/// As the supervisor sets it for the device that `PAPPUS_TEST_DEVICE` names, or for the first one that is there.
 fn environment(options: &Options) -> Vec<(&'static str, OsString)> {
     let mut environment = Vec::new();
-    if options.device == "cuda" {
-        let inherited = ["LD_LIBRARY_PATH", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_VISIBLE_DEVICES"];
-        environment.extend(inherited.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
-        let fixed = [
-            ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
-            ("CUDA_MODULE_LOADING", "EAGER"),
-            ("CUDA_CACHE_DISABLE", "1"),
-            ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
-        ];
-        environment.extend(fixed.map(|(name, value)| (name, value.into())));
-    }
-    if options.device == "hip" {
-        let inherited = ["LD_LIBRARY_PATH", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"];
-        environment.extend(inherited.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
-        let fixed = [
-            ("HIP_SKIP_ABORT_ON_GPU_ERROR", "1"),
-            ("HSA_ENABLE_VM_FAULT_MESSAGE", "0"),
-            ("GPU_MAX_HW_QUEUES", "32"),
-        ];
-        environment.extend(fixed.map(|(name, value)| (name, value.into())));
+    let kind: Kind = options.device.parse().unwrap();
+    if let Some(driver) = &kind.traits().environment {
+        let inherited = driver.passed.iter().chain([&driver.visible, &driver.positions]);
+        environment.extend(inherited.filter_map(|name| Some((*name, std::env::var_os(name)?))));
+        environment.extend(driver.fixed.iter().map(|(name, value)| (*name, value.into())));
+        environment.push((driver.queues, "32".into()));
+        let named = std::env::var("PAPPUS_TEST_DEVICE").unwrap_or_default();
+        if let Some(device) = named.strip_prefix(kind.name()).and_then(|rest| rest.strip_prefix(':')) {
+            let is_position = device.parse::<u32>().is_ok();
+            let variable = if is_position { driver.positions } else { driver.visible };
+            environment.retain(|(name, _)| *name != variable);
+            environment.push((variable, device.into()));
+        }
     }
     if let Some(library) = options.library {
         environment.retain(|(name, _)| *name != "LD_LIBRARY_PATH");
