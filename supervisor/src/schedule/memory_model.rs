@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::{LIMITED, OTHERS, World};
 use crate::ids::{Generation, TenantId, WorkerId};
 use crate::schedule::events::{ContextChanged, ContextWanted, GaveBack, Reaped};
-use crate::schedule::{Batch, Sharing};
+use crate::schedule::{Batch, Sharing, WhyGone};
 
 /// What a process has of the device's memory.
 #[derive(Debug, Default)]
@@ -110,11 +110,29 @@ impl World {
         self.apply();
     }
 
+    /// A process asks for what it needs for itself; a worker's process does so until it has it.
     pub(super) fn context(&mut self, urgent: bool) {
         let wanted = ContextWanted { bytes: OTHERS, urgent };
-        if self.scheduler.handle(self.now, wanted, &mut self.actions) {
+        let is_there = self.scheduler.handle(self.now, wanted, &mut self.actions);
+        if is_there {
             self.contexts += OTHERS;
         }
+        if urgent {
+            self.context_awaited = !is_there;
+        }
+    }
+
+    /// A worker's process that waits for its memory asks again.
+    pub(super) fn context_again(&mut self) {
+        if self.context_awaited {
+            self.context(true);
+        }
+    }
+
+    /// True if a worker leaves for the memory that its process takes, whether it served a domain or none.
+    pub(super) fn left_for_memory(&self, worker: WorkerId) -> bool {
+        let gone = self.scheduler.resident(worker).last_gone;
+        gone == Some(WhyGone::MemoryWanted) || self.scheduler.workers[worker].dismissed
     }
 
     /// Nothing is lent twice, nothing more where the device was given less memory than is had, and no caller has more than

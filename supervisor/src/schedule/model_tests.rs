@@ -11,7 +11,7 @@ use crate::schedule::events::{
     StandbysReady, Submit, Tick, Yielded, Yielding,
 };
 use crate::schedule::limits::{CLEAR_NS, OVERRUN_QUANTA};
-use crate::schedule::{Address, Domain, Ended, Loss, Order, Outlast, WhyGone};
+use crate::schedule::{Address, Domain, Ended, Loss, Order, Outlast};
 
 #[path = "event_model.rs"]
 mod event;
@@ -96,6 +96,8 @@ struct World {
     wanted: HashSet<WorkerId>,
     /// What contexts take.
     contexts: u64,
+    /// True if a worker's process waits for what it takes for itself.
+    context_awaited: bool,
     /// What workers have to say of weights.
     weights: Weights,
     shape: Shape,
@@ -131,6 +133,7 @@ impl World {
             whole_wanted: false,
             wanted: [WorkerId::new(0)].into(),
             contexts: 0,
+            context_awaited: false,
             weights: Weights::default(),
             slots: shape.workers,
             quantum_us: 5000,
@@ -249,6 +252,7 @@ impl World {
         let expected = is_shared && self.present.contains(&worker) && was_long && !known.detached;
         if expected {
             (known.running, known.moved_out) = (None, true);
+            known.waits_again(&self.shape);
             known.runs -= 1;
         }
         let id = known.id.unwrap();
@@ -265,6 +269,7 @@ impl World {
         let expected = was_in_job && known.deadline_ns > self.now && !known.detached;
         if expected {
             (known.running, known.apart) = (None, true);
+            known.waits_again(&self.shape);
             known.runs -= 1;
         }
         let id = known.id.unwrap();
@@ -351,6 +356,7 @@ impl World {
             None => {
                 assert!(!known.detached, "runs again although its caller left");
                 assert!(!(known.suspect && loss == Loss::InIt), "runs again though it is guilty");
+                known.waits_again(&self.shape);
                 match loss {
                     Loss::InIt | Loss::Unexplained => {
                         known.suspect = true;
@@ -393,12 +399,6 @@ impl World {
             self.weights.gone(worker);
             assert!(self.scheduler.handle(self.now, Scrubbed { worker }, &mut self.actions));
         }
-    }
-
-    /// True if a worker leaves for the memory that its process takes, whether it served a domain or none.
-    fn left_for_memory(&self, worker: WorkerId) -> bool {
-        let gone = self.scheduler.resident(worker).last_gone;
-        gone == Some(WhyGone::MemoryWanted) || self.scheduler.workers[worker].dismissed
     }
 
     /// A worker is taken from its domain.

@@ -81,6 +81,9 @@ pub(super) fn play(shape: Shape, policy: Policy, events: &[Event]) -> Result<(),
         w.apply();
         w.moved();
         w.apply();
+        w.context_again();
+        w.apply();
+        w.set_contexts(0);
         w.finish(0, Verdict::Well);
         w.apply();
     }

@@ -102,10 +102,7 @@ impl<C: Call> Scheduler<C> {
             if urgent {
                 let asks = self.asks_for_context();
                 self.queues.residency.set_short_of(None);
-                if let Some(queue) = asks {
-                    self.memory_served(queue);
-                    self.serve_line();
-                }
+                asks.into_iter().for_each(|queue| self.context_served(queue));
             }
             return true;
         }
@@ -120,7 +117,7 @@ impl<C: Call> Scheduler<C> {
             self.queues.residency.set_short_of(Some((bytes, asks)));
             match (asks, asked) {
                 (Some(queue), _) => drop(self.queues.asks.push(Ask::Memory(queue))),
-                (None, Some(queue)) => self.memory_served(queue),
+                (None, Some(queue)) => self.context_served(queue),
                 (None, None) => {}
             }
             if asks.is_some() && asks == self.queues.asks.memory() || asks.is_none() && !waits {
@@ -140,6 +137,14 @@ impl<C: Call> Scheduler<C> {
         if asks {
             self.book.close(short > 0);
         }
+    }
+
+    /// A queue does not ask for the memory of a process any more.
+    fn context_served(&mut self, queue: QueueKey) {
+        self.memory_served(queue);
+        // A payer's call may wait for memory in a shared worker that is there, too.
+        self.feed_where(|worker| matches!(queue, QueueKey::Shared(_)) && worker.is_shared());
+        self.serve_line();
     }
 
     /// The queue that asks for the memory of a process, while it waits for a worker.

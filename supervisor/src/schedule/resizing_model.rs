@@ -1,9 +1,16 @@
 //! A device that is set up otherwise at any moment, and calls that wait and are taken to another device.
 
 use super::memory::{batch, has_weights, sharing};
-use super::{Admits, OTHERS, World};
+use super::{Admits, Known, OTHERS, World};
 use crate::schedule::events::{Adopt, Resize, Withdraw};
 use crate::schedule::{CallSpec, Domain, NotNow, Shape};
+
+impl Known {
+    /// It waits again after it ran: on a device that has less memory by now, maybe for all of it.
+    pub(super) fn waits_again(&mut self, shape: &Shape) {
+        self.whole |= self.memory > shape.memory_bytes / 2;
+    }
+}
 
 impl World {
     /// The device is set up otherwise. No call that is there needs more memory than is left for one.
