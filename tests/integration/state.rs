@@ -159,6 +159,22 @@ fn machine_code_records_of_an_older_build_are_made_again() {
     assert!(text.contains(r#""name":"copy""#), "{text}");
 }
 
+#[test]
+fn machine_code_of_another_build_goes_when_this_one_makes_its_own() {
+    let mut supervisor = Supervisor::start();
+    kit::add_copy(&mut supervisor.client());
+    supervisor.kill9();
+    let code = supervisor.tenant_dir().join("code");
+    let own = names(&code);
+    for name in &own {
+        let (stem, json) = name.strip_suffix(".json").map_or((&**name, ""), |stem| (stem, ".json"));
+        std::fs::rename(code.join(name), code.join(format!("{stem}-of-before{json}"))).unwrap();
+    }
+    supervisor.restart();
+    kit::works(&mut supervisor.client());
+    until("what another build made is gone", || names(&code) == own);
+}
+
 /// True if a process of the supervisor compiles a module.
 fn compiles(supervisor: &Supervisor) -> bool {
     let parent = format!(" {} ", supervisor.pid());

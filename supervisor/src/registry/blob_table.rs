@@ -133,16 +133,26 @@ impl BlobTable {
         self.on_disk.files += files;
     }
 
-    /// Machine code takes the place of what was made before for the same devices.
-    pub(super) fn replace_code(&mut self, hash: Hash, fingerprint: &str, disk_bytes: u64) {
-        if let Some(blob) = self.blobs.get_mut(&hash)
-            && let Some(at) = blob.code.iter().position(|code| *code.fingerprint == *fingerprint)
-        {
-            let before = blob.code.swap_remove(at).on_disk;
-            self.on_disk.bytes -= before.bytes;
-            self.on_disk.files -= before.files;
+    /// Machine code takes the place of what was made before for the same devices, and of what no device needs that `is_here`. Returns
+    /// the fingerprints of the latter.
+    pub(super) fn replace_code(
+        &mut self,
+        hash: Hash,
+        fingerprint: &str,
+        disk_bytes: u64,
+        is_here: impl Fn(&str) -> bool,
+    ) -> Vec<Box<str>> {
+        let mut outdated = Vec::new();
+        if let Some(blob) = self.blobs.get_mut(&hash) {
+            let goes = |code: &mut Code| *code.fingerprint == *fingerprint || !is_here(&code.fingerprint);
+            for Code { fingerprint: gone, on_disk } in blob.code.extract_if(.., goes) {
+                self.on_disk.bytes -= on_disk.bytes;
+                self.on_disk.files -= on_disk.files;
+                outdated.extend(Some(gone).filter(|gone| **gone != *fingerprint));
+            }
         }
         self.add_code(hash, fingerprint, disk_bytes, StagedCode::FILES);
+        outdated
     }
 
     fn need_module(&mut self, variant: &Variant) {
@@ -284,16 +294,20 @@ mod tests {
     #[test]
     fn machine_code_counts_with_its_module_and_goes_with_it() {
         let mut mine = handed(&[(1, 10)]);
-        mine.replace_code(hash(1), "sm_90", 8192);
-        mine.replace_code(hash(1), "cpu", 8192);
+        let all = |_: &str| true;
+        mine.replace_code(hash(1), "sm_90", 8192, all);
+        mine.replace_code(hash(1), "cpu", 8192, all);
         // Made again, and smaller.
-        mine.replace_code(hash(1), "cpu", 4096);
+        assert!(mine.replace_code(hash(1), "cpu", 4096, all).is_empty());
         assert_eq!(mine.on_disk(), OnDisk { bytes: 4096 + 8192 + 4096, files: 5 });
+        // By another build, for devices of which one is here.
+        let outdated = mine.replace_code(hash(1), "cpu-2", 4096, |of| of == "sm_90");
+        assert_eq!((outdated, mine.on_disk().bytes), (vec!["cpu".into()], 4096 + 8192 + 4096));
         let gone = mine.release(hash(1)).unwrap();
-        assert_eq!(gone.code, ["sm_90".into(), "cpu".into()]);
+        assert_eq!(gone.code, ["sm_90".into(), "cpu-2".into()]);
         assert_eq!(mine.on_disk(), OnDisk::default());
         // Made for a module that is gone: counted for nothing.
-        mine.replace_code(hash(1), "cpu", 4096);
+        mine.replace_code(hash(1), "cpu", 4096, all);
         assert_eq!(mine.on_disk(), OnDisk::default());
     }
 

@@ -286,7 +286,12 @@ impl Registry {
             change.check_disk(disk_bytes, StagedCode::FILES).map_err(NotMade::Quota)?;
         }
         self.state.publish_code(tenant, hash, fingerprint, staged).map_err(|e| failed(what, &e))?;
-        change.blobs.replace_code(hash, fingerprint, disk_bytes);
+        // What other builds or drivers made is of no use any more.
+        let is_here = |of: &str| self.targets.borrow().iter().any(|target| target.fingerprint == of);
+        let outdated = change.blobs.replace_code(hash, fingerprint, disk_bytes, is_here);
+        if !outdated.is_empty() {
+            self.state.remove_code(tenant, hash, &outdated);
+        }
         Ok(compiled.info)
     }
 }

@@ -174,11 +174,7 @@ impl Change<'_> {
     /// Removes the files of blobs that nothing needs any more.
     pub(super) fn remove(&self, unneeded: impl IntoIterator<Item = Unneeded>) {
         for Unneeded { hash, code } in unneeded {
-            self.mine.state.remove_blob(
-                self.mine.tenant,
-                hash,
-                code.iter().map(|fingerprint| &**fingerprint),
-            );
+            self.mine.state.remove_blob(self.mine.tenant, hash, &code);
         }
     }
 

@@ -148,14 +148,22 @@ impl StateDir {
     }
 
     /// Removes a blob, and the machine code that was made from it for devices with these fingerprints.
-    pub fn remove_blob<'f>(&self, tenant: TenantId, hash: Hash, code: impl Iterator<Item = &'f str>) {
-        let mut files = vec![self.blob_path(tenant, hash)];
-        for fingerprint in code {
+    pub fn remove_blob(&self, tenant: TenantId, hash: Hash, code: &[Box<str>]) {
+        let blob = self.blob_path(tenant, hash);
+        self.keeper.remove([blob].into_iter().chain(self.code_files(tenant, hash, code)).collect());
+    }
+
+    /// Removes machine code that was made from a blob, for devices with these fingerprints.
+    pub fn remove_code(&self, tenant: TenantId, hash: Hash, code: &[Box<str>]) {
+        self.keeper.remove(self.code_files(tenant, hash, code).collect());
+    }
+
+    /// First what says that both files are there.
+    fn code_files(&self, tenant: TenantId, hash: Hash, code: &[Box<str>]) -> impl Iterator<Item = PathBuf> {
+        code.iter().flat_map(move |fingerprint| {
             let path = self.code_path(tenant, hash, fingerprint);
-            // First what says that both are there.
-            files.extend([with_json(&path), path]);
-        }
-        self.keeper.remove(files);
+            [with_json(&path), path]
+        })
     }
 
     pub(super) fn write_json(&self, path: &Path, value: &impl serde::Serialize) -> Result<u64, StateError> {
