@@ -274,6 +274,29 @@ fn a_function_that_is_gone_leaves_its_memory_to_who_waits() {
     b.expect("2 on 1.0, drop 1");
 }
 
+#[test]
+fn who_comes_to_the_front_of_the_line_finds_memory_that_is_free() {
+    let mut b = Bench::of(Shape { memory_bytes: 200, workers_per_domain: 1, ..Shape::new(4, 1) });
+    b.contexts(0, 74);
+    let allow = Allow { tenant: ALICE.caller, most_bytes: Some(50) };
+    b.scheduler.handle(b.now, allow, &mut b.actions);
+    weighted(&mut b, W0, 1, ALICE, 10);
+    let second = b.submit_sized(2, BOB, 80);
+    let third = b.submit_sized(3, CAROL, 8);
+    b.expect("1 on 0.0, 2 on 1.0, 3 on 2.0");
+    assert!(b.dies(W0).is_empty());
+    b.ready(W0);
+    b.finish(W1, second);
+    b.submit_sized(4, ALICE, 41);
+    b.now = 10 * MS;
+    b.finish(W2, third);
+    b.submit_sized(5, CAROL, 12);
+    b.expect("1 gives 1");
+    // No process has her weights, which leave no room for her call within her limit.
+    b.gave_back(W1, 0);
+    b.expect("4 on 0.0, 5 on 2.0, drop 1");
+}
+
 /// Gives back what workers are told to; the calls that start.
 fn started_now(b: &mut Bench) -> Vec<(WorkerId, CallId, u64)> {
     let mut started = Vec::new();

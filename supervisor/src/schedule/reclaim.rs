@@ -16,12 +16,17 @@ impl<C: Call> Scheduler<C> {
         };
         match short {
             Short::Line | Short::Crowded => {
+                let first = self.queues.asks.memory();
                 self.queues.asks.push(Ask::Memory(queue));
                 if self.queues.asks.memory() == Some(queue) && !self.queues.exclusive.is_closed() {
                     if short == Short::Crowded {
                         self.book.crowded(self.now_ns);
                     }
                     self.gather(worker, id);
+                    // Who comes to the front may find enough, and nothing follows that would say so.
+                    if first.is_some_and(|first| first != queue) && !self.book.awaits() {
+                        self.serve_line();
+                    }
                 }
             }
             Short::OwnLimit => {
