@@ -15,13 +15,13 @@ pub fn nearest<'a, I: Iterator<Item = &'a str> + Clone>(unknown: &'a str, known:
 impl<'a, I: Iterator<Item = &'a str> + Clone> fmt::Display for Nearest<'a, I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(unknown, known) = self;
-        // A third of a name may differ, not all of it; and whether letters are large.
-        let length = unknown.chars().count();
-        let most = length.div_ceil(3).min(length.saturating_sub(1));
         let comparable = |name: &&str| !name.is_empty() && name.len() <= COMPARED_BYTES;
         if !comparable(unknown) {
             return Ok(());
         }
+        // A third of a name may differ, not all of it; and whether letters are large.
+        let length = unknown.chars().count();
+        let most = length.div_ceil(3).min(length.saturating_sub(1));
         let lower = unknown.to_lowercase();
         let candidates = known.clone().filter(comparable).take(COMPARED_NAMES);
         let judged = candidates.map(|name| (strsim::osa_distance(&lower, &name.to_lowercase()), name));

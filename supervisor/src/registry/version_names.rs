@@ -10,12 +10,14 @@ pub(super) enum Which<'n> {
     Alias(&'n str),
 }
 
-/// What separates a name from a number, and from an alias: no name has them.
-const MARKS: [char; 2] = ['@', ':'];
+/// Where a reference goes on behind the name, with a number (`@`) or an alias (`:`): no name has these.
+fn mark(reference: &str) -> Option<usize> {
+    reference.bytes().position(|byte| matches!(byte, b'@' | b':'))
+}
 
 /// The function that a reference is about, and which version of it; none where it is no reference.
 pub(super) fn split(reference: &str) -> Option<(&str, Which<'_>)> {
-    let Some(at) = reference.find(MARKS) else { return Some((reference, Which::Current)) };
+    let Some(at) = mark(reference) else { return Some((reference, Which::Current)) };
     let (name, which) = (&reference[..at], &reference[at + 1..]);
     if reference[at..].starts_with(':') {
         return is_valid_name(which).then_some((name, Which::Alias(which)));
@@ -28,12 +30,12 @@ pub(super) fn split(reference: &str) -> Option<(&str, Which<'_>)> {
 
 /// The function that a version, by whichever reference, is one of.
 pub(super) fn base(reference: &str) -> &str {
-    reference.find(MARKS).map_or(reference, |at| &reference[..at])
+    mark(reference).map_or(reference, |at| &reference[..at])
 }
 
 /// True if a reference names something else than the current version.
 pub(super) fn is_marked(reference: &str) -> bool {
-    reference.contains(MARKS)
+    mark(reference).is_some()
 }
 
 /// What the record of a kept version is called.
