@@ -110,7 +110,7 @@ impl World {
         self.apply();
     }
 
-    /// A process asks for what it needs for itself; a worker's process does so until it has it.
+    /// A process asks for memory of its own; that of a worker asks until there is some.
     pub(super) fn context(&mut self, urgent: bool) {
         let wanted = ContextWanted { bytes: OTHERS, urgent };
         let is_there = self.scheduler.handle(self.now, wanted, &mut self.actions);
