@@ -158,7 +158,8 @@ fn models(folder: &Path) -> Result<Vec<Model>> {
 }
 
 impl Model {
-    /// A package that keeps state is none of them: its session would be full after so many calls.
+    /// A package that keeps state is none of them: its session would be full after so many calls. Nor is a package for any number of
+    /// items, which `models-together` measures.
     fn read(path: &Path) -> Result<Option<Self>> {
         let package = Package::read(path, &[])?;
         if !package.blueprint().state().is_empty() {
@@ -177,9 +178,7 @@ impl Model {
         let inputs = [(name.clone(), bytes.len() as u64)].into();
         let known = describe(blueprint, &Known { inputs, ..Known::default() })?;
         let output = &known.buffers[only("outputs", blueprint.outputs())?.index()];
-        let size = output.bytes.value().ok_or_else(|| {
-            format!("{}: the size of {} depends on {}", path.display(), output.name, output.bytes)
-        })?;
+        let Some(size) = output.bytes.value() else { return Ok(None) };
         let output = Some((output.name.clone(), usize::try_from(size)?));
         let data = Data { inputs: vec![(name, bytes)], output, wanted: Wanted::Any };
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
