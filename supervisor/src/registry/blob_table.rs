@@ -133,18 +133,18 @@ impl BlobTable {
         self.on_disk.files += files;
     }
 
-    /// Machine code takes the place of what was made before for the same devices, and of what no device needs that `is_here`. Returns
-    /// the fingerprints of the latter.
+    /// Machine code takes the place of what was made before for the same devices, and of that whose fingerprint is none that devices
+    /// take (`is_loaded`). Returns the fingerprints of the latter.
     pub(super) fn replace_code(
         &mut self,
         hash: Hash,
         fingerprint: &str,
         disk_bytes: u64,
-        is_here: impl Fn(&str) -> bool,
+        is_loaded: impl Fn(&str) -> bool,
     ) -> Vec<Box<str>> {
         let mut outdated = Vec::new();
         if let Some(blob) = self.blobs.get_mut(&hash) {
-            let goes = |code: &mut Code| *code.fingerprint == *fingerprint || !is_here(&code.fingerprint);
+            let goes = |code: &mut Code| *code.fingerprint == *fingerprint || !is_loaded(&code.fingerprint);
             for Code { fingerprint: gone, on_disk } in blob.code.extract_if(.., goes) {
                 self.on_disk.bytes -= on_disk.bytes;
                 self.on_disk.files -= on_disk.files;

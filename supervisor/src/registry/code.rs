@@ -20,7 +20,6 @@ use super::layout::{self, DeviceLimits};
 use super::state::Registry;
 use super::views::KnownCode;
 use crate::blocking::Whose;
-use crate::function::CodeTarget;
 use crate::function::loaded::RunsOn;
 use crate::ids::TenantId;
 use crate::limits::MAX_FUNCTION_DETAILS;
@@ -201,8 +200,7 @@ impl Registry {
         let Some(class) = job.class.map(|class| &self.classes[class]) else { return Ok(None) };
         let fingerprint = {
             let targets = self.targets.borrow();
-            let same = |target: &&CodeTarget| target.kind == class.kind && target.arch == class.arch;
-            targets.iter().find(same).map(|target| target.fingerprint.clone())
+            targets.iter().find(|target| class.takes(target)).map(|target| target.fingerprint.clone())
         };
         let Some(fingerprint) = fingerprint else { return Ok(None) };
         let info = self.state.code_info(job.tenant, job.module, &fingerprint);
@@ -286,9 +284,12 @@ impl Registry {
             change.check_disk(disk_bytes, StagedCode::FILES).map_err(NotMade::Quota)?;
         }
         self.state.publish_code(tenant, hash, fingerprint, staged).map_err(|e| failed(what, &e))?;
-        // What other builds or drivers made is of no use any more.
-        let is_here = |of: &str| self.targets.borrow().iter().any(|target| target.fingerprint == of);
-        let outdated = change.blobs.replace_code(hash, fingerprint, disk_bytes, is_here);
+        // What other builds or drivers made is of no use any more, once the other devices have said what they take.
+        let targets = self.targets.borrow().clone();
+        let mut others = self.classes.iter().filter(|other| !std::ptr::eq(*other, class));
+        let are_known = others.all(|other| targets.iter().any(|target| other.takes(target)));
+        let is_loaded = |of: &str| !are_known || targets.iter().any(|target| target.fingerprint == of);
+        let outdated = change.blobs.replace_code(hash, fingerprint, disk_bytes, is_loaded);
         if !outdated.is_empty() {
             self.state.remove_code(tenant, hash, &outdated);
         }

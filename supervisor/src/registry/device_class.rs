@@ -6,6 +6,7 @@ use pappus_protocol::Kind;
 
 use super::compile::Compiler;
 use crate::config::DeviceConfig;
+use crate::function::CodeTarget;
 use crate::function::variants::{choose, choose_shared};
 use crate::limits::MAX_WEIGHT_BYTES;
 use crate::processes::launcher::Launcher;
@@ -30,6 +31,11 @@ pub struct DeviceClass {
 }
 
 impl DeviceClass {
+    /// True if machine code for this target is what these devices load.
+    pub(super) fn takes(&self, target: &CodeTarget) -> bool {
+        target.kind == self.kind && target.arch == self.arch
+    }
+
     /// The classes of the configured devices, whose compiling workers are started by `launcher`.
     pub fn of(devices: &[DeviceConfig], launcher: &Arc<Launcher>) -> Vec<Self> {
         let mut classes: Vec<Self> = Vec::new();

@@ -193,7 +193,7 @@ impl Asks {
         self.of(Kind::Worker).filter_map(|(_, queue)| queue.domain())
     }
 
-    /// The first queue whose first call asks for memory.
+    /// The first queue that asks for memory, for its first call or for its process.
     pub(super) fn memory(&self) -> Option<QueueKey> {
         self.of(Kind::Memory).next().map(|(_, queue)| queue)
     }

@@ -123,7 +123,7 @@ events! {
     Uninstall { domain: Domain, function: FunctionId } -> () = uninstall_for;
 
     /// A process needs device memory for itself before any call: true if it has so much from now on. If not, the process waits,
-    /// and asks again. It is `urgent` if a worker's slot waits for the process.
+    /// and asks again. It is `urgent` if a worker's slot or a registration waits for the process.
     ContextWanted { bytes: u64, urgent: bool } -> bool = context_wanted;
 
     /// So many standbys are ready to take a slot.

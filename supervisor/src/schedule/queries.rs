@@ -145,7 +145,7 @@ impl<C: Call> Scheduler<C> {
         self.book.snapshot()
     }
 
-    /// True if a call waits for device memory: what comes free is for it.
+    /// True if a call or a process waits for device memory: what comes free is for that one.
     pub fn is_memory_awaited(&self) -> bool {
         self.queues.asks.memory().is_some() || self.queues.exclusive.prepared().is_some()
     }

@@ -170,7 +170,7 @@ impl Queues {
         Some(self.of(domain)?.calls.before_ns(deadline_ns)? / lanes)
     }
 
-    /// True if a domain's first call waits for memory.
+    /// True if a domain's first call, or its process, waits for memory.
     pub(super) fn waits_for_memory(&self, domain: Domain) -> bool {
         self.asks.has(Ask::Memory(QueueKey::Of(domain)))
     }

@@ -98,8 +98,8 @@ impl<C: Call> Scheduler<C> {
         short
     }
 
-    /// A process needs so much for itself. True if the process has it; else it asks again soon. A worker's process is `urgent`: for its
-    /// memory the queue asks that waits first for a worker, in line with calls that wait for some. Others wait until none does.
+    /// A process needs so much for itself. True if the process has it; else it asks again soon. What workers or registrations wait for is
+    /// `urgent`: for its memory the queue asks that waits first for a worker, in line with calls. Others wait until nobody asks.
     pub(super) fn context_wanted(&mut self, bytes: u64, urgent: bool) -> bool {
         let waits = self.is_memory_awaited();
         if bytes <= self.book.free_bytes() && (urgent || !waits) {
@@ -116,14 +116,13 @@ impl<C: Call> Scheduler<C> {
                 let domain = self.queues.asks.iter().next().map(QueueKey::Of);
                 domain.or_else(|| self.queues.asks.lanes().next().map(QueueKey::Shared))
             };
-            let asked = self.asks_for_context();
             // What processes keep comes back at the pace of residents, and no call waits for that.
-            let asks = asked.or_else(waits_for_process).filter(|_| bytes <= self.book.movable_bytes());
+            let asks = waits_for_process().filter(|_| bytes <= self.book.movable_bytes());
+            let asked = self.asks_for_context().filter(|asked| asks != Some(*asked));
             self.queues.residency.set_short_of(Some((bytes, asks)));
-            match (asks, asked) {
-                (Some(queue), _) => drop(self.queues.asks.push(Ask::Memory(queue))),
-                (None, Some(queue)) => self.context_served(queue),
-                (None, None) => {}
+            asked.into_iter().for_each(|queue| self.context_served(queue));
+            if let Some(queue) = asks {
+                self.queues.asks.push(Ask::Memory(queue));
             }
             if asks.is_some() && asks == self.queues.asks.memory() || asks.is_none() && !waits {
                 self.gather_for_process(bytes, asks.is_some());
@@ -146,7 +145,7 @@ impl<C: Call> Scheduler<C> {
 
     /// A queue does not ask for the memory of a process any more.
     fn context_served(&mut self, queue: QueueKey) {
-        self.memory_served(queue);
+        self.asks_no_more(queue);
         // A payer's call may wait for memory in a shared worker that is there, too.
         self.feed_where(|worker| matches!(queue, QueueKey::Shared(_)) && worker.is_shared());
         self.serve_line();
@@ -219,7 +218,15 @@ impl<C: Call> Scheduler<C> {
         }
     }
 
-    /// A queue's first call does not wait for memory any more.
+    /// A queue asks for no memory any more, wherever it stands in line.
+    pub(super) fn asks_no_more(&mut self, queue: QueueKey) {
+        match self.queues.asks.memory() == Some(queue) {
+            true => self.memory_served(queue),
+            false => _ = self.queues.asks.remove(Ask::Memory(queue)),
+        }
+    }
+
+    /// The first queue in line does not wait for memory any more.
     pub(super) fn memory_served(&mut self, queue: QueueKey) {
         self.queues.asks.remove(Ask::Memory(queue));
         self.book.reopen();

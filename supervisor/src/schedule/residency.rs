@@ -26,7 +26,7 @@ pub(super) struct Residency {
     replaced_ns: Option<u64>,
     /// When the next one in use may be scrubbed, and what decides that: see [`ResidentPrice`].
     scrubs_again_ns: u64,
-    /// What the context of the process that comes next takes, while there is not as much, and the queue that asks for it.
+    /// What the context of an urgent process takes, from a refusal on until one has its memory, and the queue that asks for it.
     short_of: Option<(u64, Option<QueueKey>)>,
 }
 
@@ -46,8 +46,7 @@ impl Residency {
         self.ready = ready;
     }
 
-    /// What the context of the process that comes next takes, while there is not as much, and the queue that asks for it: empty slots
-    /// stay empty meanwhile.
+    /// What the context of an urgent process takes that was refused, and the queue that asks for it: empty slots stay empty meanwhile.
     pub(super) fn set_short_of(&mut self, short_of: Option<(u64, Option<QueueKey>)>) {
         self.short_of = short_of;
     }

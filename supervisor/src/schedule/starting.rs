@@ -75,10 +75,8 @@ impl<C: Call> Scheduler<C> {
                 if has_memory || matches!(queue, QueueKey::Shared(_)) {
                     self.queues.asks.serve(queue.payer());
                 }
-                if has_memory {
-                    // The next call asks again, if it needs more.
-                    self.memory_served(queue);
-                }
+                // The next call asks again, if it needs more.
+                self.asks_no_more(queue);
                 for (id, order_ns) in
                     group.calls().filter_map(|id| Some((id, self.calls.get(id)?.order_ns())))
                 {

@@ -105,10 +105,13 @@ fn environment(options: &Options) -> Vec<(&'static str, OsString)> {
         environment.push((driver.queues, "32".into()));
         let named = std::env::var("PAPPUS_TEST_DEVICE").unwrap_or_default();
         if let Some(device) = named.strip_prefix(kind.name()).and_then(|rest| rest.strip_prefix(':')) {
-            let is_position = device.parse::<u32>().is_ok();
-            let variable = if is_position { driver.positions } else { driver.visible };
+            // A position is one among the devices that are shown.
+            let position = device.parse::<usize>().ok();
+            let shown = std::env::var(driver.positions).unwrap_or_default();
+            let nth = position.and_then(|nth| shown.split(',').nth(nth)).filter(|device| !device.is_empty());
+            let variable = if position.is_some() { driver.positions } else { driver.visible };
             environment.retain(|(name, _)| *name != variable);
-            environment.push((variable, device.into()));
+            environment.push((variable, nth.unwrap_or(device).into()));
         }
     }
     if let Some(library) = options.library {
