@@ -1,6 +1,8 @@
 //! Small cases of calls that share a device's memory.
 
 use super::*;
+use crate::schedule::asks::QueueKey;
+use crate::schedule::{Class, TenantShare};
 
 const CAROL: Domain = Domain { owner: TenantId::new(3), caller: TenantId::new(3) };
 const W2: WorkerId = WorkerId::new(2);
@@ -379,4 +381,37 @@ fn a_process_waits_for_few_calls_that_always_lack_memory() {
         let waited = process_waits_for(bytes, 30);
         assert!(waited.is_some_and(|calls| calls <= 3), "beside calls of {bytes}: {waited:?}");
     }
+}
+
+#[test]
+fn the_next_in_line_for_a_worker_asks_for_the_memory_of_its_process() {
+    let mut b = Bench::empty(
+        Shape { memory_bytes: 100, workers_per_domain: 1, ..Shape::new(2, 1) },
+        Policy { quarantine_after: 0, fault_budget: 0, ..Policy::default() },
+    );
+    b.contexts(0, 50);
+    b.ready(W0);
+    let dave = Domain { owner: TenantId::new(4), caller: TenantId::new(4) };
+    let batch = TenantShare { class: Class::Batch, ..TenantShare::default() };
+    b.scheduler.handle(b.now, SetShare { tenant: BOB.caller, share: batch }, &mut b.actions);
+    let first = b.submit_sized(1, ALICE, 50);
+    b.submit_sized(2, BOB, 1);
+    let asks = |b: &mut Bench| {
+        let wanted = ContextWanted { bytes: 10, urgent: true };
+        assert!(!b.scheduler.handle(b.now, wanted, &mut b.actions), "there is nothing");
+        (b.scheduler.queues.residency.context_for().map(|(_, queue)| queue), b.scheduler.queues.asks.memory())
+    };
+    assert_eq!(asks(&mut b), (Some(QueueKey::Of(BOB)), Some(QueueKey::Of(BOB))));
+    // One that goes before him comes later.
+    b.submit_sized(3, dave, 1);
+    assert_eq!(asks(&mut b), (Some(QueueKey::Of(dave)), Some(QueueKey::Of(dave))));
+    assert!(!b.scheduler.queues.waits_for_memory(BOB), "he asks for a worker alone");
+    // What runs ends, and her lane gives back what it has: none starts in between.
+    b.actions.clear();
+    b.finish(W0, first);
+    b.expect("0 gives 1");
+    b.gave_back(W0, 0);
+    let wanted = ContextWanted { bytes: 10, urgent: true };
+    assert!(b.scheduler.handle(b.now, wanted, &mut b.actions));
+    assert_eq!(b.scheduler.queues.asks.memory(), None);
 }
