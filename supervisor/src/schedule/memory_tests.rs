@@ -415,3 +415,24 @@ fn the_next_in_line_for_a_worker_asks_for_the_memory_of_its_process() {
     assert!(b.scheduler.handle(b.now, wanted, &mut b.actions));
     assert_eq!(b.scheduler.queues.asks.memory(), None);
 }
+
+#[test]
+fn who_got_a_process_otherwise_asks_for_none() {
+    let mut b = Bench::empty(
+        Shape { memory_bytes: 100, workers_per_domain: 1, ..Shape::new(3, 1) },
+        Policy { quarantine_after: 0, fault_budget: 0, ..Policy::default() },
+    );
+    b.contexts(0, 50);
+    [W0, W1].into_iter().for_each(|worker| b.ready(worker));
+    let first = b.submit_sized(1, ALICE, 48);
+    b.finish(W0, first);
+    b.submit_sized(2, CAROL, 20);
+    b.submit(3, BOB);
+    b.expect("1 on 0.0, 0 gives 1");
+    let wanted = ContextWanted { bytes: 30, urgent: true };
+    assert!(!b.scheduler.handle(b.now, wanted, &mut b.actions));
+    assert!(b.scheduler.queues.waits_for_memory(BOB), "behind her");
+    b.ready(W2);
+    b.expect("3 on 2.0");
+    assert!(!b.scheduler.queues.waits_for_memory(BOB) && b.scheduler.queues.waits_for_memory(CAROL));
+}

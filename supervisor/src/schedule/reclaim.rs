@@ -107,7 +107,7 @@ impl<C: Call> Scheduler<C> {
             if urgent {
                 let asks = self.asks_for_context();
                 self.queues.residency.set_short_of(None);
-                asks.into_iter().for_each(|queue| self.context_served(queue));
+                asks.into_iter().for_each(|(_, queue)| self.context_served(queue));
             }
             return true;
         }
@@ -118,9 +118,9 @@ impl<C: Call> Scheduler<C> {
             };
             // What processes keep comes back at the pace of residents, and no call waits for that.
             let asks = waits_for_process().filter(|_| bytes <= self.book.movable_bytes());
-            let asked = self.asks_for_context().filter(|asked| asks != Some(*asked));
+            let asked = self.asks_for_context().filter(|(_, asked)| asks != Some(*asked));
             self.queues.residency.set_short_of(Some((bytes, asks)));
-            asked.into_iter().for_each(|queue| self.context_served(queue));
+            asked.into_iter().for_each(|(_, queue)| self.context_served(queue));
             if let Some(queue) = asks {
                 self.queues.asks.push(Ask::Memory(queue));
             }
@@ -151,10 +151,10 @@ impl<C: Call> Scheduler<C> {
         self.serve_line();
     }
 
-    /// The queue that asks for the memory of a process, while it waits for a worker.
-    fn asks_for_context(&self) -> Option<QueueKey> {
-        let asks = self.queues.residency.context_for().map(|(_, queue)| queue);
-        asks.filter(|queue| self.queues.asks.has(Ask::Worker(*queue)))
+    /// How much memory of a process a queue asks for that waits for a worker.
+    fn asks_for_context(&self) -> Option<(u64, QueueKey)> {
+        let asks = self.queues.residency.context_for();
+        asks.filter(|(_, queue)| self.queues.asks.has(Ask::Worker(*queue)))
     }
 
     pub(super) fn context_changed(&mut self, before: u64, now: u64) {
@@ -202,9 +202,7 @@ impl<C: Call> Scheduler<C> {
             };
             let found = workers.find_map(|worker| Some((worker, next(worker)?)));
             let Some((worker, id)) = found else {
-                if let Some((bytes, _)) = self.queues.residency.context_for()
-                    && self.asks_for_context() == Some(queue)
-                {
+                if let Some((bytes, _)) = self.asks_for_context().filter(|(_, asks)| *asks == queue) {
                     return self.gather_for_process(bytes, true);
                 }
                 self.memory_served(queue);
